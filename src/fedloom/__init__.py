@@ -1,0 +1,40 @@
+"""Federated learning on weak, uneven, unreliable fleets."""
+
+from importlib.metadata import version as _version
+
+from fedloom.chance import Chance
+from fedloom.data.dataset import Dataset
+from fedloom.data.load import load as load_data
+from fedloom.errors import BadData, BadExperiment, BadModel, FedloomError, RunStopped
+from fedloom.experiment import Experiment
+from fedloom.local.chain import Chain
+from fedloom.local.rule import LocalRule
+from fedloom.method import Method
+from fedloom.round import play_round
+from fedloom.run import Result, run
+from fedloom.types import Cohort, Fleet, Reply, Setting, Task
+
+__version__ = _version("fedloom")
+
+__all__ = [
+    "BadData",
+    "BadExperiment",
+    "BadModel",
+    "Chain",
+    "Chance",
+    "Cohort",
+    "Dataset",
+    "Experiment",
+    "FedloomError",
+    "Fleet",
+    "LocalRule",
+    "Method",
+    "Reply",
+    "Result",
+    "RunStopped",
+    "Setting",
+    "Task",
+    "load_data",
+    "play_round",
+    "run",
+]

@@ -1,0 +1,30 @@
+"""How do replies become the next model? Each number moves to the mean of those who sent it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedloom.part import Aggregate
+from fedloom.types import Reply, Setting, State
+
+
+@dataclass(frozen=True)
+class CoverageMean(Aggregate):
+    """The mean per number over its senders, weighted by examples or uniformly; what nobody sent stays."""
+
+    weigh: Literal["examples", "uniform"] = "examples"
+
+    def __call__(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> tuple[Tensor, State]:
+        """Unsent numbers of `reply` already equal the model's, so they add no change below."""
+        weight = reply.arrived.to(model.dtype)
+        if self.weigh == "examples":
+            weight = weight * reply.report["examples"]
+        total = weight.sum()
+        weight = weight / total.clamp(min=torch.finfo(model.dtype).tiny)
+        if reply.mask is None:
+            return torch.where(total > 0, weight @ reply.params, model), memory
+        covered = weight @ reply.mask.to(model.dtype)  # [P]
+        change = weight @ (reply.params - model)
+        return model + change / torch.where(covered > 0, covered, 1), memory

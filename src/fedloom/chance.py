@@ -1,0 +1,74 @@
+"""Where does chance come from? Every random number is a pure function of (seed, purpose, round, client, index).
+
+Nothing is drawn from a stream, so the numbers are the same on every device, in any chunking, under every engine and
+after a resume, and no purpose can disturb another. The mixing is 64-bit integer arithmetic that wraps around.
+"""
+
+from hashlib import blake2b
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # the multipliers of SplitMix64
+_ALL = (1 << 64) - 1
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _shift(x: Tensor, by: int) -> Tensor:
+    """Right shift that brings in zeros; torch's own repeats the sign."""
+    return (x >> by) & ((1 << (64 - by)) - 1)
+
+
+def _mix(x: Tensor) -> Tensor:
+    x = (x ^ _shift(x, 30)) * _signed(_FIRST)
+    x = (x ^ _shift(x, 27)) * _signed(_SECOND)
+    return x ^ _shift(x, 31)
+
+
+def _mix_int(x: int) -> int:
+    x = ((x ^ (x >> 30)) * _FIRST) & _ALL
+    x = ((x ^ (x >> 27)) * _SECOND) & _ALL
+    return x ^ (x >> 31)
+
+
+def absorb(key: Tensor, part: Tensor | int) -> Tensor:
+    """A new key that depends on `key` and `part`; shapes broadcast."""
+    return _mix(key * _signed(_GOLDEN) + part + 1)
+
+
+def uniform(key: Tensor) -> Tensor:
+    """Each key's number in [0, 1): 24 bits, exact in float32."""
+    return _shift(key, 40).float() / (1 << 24)
+
+
+class Chance(NamedTuple):
+    """The chance of one round."""
+
+    seed: int
+    round: int
+    device: torch.device = torch.device("cpu")
+
+    def key(self, purpose: str, *parts: Tensor | int) -> Tensor:
+        """A 64-bit key for every combination of `parts` (broadcast)."""
+        word = int.from_bytes(blake2b(purpose.encode(), digest_size=8).digest(), "little")
+        state = 0
+        for known in (self.seed, word, self.round):
+            state = _mix_int((state * _GOLDEN + known + 1) & _ALL)
+        key = torch.full((), _signed(state), dtype=torch.int64, device=self.device)
+        for part in parts:
+            key = absorb(key, part)
+        return key
+
+    def uniform(self, purpose: str, *parts: Tensor | int) -> Tensor:
+        """A number in [0, 1) for every combination of `parts`."""
+        return uniform(self.key(purpose, *parts))
+
+    def choose(self, purpose: str, count: int, total: int) -> Tensor:
+        """`count` of `total`, without repetition, in rising order."""
+        keys = self.key(purpose, torch.arange(total, device=self.device))
+        return torch.topk(keys, count, largest=False).indices.sort().values

@@ -1,0 +1,122 @@
+"""What a client does in a round, written once over a cohort's rows: a real device calls it with one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from fedloom.chance import Chance
+from fedloom.local.work import Batches
+from fedloom.method import Method
+from fedloom.types import Reply, Setting, State, Task, rows
+
+_MOMENTS = "optimiser."  # names of what a kept optimiser remembers, in the client's state
+
+
+class Batch(NamedTuple):
+    """One step's examples, of the clients that take the step."""
+
+    x: Tensor  # [C, B, ...]
+    y: Tensor  # [C, B]
+    weight: Tensor  # [C, B] sums to 1 for every client; 0 pads short batches
+    keys: Tensor  # [C] chance for the network's own randomness
+
+
+class Gradient(Protocol):
+    """How a cohort's loss is differentiated: one client after another, under vmap, or stacked."""
+
+    def __call__(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Gradients [C, P] and losses [C]; running statistics in `params` move in place."""
+
+    def descend(
+        self, first: Tensor, batches: Iterator[Batch], rate: float, shrink: float
+    ) -> tuple[Tensor, Tensor] | None:
+        """All steps of `w <- shrink * w - rate * g` at once: weights and summed losses. None: it has no such way."""
+
+    def outputs(self, params: Tensor, x: Tensor) -> Tensor:
+        """What every client's network says of its own examples [C, B, ...], in evaluation mode."""
+
+
+class Examples(NamedTuple):
+    """The data set, on the device that trains."""
+
+    x: Tensor  # [n, ...]
+    y: Tensor  # [n]
+
+
+def initial_state(method: Method, setting: Setting, model: Tensor) -> State:
+    """One client's state at first contact."""
+    state = method.local.client_state(setting, model)
+    if method.optimiser.fresh:
+        return state
+    moments = method.optimiser.begin(model[None, : setting.layout.trained])
+    return {**state, **{f"{_MOMENTS}{name}": value[0] for name, value in moments.items()}}
+
+
+def feed(data: Examples, batches: Batches) -> Iterator[Batch]:
+    """The steps one by one, gathered when they are needed."""
+    for step, active in enumerate(batches.active):
+        real = batches.real[:active, step].to(torch.float32)
+        index = batches.examples[:active, step]
+        yield Batch(data.x[index], data.y[index], real / real.sum(1, keepdim=True), batches.keys[:active, step])
+
+
+def train(
+    method: Method,
+    setting: Setting,
+    gradient: Gradient,
+    data: Examples,
+    ids: Tensor,
+    task: Task,
+    state: State,
+    batches: Batches,
+    chance: Chance,
+) -> tuple[Reply, State]:
+    """One round of a cohort's local work. Clients stand in falling order of steps."""
+    rule, optimiser = method.local, method.optimiser
+    own = {name: value for name, value in state.items() if not name.startswith(_MOMENTS)}
+    moments = {name.removeprefix(_MOMENTS): value for name, value in state.items() if name.startswith(_MOMENTS)}
+    first = rule.start(task, own, task.model.expand(len(ids), -1))  # [C, P]
+    done = None
+    if optimiser.plain and not rule.corrects and rule.trains(task) is None:
+        done = gradient.descend(first, feed(data, batches), task.rate, 1 - task.rate * optimiser.weight_decay)
+    last, losses = done or _descend(method, gradient, task, own, moments, first, feed(data, batches))
+    sent, extras, own = rule.finish(task, own, first, last, batches.steps)
+    mask = method.upload(setting, task, own, first, sent, chance)
+    report = {
+        "examples": setting.fleet.examples[ids],
+        "steps": batches.steps,
+        "loss": losses / batches.steps,
+    }
+    kept = {f"{_MOMENTS}{name}": value for name, value in moments.items()}
+    return Reply(ids, sent, mask, extras, report, task.authorised), {**own, **kept}
+
+
+def _descend(
+    method: Method,
+    gradient: Gradient,
+    task: Task,
+    state: State,
+    moments: State,
+    first: Tensor,
+    batches: Iterator[Batch],
+) -> tuple[Tensor, Tensor]:
+    """Step by step: differentiate, correct, move. Kept moments change in place."""
+    rule, optimiser, trained = method.local, method.optimiser, task.trained
+    trains = rule.trains(task)
+    moments = moments or optimiser.begin(first[:, :trained])
+    params = first.clone(memory_format=torch.contiguous_format)
+    losses = params.new_zeros(len(params))
+    for batch in batches:
+        now = slice(len(batch.y))  # those who still have steps to take
+        grads, loss = gradient(params[now], batch)
+        grads = rule.correct(task.rows(now), rows(state, now), first[now], params[now], grads)
+        may = None if trains is None else trains[now, :trained]
+        optimiser.step(rows(moments, now), params[now, :trained], grads[:, :trained], task.rate, may)
+        losses[now] += loss
+    if trains is not None:  # running statistics outside the mask stay too
+        params = torch.where(trains, params, first)
+    return params, losses

@@ -1,0 +1,109 @@
+"""What a dataset is, and what is wrong with one that cannot be used."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedloom.data.draw import Ints
+from fedloom.errors import BadData
+
+NEEDED = ("x_train", "y_train", "x_test", "y_test")
+OPTIONAL = ("client_train", "client_test")
+MOST_CLASSES = 1_000_000
+BLOCK = 4096  # rows looked at together, so that checking needs little memory
+
+
+class Dataset(NamedTuple):
+    """Examples for training and testing, ready for a model."""
+
+    name: str
+    x_train: NDArray[
+        Any
+    ]  # images float32 [n, channels, h, w], other numbers float32 [n, ...], tokens int64 [n, length]
+    y_train: Ints  # [n]
+    x_test: NDArray[Any]
+    y_test: Ints
+    client_train: Ints | None  # [n] whose example it is, where the data say so
+    client_test: Ints | None
+    classes: int
+    vocabulary: int  # token ids run from 0 (padding) to vocabulary - 1; 0 where the data are not text
+
+
+def check(arrays: Mapping[str, Any], file: str, classes: int | None = None) -> None:
+    """Refuse arrays that cannot be used, naming file, array and row (rows count from 0)."""
+    for name in NEEDED:
+        if arrays.get(name) is None:
+            found = ", ".join(sorted(arrays)) or "none"
+            raise BadData(f"{file}: array {name} is missing; expected {', '.join(NEEDED)}, found {found}")
+    for part in ("train", "test"):
+        x, y, client = arrays[f"x_{part}"], arrays[f"y_{part}"], arrays.get(f"client_{part}")
+        _check_values(f"{file}: array x_{part}", x, client)
+        _check_whole(f"{file}: array y_{part}", y, "labels", client)
+        if len(x) != len(y):
+            raise BadData(f"{file}: array x_{part} has {len(x)} rows and y_{part} has {len(y)}; expected as many")
+        if client is not None:
+            _check_whole(f"{file}: array client_{part}", client, "client ids", None)
+            if len(client) != len(y):
+                raise BadData(f"{file}: array client_{part} has {len(client)} rows, y_{part} has {len(y)}")
+    if arrays["x_train"].shape[1:] != arrays["x_test"].shape[1:]:
+        shapes = f"{arrays['x_train'].shape[1:]} and {arrays['x_test'].shape[1:]}"
+        raise BadData(f"{file}: rows of arrays x_train and x_test have shapes {shapes}; expected equal ones")
+    if classes is None:
+        classes = min(max(int(arrays["y_train"].max()) + 1, 1), MOST_CLASSES)
+    for part in ("train", "test"):
+        y = arrays[f"y_{part}"]
+        _refuse_row(
+            (y < 0) | (y >= classes),
+            f"{file}: array y_{part}",
+            y,
+            arrays.get(f"client_{part}"),
+            f"expected a label from 0 to {classes - 1}",
+        )
+
+
+def _check_values(where: str, x: NDArray[Any], client: NDArray[Any] | None) -> None:
+    """Refuse inputs that are not finite numbers, row by row."""
+    if x.dtype.kind not in "fiub":
+        raise BadData(f"{where} has type {x.dtype}; expected numbers (float, integer or uint8)")
+    if x.ndim < 2 or not x.size:
+        raise BadData(f"{where} has shape {x.shape}; expected at least one example, [n, ...]")
+    if x.dtype.kind != "f":
+        return
+    largest = np.finfo(np.float32).max
+    for start in range(0, len(x), BLOCK):
+        block = x[start : start + BLOCK].reshape(len(x[start : start + BLOCK]), -1)
+        bad = ~(np.abs(block) <= largest)  # NaN compares false
+        if bad.any():
+            row, place = np.argwhere(bad)[0]
+            whose = _whose(client, start + row)
+            raise BadData(
+                f"{where}, row {start + row}{whose} holds {block[row, place]}; expected finite float32 numbers"
+            )
+
+
+def _check_whole(where: str, values: NDArray[Any], what: str, client: NDArray[Any] | None) -> None:
+    """Refuse labels or ids that are not whole numbers."""
+    if values.dtype.kind not in "fiub":
+        raise BadData(f"{where} has type {values.dtype}; expected whole numbers as {what}")
+    if values.ndim != 1 or not values.size:
+        raise BadData(f"{where} has shape {values.shape}; expected at least one of the {what}, [n]")
+    if values.dtype.kind == "f":
+        whole = np.isfinite(values) & (np.abs(values) < 2**53)
+        whole[whole] = values[whole] == np.floor(values[whole])
+        _refuse_row(~whole, where, values, client, "expected a whole number")
+
+
+def _refuse_row(
+    bad: NDArray[np.bool_], where: str, values: NDArray[Any], client: NDArray[Any] | None, expected: str
+) -> None:
+    """Name the first bad row, if there is one."""
+    if bad.any():
+        row = int(bad.argmax())
+        raise BadData(f"{where}, row {row}{_whose(client, row)} holds {values[row]}; {expected}")
+
+
+def _whose(client: NDArray[Any] | None, row: int) -> str:
+    """The client of a row, for a message."""
+    return "" if client is None or row >= len(client) else f" (client {client[row]})"

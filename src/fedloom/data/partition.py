@@ -1,0 +1,118 @@
+"""Which client owns which training examples, and how each divides its own."""
+
+from collections.abc import Callable
+from inspect import Parameter, signature
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedloom.data import deal
+from fedloom.data.draw import Ints, number, stream, whole
+from fedloom.errors import BadData, BadExperiment, unknown
+
+PARTITIONS: dict[str, Callable[..., deal.Dealt]] = {
+    "iid": deal.iid,
+    "dirichlet": deal.dirichlet,
+    "classes": deal.some_classes,
+    "n-classes": deal.n_classes,
+    "shards": deal.shards,
+    "groups": deal.groups,
+    "lognormal": deal.lognormal,
+    "rare-classes": deal.rare_classes,
+    "own": deal.own,
+}
+
+
+class Partition(NamedTuple):
+    """The training examples of each client."""
+
+    clients: list[Ints]  # sorted indices into the training set
+    left_out: int  # examples that no client has
+    note: str  # what was done, in one sentence
+
+
+class Split(NamedTuple):
+    """Each client's own examples, divided: one list of index arrays per purpose, in client order."""
+
+    train: list[Ints]
+    validation: list[Ints]
+    test: list[Ints]
+
+
+def partition(
+    name: str,
+    labels: ArrayLike,
+    clients: int | None,
+    seed: int,
+    client_ids: Ints | None = None,
+    **settings: Any,
+) -> Partition:
+    """Deal the training examples to clients in a named way.
+
+    `clients` may be None for 'own' alone, which then takes all clients of the data.
+    """
+    if name not in PARTITIONS:
+        raise BadExperiment(unknown("partition", name, PARTITIONS))
+    function = PARTITIONS[name]
+    labels = _labels(labels)
+    known = settings_of(name)
+    for setting in settings:
+        if setting not in known:
+            raise BadExperiment(unknown(f"setting of partition '{name}'", setting, known))
+    if name == "own":
+        settings = {"client_ids": client_ids}
+    else:
+        clients = whole("clients", clients, 1, len(labels))
+    dealt = function(labels, clients, stream(seed, "partition"), **settings)
+    return _collect(dealt, int(dealt.owner.max()) + 1 if clients is None else clients)
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    """A partition's settings and their defaults."""
+    parameters = signature(PARTITIONS[name]).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is Parameter.KEYWORD_ONLY and p.name != "client_ids"}
+
+
+def split(part: Partition, fractions: tuple[float, float, float] = (0.7, 0.0, 0.3), seed: int = 0) -> Split:
+    """Divide each client's examples into training, validation and test.
+
+    A client's split depends on the seed and its own examples only. Training gets one example before testing does,
+    and testing before validation.
+    """
+    if len(fractions) != 3:
+        raise BadExperiment(f"fractions is {fractions!r}; expected three numbers: training, validation, test")
+    train, validation, test = (number("fractions", f, 0, 1) for f in fractions)
+    if train == 0 or abs(train + validation + test - 1) > 1e-6:
+        raise BadExperiment(f"fractions is {tuple(fractions)}; expected a positive training part and a sum of 1")
+    place = stream(seed, "split").random(max((int(c[-1]) + 1 for c in part.clients if len(c)), default=0))
+    result = Split([], [], [])
+    for indices in part.clients:
+        size = len(indices)
+        tested = max(round(size * test), int(test > 0 and size > 1))
+        tested = min(tested, max(size - 1, 0))
+        checked = max(round(size * validation), int(validation > 0 and size > 2))
+        checked = min(checked, max(size - tested - 1, 0))
+        order = indices[np.argsort(place[indices], kind="stable")]
+        for piece, into in zip(np.split(order, [size - tested - checked, size - tested]), result):
+            into.append(np.sort(piece))
+    return result
+
+
+def _labels(labels: ArrayLike) -> Ints:
+    """Labels as an array, refused unless it is one row of whole numbers."""
+    array = np.asarray(labels)
+    if array.ndim != 1 or array.dtype.kind not in "iu" or not len(array):
+        raise BadData(f"labels have shape {array.shape} and type {array.dtype}; expected whole numbers [n], n > 0")
+    return array.astype(np.int64)
+
+
+def _collect(dealt: deal.Dealt, clients: int) -> Partition:
+    """Each client's sorted examples, from the owner of each example."""
+    order = np.argsort(dealt.owner, kind="stable")
+    sizes = np.bincount(dealt.owner + 1, minlength=clients + 1)  # [0] counts what nobody owns
+    left_out = int(sizes[0])
+    note = f"{dealt.done}; {left_out} of {len(order)} examples left out"
+    note += f" ({dealt.why})" if left_out else ""
+    note += f"; {int((sizes[1:] == 0).sum())} of {clients} clients empty."
+    return Partition(np.split(order, np.cumsum(sizes)[:-1])[1:], left_out, note[0].upper() + note[1:])

@@ -1,0 +1,48 @@
+"""Dropout whose chance is a key, so that every engine drops the same units."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import torch
+from torch import Tensor, nn
+
+from fedloom.chance import absorb, uniform
+
+
+class KeyedDropout(nn.Module):
+    """Drops each number with probability `p` by hashing (key, place in the network, place in the batch)."""
+
+    key: Tensor
+
+    def __init__(self, p: float, place: int) -> None:
+        super().__init__()
+        self.p, self.place = p, place
+        self.register_buffer("key", torch.zeros((), dtype=torch.int64), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """For one client: `key` is a number, `x` [B, ...]."""
+        return x * self.scale(self.key, x.shape, x) if self.training and self.p > 0 else x
+
+    def scale(self, key: Tensor, shape: torch.Size, like: Tensor) -> Tensor:
+        """0 for what is dropped, else 1 / (1 - p); `key` [...] gives [..., *shape]."""
+        index = torch.arange(shape.numel(), device=like.device).view(shape)
+        keys = absorb(absorb(key, self.place).view(*key.shape, *(1,) * len(shape)), index)
+        return (uniform(keys) >= self.p).to(like.dtype) / (1 - self.p)
+
+
+def keyed(module: nn.Module) -> nn.Module:
+    """A copy of a network in which every `nn.Dropout` is keyed."""
+    module = deepcopy(module)
+    for place, (name, part) in enumerate(list(module.named_modules())):
+        if type(part) is nn.Dropout:
+            parent, _, last = name.rpartition(".")
+            if not name:
+                return KeyedDropout(part.p, place)
+            setattr(module.get_submodule(parent), last, KeyedDropout(part.p, place))
+    return module
+
+
+def keys_of(module: nn.Module, key: Tensor) -> dict[str, Tensor]:
+    """The key for every keyed layer, as `functional_call` wants it."""
+    return {f"{name}.key": key for name, part in module.named_modules() if isinstance(part, KeyedDropout)}

@@ -1,0 +1,145 @@
+"""How does each layer with parameters run for a whole cohort? One function per layer type.
+
+Activations hold the cohort's examples one after another, [C * B, ...], so that layers without parameters run as they
+are. A layer with parameters finds them stacked, [C, ...], and splits the leading axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedloom.engine.dropout import KeyedDropout
+from fedloom.engine.products import ClientConv, ClientLinear, Step
+
+
+class Pass(NamedTuple):
+    """One pass of a cohort through the network."""
+
+    tensors: dict[str, Tensor]  # [C, ...] each
+    clients: int
+    weight: Tensor | None  # [C, B]; None in evaluation
+    keys: Tensor | None  # [C]
+    step: Step | None  # fuse the step of SGD into the backward pass
+    fused: frozenset[str]  # layers that may
+
+    @property
+    def training(self) -> bool:
+        """Are batch statistics and dropout on?"""
+        return self.weight is not None
+
+    def step_of(self, name: str) -> Step | None:
+        """The fused step of a layer, if it takes one."""
+        return self.step if name in self.fused else None
+
+
+Layer = Callable[[Any, str, Pass, Tensor], Tensor]
+
+
+def _affine(run: Pass, name: str, x: Tensor, axes: int) -> Tensor:
+    """`x * weight + bias` per client; `x` [C, B, channels, ...], or the last `axes` axes where `axes` is not 0."""
+    for kind, apply in (("weight", torch.mul), ("bias", torch.add)):
+        if (own := run.tensors.get(f"{name}.{kind}")) is not None:
+            shape = (1, *own.shape[1:]) if not axes else (*(1,) * (x.dim() - 1 - axes), *own.shape[1:])
+            own = own.view(own.shape[0], *shape)
+            x = apply(x, own.view(*own.shape, *(1,) * (x.dim() - own.dim())))
+    return x
+
+
+def linear(layer: nn.Linear, name: str, run: Pass, x: Tensor) -> Tensor:
+    """One batched product over the clients."""
+    w, b = run.tensors[f"{name}.weight"], run.tensors.get(f"{name}.bias")
+    rows = x.reshape(run.clients, -1, x.shape[-1])
+    out: Tensor = ClientLinear.apply(rows, w, b, run.step_of(name))  # type: ignore[no-untyped-call]
+    return out.view(*x.shape[:-1], w.shape[1])
+
+
+def conv(layer: nn.Conv1d | nn.Conv2d, name: str, run: Pass, x: Tensor) -> Tensor:
+    """One convolution per client on CPUs; grouped by client on other devices."""
+    w, b = run.tensors[f"{name}.weight"], run.tensors.get(f"{name}.bias")
+    groups = layer.groups if layer.groups == 1 else x.shape[1] // w.shape[2]  # a sliced depthwise layer has fewer
+    if isinstance(layer.padding, str) or layer.padding_mode != "zeros":
+        raise NotImplementedError(f"padding '{layer.padding}' / '{layer.padding_mode}'")
+    split = x.unflatten(0, (run.clients, -1))
+    if x.device.type == "cpu":
+        how = (list(layer.stride), list(layer.padding), list(layer.dilation), groups)
+        out: Tensor = ClientConv.apply(split, w, b, how, run.step_of(name))  # type: ignore[no-untyped-call]
+        return out.flatten(0, 1)
+    folded = split.transpose(0, 1).flatten(1, 2)  # [B, C * channels, ...]
+    bias = None if b is None else b.flatten()
+    call = F.conv1d if isinstance(layer, nn.Conv1d) else F.conv2d
+    folded = call(folded, w.flatten(0, 1), bias, layer.stride, layer.padding, layer.dilation, run.clients * groups)
+    out = folded.unflatten(1, (run.clients, -1))
+    return out.transpose(0, 1).flatten(0, 1)
+
+
+def batch_norm(layer: nn.BatchNorm1d | nn.BatchNorm2d, name: str, run: Pass, x: Tensor) -> Tensor:
+    """Statistics over each client's real examples; its running statistics move in place."""
+    x = x.unflatten(0, (run.clients, -1))  # [C, B, channels, ...]
+    mean, var = run.tensors.get(f"{name}.running_mean"), run.tensors.get(f"{name}.running_var")
+    around = (1, -1) + (1,) * (x.dim() - 3)
+    if run.weight is not None or mean is None or var is None:
+        weight = run.weight if run.weight is not None else x.new_full(x.shape[:2], 1 / x.shape[1])
+        weight = weight.view(*weight.shape, *(1,) * (x.dim() - 2)) / x[0, 0, 0].numel()
+        now = (x * weight).sum(dim=(1, *range(3, x.dim())))  # [C, channels]
+        spread = ((x - now.view(len(x), *around)).square() * weight).sum(dim=(1, *range(3, x.dim())))
+        if mean is not None and var is not None and layer.momentum is not None:
+            count = (weight > 0).flatten(1).sum(1, keepdim=True) * x[0, 0, 0].numel()
+            unbiased = spread.detach() * count / (count - 1).clamp(min=1)
+            mean.lerp_(now.detach(), layer.momentum)
+            var.lerp_(unbiased.to(var.dtype), layer.momentum)
+        mean, var = now, spread
+    x = (x - mean.view(len(x), *around)) * torch.rsqrt(var + layer.eps).view(len(x), *around)
+    return _affine(run, name, x, 0).flatten(0, 1)
+
+
+def group_norm(layer: nn.GroupNorm, name: str, run: Pass, x: Tensor) -> Tensor:
+    """Statistics within each example, then the client's own affine map."""
+    x = F.group_norm(x, layer.num_groups, eps=layer.eps)
+    return _affine(run, name, x.unflatten(0, (run.clients, -1)), 0).flatten(0, 1)
+
+
+def layer_norm(layer: nn.LayerNorm, name: str, run: Pass, x: Tensor) -> Tensor:
+    """Statistics within each example, then the client's own affine map."""
+    axes = len(layer.normalized_shape)
+    x = F.layer_norm(x, x.shape[-axes:], eps=layer.eps)
+    return _affine(run, name, x.unflatten(0, (run.clients, -1)), axes).flatten(0, 1)
+
+
+def embedding(layer: nn.Embedding, name: str, run: Pass, x: Tensor) -> Tensor:
+    """The clients' tables one after another, looked up at once."""
+    if layer.max_norm is not None:
+        raise NotImplementedError("max_norm")
+    table = run.tensors[f"{name}.weight"]  # [C, words, width]
+    first = torch.arange(run.clients, device=x.device).repeat_interleave(len(x) // run.clients) * table.shape[1]
+    found = F.embedding(x + first.view(-1, *(1,) * (x.dim() - 1)), table.flatten(0, 1))
+    if layer.padding_idx is None:
+        return found
+    return torch.where((x == layer.padding_idx).unsqueeze(-1), found.detach(), found)  # padding is not trained
+
+
+def dropout(layer: KeyedDropout, name: str, run: Pass, x: Tensor) -> Tensor:
+    """Each client's own key."""
+    if run.keys is None or layer.p == 0:
+        return x
+    shape = torch.Size((len(x) // run.clients, *x.shape[1:]))
+    return x * layer.scale(run.keys, shape, x).flatten(0, 1)
+
+
+LAYERS: dict[type[nn.Module], Layer] = {
+    nn.Linear: linear,
+    nn.Conv1d: conv,
+    nn.Conv2d: conv,
+    nn.BatchNorm1d: batch_norm,
+    nn.BatchNorm2d: batch_norm,
+    nn.GroupNorm: group_norm,
+    nn.LayerNorm: layer_norm,
+    nn.Embedding: embedding,
+    KeyedDropout: dropout,
+}
+
+FUSED = (nn.Linear, nn.Conv1d, nn.Conv2d)  # layers whose step can be part of the backward pass

@@ -1,0 +1,39 @@
+"""What can go wrong, as one small tree.
+
+FedloomError
+├── BadExperiment     an unknown name, a wrong type, an impossible value (exit code 2)
+├── BadData           a file or array that cannot be used, named with file, array and row (exit code 2)
+├── BadModel          a network that fedloom cannot run, named with its layer (exit code 2)
+└── RunStopped        a run that could not go on (exit code 3)
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class FedloomError(Exception):
+    """Anything fedloom refuses or gives up on; its text says what was expected, what came and what to do."""
+
+
+class BadExperiment(FedloomError, ValueError):
+    """An experiment that cannot be run as it was written."""
+
+
+class BadData(FedloomError, ValueError):
+    """Data that cannot be used."""
+
+
+class BadModel(FedloomError, ValueError):
+    """A network that cannot be used."""
+
+
+class RunStopped(FedloomError, RuntimeError):
+    """A run that had to stop; what it had saved is kept."""
+
+
+def unknown(kind: str, name: str, names: Iterable[str]) -> str:
+    """The text for a name that does not exist: the nearest one that does, then all of them."""
+    names = sorted(names)
+    near = get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"; did you mean '{near[0]}'?" if near else "."
+    return f"unknown {kind} '{name}'{hint} Known: {', '.join(names)}"

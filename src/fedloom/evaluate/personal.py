@@ -1,0 +1,57 @@
+"""How good is every client's own model on its own test split?"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from fedloom.client import Examples, initial_state
+from fedloom.engine.local import Local, Shards
+from fedloom.evaluate.accuracy import BATCH
+
+
+def personal_accuracy(engine: Local, model: Tensor, data: Examples, shards: Shards) -> Tensor:
+    """Accuracy per client [N]; NaN for one without test examples.
+
+    A client that keeps no model of its own, or never took part, is served by the global one.
+    """
+    accuracy = _global(engine, model, data, shards)
+    known = [client for client in engine.states.known().tolist() if shards.sizes[client]]
+    newborn = initial_state(engine.method, engine.setting, model)
+    for a in range(0, len(known), engine.chunk):
+        ids = known[a : a + engine.chunk]
+        own = engine.method.local.personal(model, engine.states.get(ids, newborn))
+        if own is None:
+            break
+        accuracy[ids] = _stacked(engine, own, data, shards, ids)
+    return accuracy
+
+
+def _global(engine: Local, model: Tensor, data: Examples, shards: Shards) -> Tensor:
+    """One model on everybody's split, in one pass."""
+    tensors, module = engine.setting.layout.split(model), engine.setting.module.eval()
+    with torch.no_grad():
+        right = [
+            functional_call(module, tensors, (data.x[part],)).argmax(1) == data.y[part]
+            for part in shards.examples.split(BATCH)
+        ]
+    hits = torch.cat(right).double() if right else data.x.new_zeros(0, dtype=torch.float64)
+    sizes = torch.tensor(shards.sizes, device=hits.device)
+    owner = torch.repeat_interleave(torch.arange(len(sizes), device=hits.device), sizes)
+    return torch.zeros(len(sizes), dtype=torch.float64, device=hits.device).index_add_(0, owner, hits) / sizes
+
+
+def _stacked(engine: Local, own: Tensor, data: Examples, shards: Shards, ids: list[int]) -> Tensor:
+    """Own models [C, P] on own splits, a slice of every split at a time."""
+    sizes = torch.tensor([shards.sizes[i] for i in ids], device=own.device)
+    widest = int(sizes.max())
+    rows = shards.rows(torch.tensor(ids, device=own.device), widest)  # [C, widest]
+    hits = torch.zeros(len(ids), dtype=torch.float64, device=own.device)
+    wide = max(1, BATCH // len(ids))
+    for a in range(0, widest, wide):
+        part = rows[:, a : a + wide]
+        right = engine.gradient.outputs(own, data.x[part]).argmax(2) == data.y[part]
+        real = torch.arange(a, a + part.shape[1], device=own.device) < sizes[:, None]
+        hits += (right & real).sum(1)
+    return hits / sizes

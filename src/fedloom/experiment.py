@@ -1,0 +1,200 @@
+"""What is run? One validated value; whatever is wrong with it is said before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from fedloom.data.load import DATASETS
+from fedloom.data.partition import PARTITIONS, settings_of as partition_settings
+from fedloom.errors import BadExperiment, unknown
+from fedloom.local.optimiser import Adam, Optimiser, Sgd
+from fedloom.method import Method
+from fedloom.methods import METHODS
+from fedloom.models import MODELS
+from fedloom.settings import fit, from_file, settings_of
+
+SUPPLIED = ("shape", "classes", "vocabulary")  # a model's facts about the data, not settings
+
+
+class Section(BaseModel):
+    """A validated part of an experiment."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+
+class Choice(Section):
+    """A name and its own settings."""
+
+    name: str
+    settings: dict[str, Any] = Field(default_factory=dict)
+
+
+def _choice(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+Named = Annotated[Choice, BeforeValidator(_choice)]
+
+
+class Training(Section):
+    """How clients train; what is not set here is the method's own choice."""
+
+    optimiser: Literal["sgd", "adam"] | None = None
+    rate: float | None = None
+    decay: float | None = None
+    momentum: float | None = None
+    weight_decay: float | None = None
+    clip: float | None = None
+    fresh: bool | None = None
+    epochs: int | None = None
+    steps: int | None = None
+    batch: int | None = None
+
+    def apply(self, method: Method) -> Method:
+        """The method with these choices in place of its own."""
+        given = {name: value for name, value in self.model_dump().items() if value is not None}
+        kinds: dict[str, type[Optimiser]] = {"sgd": Sgd, "adam": Adam}
+        kind = kinds.get(given.pop("optimiser", ""), type(method.optimiser))
+        work = {name: given.pop(name) for name in ("epochs", "steps", "batch") if name in given}
+        takes = [f.name for f in fields(kind)]
+        for name in given:
+            if name not in takes:
+                raise BadExperiment(unknown(f"setting of {kind.__name__.lower()}", name, takes))
+        optimiser = replace(method.optimiser, **given) if kind is type(method.optimiser) else kind(**given)
+        return replace(method, optimiser=optimiser, work=replace(method.work, **work))
+
+
+class Experiment(Section):
+    """A method, a model, data and how they are dealt to clients: all that decides a run's numbers."""
+
+    method: Named = Choice(name="fedavg")
+    data: Named = Choice(name="digits")
+    partition: Named = Choice(name="dirichlet")
+    model: Named = Choice(name="mlp")
+    training: Training = Training()
+    clients: int = Field(100, ge=1, description="clients in the fleet")
+    per_round: int | None = Field(None, ge=1, description="clients a round; None leaves it to the method (10)")
+    rounds: int = Field(50, ge=1)
+    seed: int = Field(0, ge=0, lt=2**63)
+    split: tuple[float, float, float] = (1.0, 0.0, 0.0)  # of each client's data: training, validation, own test
+    evaluate_every: int = Field(1, ge=1, description="rounds between evaluations")
+    engine: Literal["local", "loop"] = "local"
+    device: str = "auto"
+    chunk: int | None = Field(None, ge=1, description="clients trained at a time; None fits them to memory")
+
+    def __init__(self, **values: Any) -> None:
+        for key in values:
+            _known("key of an experiment", key, type(self).model_fields)
+        try:
+            super().__init__(**values)
+        except ValidationError as problem:
+            raise BadExperiment(explain(problem)) from None
+        self._check()
+
+    def _check(self) -> None:
+        """Every name exists and every setting fits; the method can be built."""
+        self.build_method()
+        if ".py:" not in self.model.name:
+            _known("model", self.model.name, MODELS)
+            fit(f"model '{self.model.name}'", MODELS[self.model.name].make, self.model.settings, SUPPLIED)
+        _known("partition", self.partition.name, PARTITIONS)
+        takes = partition_settings(self.partition.name)
+        for name in self.partition.settings:
+            if name not in takes:
+                raise BadExperiment(unknown(f"setting of partition '{self.partition.name}'", name, takes))
+        if not self.data.name.endswith((".npz", ".csv", ".parquet")) and "/" not in self.data.name:
+            _known("data set", self.data.name, DATASETS)
+        if min(self.split) < 0 or abs(sum(self.split) - 1) > 1e-9 or self.split[0] == 0:
+            raise BadExperiment(
+                f"split is {self.split}; it must be three shares (training, validation, own test) that add up to 1, "
+                "with some training."
+            )
+
+    def build_method(self) -> Method:
+        """The method as a value, with this experiment's training settings and cohort size."""
+        maker = method_maker(self.method.name)
+        method = maker(**fit(f"method '{self.method.name}'", maker, self.method.settings))
+        if not isinstance(method, Method):
+            raise BadExperiment(f"method '{self.method.name}' returned {type(method).__name__}; expected a Method.")
+        method = self.training.apply(method)
+        if self.per_round is not None:
+            if not hasattr(method.select, "count"):
+                raise BadExperiment(f"per_round is {self.per_round}, but '{self.method.name}' chooses its own cohort.")
+            method = replace(method, select=replace(method.select, count=self.per_round))  # type: ignore[type-var]
+        return method
+
+
+def method_maker(name: str) -> Callable[..., Any]:
+    """The function behind a method's name, or behind `file.py:function`."""
+    if ".py:" in name:
+        return from_file("method", name)
+    _known("method", name, METHODS)
+    return METHODS[name]
+
+
+def with_settings(values: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """An experiment's values with `--set` pairs put where they belong.
+
+    Keys are `training.rate`, `method.mu`, `partition.alpha`, `model.width`, `data.clients`, or an experiment's own such as
+    `per_round`. A bare name is looked for everywhere and must be found exactly once.
+    """
+    values = {**values}
+    for section in ("method", "data", "partition", "model"):
+        chosen = _choice(values.get(section, Experiment.model_fields[section].default.model_dump()))
+        values[section] = {"name": chosen["name"], "settings": dict(chosen.get("settings", {}))}
+    values["training"] = dict(values.get("training", {}))
+    for key, value in settings.items():
+        section, _, name = key.rpartition(".")
+        if not section:
+            section = _home(name, values)
+        if section == "":
+            values[name] = value
+        elif section == "training":
+            values["training"][name] = value
+        elif section in ("method", "data", "partition", "model"):
+            values[section]["settings"][name] = value
+        else:
+            raise BadExperiment(unknown("section", section, ("method", "data", "partition", "model", "training")))
+    return values
+
+
+def _home(name: str, values: dict[str, Any]) -> str:
+    """The one section that has a setting of this name ('' for a key of the experiment itself)."""
+    takes: dict[str, list[str]] = {"training": list(Training.model_fields)}
+    takes["method"] = list(settings_of(method_maker(values["method"]["name"])))
+    if values["partition"]["name"] in PARTITIONS:
+        takes["partition"] = list(partition_settings(values["partition"]["name"]))
+    if values["model"]["name"] in MODELS:
+        takes["model"] = list(settings_of(MODELS[values["model"]["name"]].make, SUPPLIED))
+    takes[""] = [k for k in Experiment.model_fields if k not in ("method", "data", "partition", "model", "training")]
+    homes = [section for section, names in takes.items() if name in names]
+    if len(homes) == 1:
+        return homes[0]
+    if homes:
+        choices = " or ".join(f"{home}.{name}" if home else name for home in homes)
+        raise BadExperiment(f"setting '{name}' could be {choices}; write which.")
+    full = [f"{section}.{n}" if section else n for section, names in takes.items() for n in names]
+    bare = unknown("setting", name, [n for names in takes.values() for n in names]).split(" Known:")[0]
+    raise BadExperiment(f"{bare} Known: {', '.join(sorted(full))}")
+
+
+def _known(kind: str, name: str, names: Any) -> None:
+    if name not in names:
+        raise BadExperiment(unknown(kind, name, names))
+
+
+def explain(problem: ValidationError) -> str:
+    """Pydantic's findings, one sentence each."""
+    lines = []
+    for error in problem.errors():
+        where = ".".join(str(part) for part in error["loc"] if part != "function-before")
+        if error["type"] == "extra_forbidden":
+            takes = Training.model_fields if where.startswith("training") else Choice.model_fields
+            lines.append(unknown("key", where.rpartition(".")[2], takes))
+        else:
+            lines.append(f"{where} is {error.get('input')!r}: {error['msg']}")
+    return "; ".join(lines)

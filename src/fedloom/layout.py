@@ -1,0 +1,79 @@
+"""How does a module become one vector? Trained parameters first, then float buffers such as running statistics."""
+
+from math import prod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fedloom.errors import BadModel
+
+
+class Layout(NamedTuple):
+    """Where each tensor of a module lies in the flat vector."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    parameters: tuple[str, ...]  # the names that are trained, first in `names`; the others are buffers
+
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers in each tensor."""
+        return [prod(shape) for shape in self.shapes]
+
+    @property
+    def trained(self) -> int:
+        """Numbers that are trained: the first so many of the vector."""
+        return sum(self.sizes[: len(self.parameters)])
+
+    @property
+    def total(self) -> int:
+        """P, the length of the vector."""
+        return sum(self.sizes)
+
+    def split(self, flat: Tensor) -> dict[str, Tensor]:
+        """The tensors as views of `flat` [..., P]; leading axes stay."""
+        pieces = torch.split(flat, self.sizes, -1)
+        return {
+            name: piece.unflatten(-1, shape) if shape else piece.squeeze(-1)
+            for name, shape, piece in zip(self.names, self.shapes, pieces)
+        }
+
+    def join(self, tensors: dict[str, Tensor], lead: int) -> Tensor:
+        """The opposite of `split`; `lead` leading axes are kept."""
+        return torch.cat([tensors[name].reshape(*tensors[name].shape[:lead], -1) for name in self.names], -1)
+
+
+def layout_of(module: nn.Module) -> Layout:
+    """Read a module's layout; every parameter must be a float of one kind."""
+    parameters = dict(module.named_parameters())
+    if not parameters:
+        raise BadModel(f"{type(module).__name__} has no parameters; a model needs at least one to train.")
+    kinds = {name: p.dtype for name, p in parameters.items()}
+    odd = [name for name, dtype in kinds.items() if dtype not in (torch.float32, torch.float64)]
+    if odd or len(set(kinds.values())) > 1:
+        name = odd[0] if odd else next(n for n, d in kinds.items() if d != next(iter(kinds.values())))
+        raise BadModel(f"parameter '{name}' is {kinds[name]}; all parameters must be float32 (or all float64).")
+    buffers = {name: b for name, b in module.named_buffers() if b.is_floating_point()}
+    tensors = {**parameters, **buffers}
+    return Layout(
+        names=tuple(tensors),
+        shapes=tuple(tuple(t.shape) for t in tensors.values()),
+        parameters=tuple(parameters),
+    )
+
+
+def flatten(module: nn.Module, layout: Layout) -> Tensor:
+    """A module's numbers as one vector [P] (a copy)."""
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    with torch.no_grad():
+        return layout.join({name: t.to(tensors[layout.names[0]].dtype) for name, t in tensors.items()}, 0).clone()
+
+
+def load(module: nn.Module, layout: Layout, flat: Tensor) -> nn.Module:
+    """Write a vector [P] into a module and return it."""
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    with torch.no_grad():
+        for name, value in layout.split(flat).items():
+            tensors[name].copy_(value)
+    return module

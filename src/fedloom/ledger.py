@@ -1,0 +1,101 @@
+"""What happened, round by round and client by client? Kept as tensors, read when written or shown."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from fedloom.evaluate.accuracy import Score
+from fedloom.files import atomically
+from fedloom.types import Reply, State, Task
+
+BYTES = 4  # of a float32
+
+
+def traffic(mask: Tensor | None, extras: State, total: int, count: int) -> Tensor:
+    """Bytes of the float32 numbers that each of a cohort sends or is sent [C], before any encoding."""
+    numbers = torch.full((count,), total) if mask is None else mask.sum(1)
+    return BYTES * (numbers + sum(value[0].numel() for value in extras.values()))
+
+
+class Ledger:
+    """Rows of `rounds.parquet` and `clients.parquet`."""
+
+    def __init__(self) -> None:
+        self._rounds: list[dict[str, Any]] = []
+        self._clients: list[dict[str, Tensor]] = []
+
+    def add(self, task: Task, reply: Reply, seconds: float) -> None:
+        """A round that was played; `reply` as it arrived."""
+        count, total = len(reply.ids), task.model.shape[0]
+        down = traffic(task.mask, task.extras, total, count).to(reply.ids.device)
+        up = traffic(reply.mask, reply.extras, total, count).to(reply.ids.device) * task.authorised
+        rows = {
+            "round": torch.full_like(reply.ids, task.round),
+            "client": reply.ids,
+            "share": task.share,
+            "arrived": reply.arrived,
+            "bytes_down": down,
+            "bytes_up": up,
+            **{name: value for name, value in reply.report.items() if value.dim() == 1},
+        }
+        self._clients.append(rows)
+        self._rounds.append({"round": task.round, "wall_seconds": seconds, "rows": rows})
+
+    def score(self, score: Score, personal: Tensor | None) -> None:
+        """The evaluation after the round added last."""
+        self._rounds[-1]["score"] = score
+        self._rounds[-1]["personal"] = personal
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """One row a round, as plain numbers; None where nothing was measured."""
+        return [self._row(entry) for entry in self._rounds]
+
+    def last(self) -> dict[str, Any]:
+        """The newest row."""
+        return self._row(self._rounds[-1])
+
+    @staticmethod
+    def _row(entry: dict[str, Any]) -> dict[str, Any]:
+        rows, score, personal = entry["rows"], entry.get("score"), entry.get("personal")
+        arrived = int(rows["arrived"].sum())
+        known = None if personal is None else personal[~personal.isnan()]
+        return {
+            "round": entry["round"],
+            "accuracy": None if score is None else float(score.accuracy),
+            "top5": None if score is None else float(score.top5),
+            "loss": None if score is None else float(score.loss),
+            "per_class": None if score is None else score.per_class.tolist(),
+            "personal_accuracy": None if known is None or not len(known) else float(known.mean()),
+            "training_loss": float((rows["loss"] * rows["arrived"]).sum()) / arrived if arrived else None,
+            "clients": len(rows["client"]),
+            "arrived": arrived,
+            "bytes_down": int(rows["bytes_down"].sum()),
+            "bytes_up": int(rows["bytes_up"].sum()),
+            "virtual_seconds": None,
+            "wall_seconds": entry["wall_seconds"],
+        }
+
+    def write(self, folder: Path) -> None:
+        """Both tables, each replaced as a whole."""
+        kinds = {
+            "per_class": pa.list_(pa.float64()),
+            "virtual_seconds": pa.float64(),
+            "personal_accuracy": pa.float64(),
+        }
+        rows = self.rounds()
+        names = rows[0] if rows else {}
+        rounds = {name: pa.array([row[name] for row in rows], kinds.get(name)) for name in names}
+        clients = {
+            name: torch.cat([rows[name] for rows in self._clients]).cpu().numpy()
+            for name in (self._clients[0] if self._clients else {})
+        }
+        for file, columns in (("rounds.parquet", rounds), ("clients.parquet", clients)):
+            table = pa.table(columns)
+            atomically(folder / file, partial(pq.write_table, table))

@@ -1,0 +1,96 @@
+"""Several local rules at once: every hook goes through the members in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedloom.local.rule import LocalRule
+from fedloom.types import Reply, Setting, State, Task
+
+
+def _own(state: State, place: int) -> State:
+    """A member's part of the chain's state."""
+    prefix = f"{place}."
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+
+
+def _all(parts: list[State]) -> State:
+    """Members' states as one, each name led by the member's place."""
+    return {f"{place}.{name}": value for place, part in enumerate(parts) for name, value in part.items()}
+
+
+@dataclass(frozen=True)
+class Chain(LocalRule):
+    """Rules applied in order; `Chain((SubModel(), Prox(0.1)))` is FedProx on sub-models."""
+
+    rules: tuple[LocalRule, ...]
+
+    @property
+    def corrects(self) -> bool:
+        """Any member does."""
+        return any(rule.corrects for rule in self.rules)
+
+    def client_state(self, setting: Setting, model: Tensor) -> State:
+        """Each member's, under its place."""
+        return _all([rule.client_state(setting, model) for rule in self.rules])
+
+    def start(self, task: Task, state: State, params: Tensor) -> Tensor:
+        """Each begins from what the one before left."""
+        for place, rule in enumerate(self.rules):
+            params = rule.start(self._task(task, place), _own(state, place), params)
+        return params
+
+    def trains(self, task: Task) -> Tensor | None:
+        """What every member lets move."""
+        masks = [m for rule in self.rules if (m := rule.trains(task)) is not None]
+        if not masks:
+            return None
+        allowed = masks[0]
+        for mask in masks[1:]:
+            allowed = allowed & mask
+        return allowed
+
+    def correct(self, task: Task, state: State, first: Tensor, params: Tensor, grads: Tensor) -> Tensor:
+        """Corrections add up."""
+        for place, rule in enumerate(self.rules):
+            grads = rule.correct(self._task(task, place), _own(state, place), first, params, grads)
+        return grads
+
+    def finish(
+        self, task: Task, state: State, first: Tensor, last: Tensor, steps: Tensor
+    ) -> tuple[Tensor, State, State]:
+        """What one sends, the next may change."""
+        extras, states = [], []
+        for place, rule in enumerate(self.rules):
+            last, extra, kept = rule.finish(self._task(task, place), _own(state, place), first, last, steps)
+            extras.append(extra)
+            states.append(kept)
+        return last, _all(extras), _all(states)
+
+    def personal(self, model: Tensor, state: State) -> Tensor | None:
+        """The first member that keeps own models answers."""
+        owns = (rule.personal(model, _own(state, place)) for place, rule in enumerate(self.rules))
+        return next((own for own in owns if own is not None), None)
+
+    def server_state(self, setting: Setting, model: Tensor) -> State:
+        """Each member's, under its place."""
+        return _all([rule.server_state(setting, model) for rule in self.rules])
+
+    def brief(self, memory: State, setting: Setting, ids: Tensor) -> State:
+        """Each member's, under its place."""
+        return _all([rule.brief(_own(memory, place), setting, ids) for place, rule in enumerate(self.rules)])
+
+    def debrief(self, memory: State, setting: Setting, old: Tensor, new: Tensor, reply: Reply) -> tuple[Tensor, State]:
+        """Each adjusts what the one before left."""
+        memories = []
+        for place, rule in enumerate(self.rules):
+            own = reply._replace(extras=_own(reply.extras, place))
+            new, kept = rule.debrief(_own(memory, place), setting, old, new, own)
+            memories.append(kept)
+        return new, _all(memories)
+
+    @staticmethod
+    def _task(task: Task, place: int) -> Task:
+        return task._replace(extras=_own(task.extras, place))

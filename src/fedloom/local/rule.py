@@ -1,0 +1,63 @@
+"""How does a client train? A local rule: hooks around plain descent, on the client and on the server.
+
+Client hooks work on a cohort's rows at once, `[C, P]`; a real device calls them with one row. The hooks as they stand
+here are plain local descent from the global model, which is FedAvg.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedloom.types import Reply, Setting, State, Task
+
+
+@dataclass(frozen=True)
+class LocalRule:
+    """How clients train, and what both ends remember of it."""
+
+    @property
+    def corrects(self) -> bool:
+        """Does `correct` change gradients? If not, engines may fuse the step into the backward pass."""
+        return False
+
+    # on the client
+    def client_state(self, setting: Setting, model: Tensor) -> State:
+        """One client's state at its first contact, given the model it is sent [P]."""
+        return {}
+
+    def start(self, task: Task, state: State, params: Tensor) -> Tensor:
+        """The weights to begin from [C, P]; `params` is what came down."""
+        return params
+
+    def trains(self, task: Task) -> Tensor | None:
+        """Which numbers may move [C, P]; None: all."""
+        return None
+
+    def correct(self, task: Task, state: State, first: Tensor, params: Tensor, grads: Tensor) -> Tensor:
+        """The gradients to follow [C, P]; `first` is what the client started from."""
+        return grads
+
+    def finish(
+        self, task: Task, state: State, first: Tensor, last: Tensor, steps: Tensor
+    ) -> tuple[Tensor, State, State]:
+        """What to send [C, P], extras to send along, and the new state; `steps` [C] were taken."""
+        return last, {}, state
+
+    def personal(self, model: Tensor, state: State) -> Tensor | None:
+        """The clients' own models [C, P]; None: the global one serves everybody."""
+        return None
+
+    # on the server
+    def server_state(self, setting: Setting, model: Tensor) -> State:
+        """The memory before the first round."""
+        return {}
+
+    def brief(self, memory: State, setting: Setting, ids: Tensor) -> State:
+        """Extras for each of the cohort [C, ...]; expand what all share."""
+        return {}
+
+    def debrief(self, memory: State, setting: Setting, old: Tensor, new: Tensor, reply: Reply) -> tuple[Tensor, State]:
+        """The model after aggregation, adjusted, and the new memory."""
+        return new, memory

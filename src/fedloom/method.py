@@ -1,0 +1,43 @@
+"""What is a federated method? A value: one small part per decision of a round, and how clients train."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedloom.aggregate.coverage_mean import CoverageMean
+from fedloom.allocate.whole import Whole
+from fedloom.local.optimiser import Optimiser, Sgd
+from fedloom.local.rule import LocalRule
+from fedloom.local.work import Work
+from fedloom.mask.everything import Everything
+from fedloom.part import Aggregate, Allocate, Mask, Repair, Select, Upload
+from fedloom.repair.nothing import Nothing
+from fedloom.select.uniform import Uniform
+from fedloom.types import Setting, State
+from fedloom.upload.as_sent import AsSent
+
+Memory = dict[str, State]  # what the server remembers, by slot
+
+SERVER_SLOTS = ("select", "allocate", "mask", "repair", "aggregate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A federated method. Every slot has a default; all together are FedAvg. Mix with `dataclasses.replace`."""
+
+    select: Select = Uniform()
+    allocate: Allocate = Whole()
+    mask: Mask = Everything()
+    local: LocalRule = LocalRule()
+    upload: Upload = AsSent()
+    repair: Repair = Nothing()
+    aggregate: Aggregate = CoverageMean()
+    optimiser: Optimiser = Sgd()
+    work: Work = Work()
+
+    def init(self, setting: Setting, model: Tensor) -> Memory:
+        """What the server remembers before the first round."""
+        memory = {slot: getattr(self, slot).init(setting, model) for slot in SERVER_SLOTS}
+        return {**memory, "local": self.local.server_state(setting, model)}

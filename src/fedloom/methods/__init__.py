@@ -1,0 +1,18 @@
+"""The methods by name: one paper, one file."""
+
+from collections.abc import Callable
+
+from fedloom.method import Method
+from fedloom.methods.fedavg import fedavg
+from fedloom.methods.feddc import feddc
+from fedloom.methods.feddyn import feddyn
+from fedloom.methods.fedprox import fedprox
+from fedloom.methods.scaffold import scaffold
+
+METHODS: dict[str, Callable[..., Method]] = {
+    "fedavg": fedavg,
+    "fedprox": fedprox,
+    "scaffold": scaffold,
+    "feddyn": feddyn,
+    "feddc": feddc,
+}

@@ -1,0 +1,78 @@
+"""FedDC (Gao et al., arXiv:2203.11751): each client learns its own drift and is corrected for it and its gradient.
+
+The correction is `a_i * (w - (w_global - h_i)) - c_i + c / w_i`, `a_i = alpha / w_i`; then `h_i += w_end - w_global`,
+`c_i <- c_i - c / w_i - (w_end - w_global) / (K * rate)`, with the learning rate before decay as in the authors' code.
+The server adds `(1/N) * sum of (c_i+ - c_i) * w_i` to `c` and sends the cohort's plain mean plus the fleet's mean of
+`h_i`. Unlike that code, everything is in the checkpoint, and the whole correction is clipped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedloom.aggregate.coverage_mean import CoverageMean
+from fedloom.errors import BadExperiment
+from fedloom.local.drift import add_drift, inside, mean_drift, relative_size
+from fedloom.local.rule import LocalRule
+from fedloom.method import Method
+from fedloom.types import Reply, Setting, State, Task, column
+
+
+@dataclass(frozen=True)
+class DriftCorrection(LocalRule):
+    """A drift variable and a control variate per client."""
+
+    alpha: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.alpha < 0:
+            raise BadExperiment(f"alpha (FedDC's regulariser) is {self.alpha}; it must not be negative.")
+
+    @property
+    def corrects(self) -> bool:
+        """Always."""
+        return True
+
+    def client_state(self, setting: Setting, model: Tensor) -> State:
+        """No drift, no control."""
+        return {"drift": torch.zeros_like(model), "control": torch.zeros_like(model)}
+
+    def correct(self, task: Task, state: State, first: Tensor, params: Tensor, grads: Tensor) -> Tensor:
+        """The drift penalty's gradient and the gradient correction, added."""
+        size = column(task.extras["size"], grads)
+        penalty = self.alpha / size * (params - first + state["drift"])
+        return grads + penalty - state["control"] + task.extras["control"] / size
+
+    def finish(
+        self, task: Task, state: State, first: Tensor, last: Tensor, steps: Tensor
+    ) -> tuple[Tensor, State, State]:
+        """Both variables move on; the change of control travels with the weights."""
+        size, travel = column(task.extras["size"], first), column(steps * task.base_rate, first)
+        moved = inside(task, last - first)
+        change = inside(task, -task.extras["control"] / size - (last - first) / travel)
+        kept = {"drift": state["drift"] + moved, "control": state["control"] + change}
+        return last, {"change": change}, kept
+
+    def server_state(self, setting: Setting, model: Tensor) -> State:
+        """No drift, no control."""
+        return {"drift": torch.zeros_like(model), "control": torch.zeros_like(model)}
+
+    def brief(self, memory: State, setting: Setting, ids: Tensor) -> State:
+        """The server's control, and each client's relative size."""
+        control = memory["control"]
+        return {"control": control.expand(len(ids), -1), "size": relative_size(setting, ids, control.dtype)}
+
+    def debrief(self, memory: State, setting: Setting, old: Tensor, new: Tensor, reply: Reply) -> tuple[Tensor, State]:
+        """The control by relative size, and the model plus the fleet's mean drift."""
+        weight = relative_size(setting, reply.ids, new.dtype) * reply.arrived / setting.fleet.size
+        drift = mean_drift(memory, setting, old, reply)
+        control = memory["control"] + weight @ reply.extras["change"]
+        return add_drift(new, old, drift, reply), {"drift": drift, "control": control}
+
+
+def feddc(alpha: float = 0.01) -> Method:
+    """`alpha` weighs the drift penalty."""
+    return Method(local=DriftCorrection(alpha), aggregate=CoverageMean("uniform"))

@@ -1,0 +1,13 @@
+"""FedProx (Li et al., arXiv:1812.06127): FedAvg with a proximal term in the local loss.
+
+Equation 2 with the usual 1/2: the correction is `mu * (w - w_global)`. Weighted by examples like FedAvg; the paper's
+alternative sampling (by size, plain mean) is not used, so that `mu = 0` is FedAvg exactly.
+"""
+
+from fedloom.local.prox import Prox
+from fedloom.method import Method
+
+
+def fedprox(mu: float = 0.01) -> Method:
+    """`mu` weighs the pull back to the global model."""
+    return Method(local=Prox(mu))

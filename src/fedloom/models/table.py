@@ -1,0 +1,97 @@
+"""Which networks there are, what each can take, and how one is built from its name."""
+
+from collections.abc import Callable
+from inspect import Parameter, signature
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fedloom.errors import BadExperiment, BadModel, unknown
+from fedloom.models import conv, dense, resnet
+
+Takes = Literal["numbers", "images", "signals", "tokens"]
+AXES = {"images": ("channels", "height", "width"), "signals": ("channels", "length")}
+
+
+class Entry(NamedTuple):
+    """One network: how to make it, what it is, and what it takes."""
+
+    make: Callable[..., nn.Module]  # (shape, classes, vocabulary=0, **settings)
+    about: str
+    takes: Takes = "numbers"  # of any shape
+    smallest: int = 1  # size of an image's or a signal's axes
+
+
+def entry(net: conv.ConvNet, about: str, takes: Takes = "images") -> Entry:
+    """The entry of a plain convolutional network."""
+    return Entry(net, about, takes, net.smallest)
+
+
+MODELS: dict[str, Entry] = {
+    "linear": Entry(dense.linear, "softmax regression"),
+    "mlp": Entry(dense.mlp, "FedDD's perceptron for MNIST: 100, 64 (setting: widths)"),
+    "2nn": Entry(dense.two_nn, "McMahan's and FedDC's perceptron for MNIST: 200, 200 (setting: width)"),
+    "ra-mlp": Entry(dense.ra_mlp, "RA-Fed's perceptron for MNIST: 200, dropout (settings: hidden, dropout)"),
+    "cnn1": entry(conv.CNN1, "FedDD's network for Fashion-MNIST: conv 10, 20 of 5x5; dense 50"),
+    "cnn2": entry(conv.CNN2, "FedDD's network for CIFAR-10: conv 16, 32, 64 of 3x3; dense 500, 100"),
+    "cnn-mcmahan": entry(conv.MCMAHAN, "McMahan's network for MNIST: conv 32, 64 of 5x5; dense 512"),
+    "cnn-feddc": entry(conv.FEDDC, "FedDC's network for CIFAR: conv 64, 64 of 5x5; dense 384, 192"),
+    "ra-cnn": entry(conv.RA_CNN, "RA-Fed's network for CIFAR-10: conv 6, 16 of 5x5; dense 120, 84"),
+    "spu-emnist": entry(conv.SPU_EMNIST, "FedSPU's network for EMNIST: conv 20, 20 of 3x3 with batch norm"),
+    "spu-cifar": entry(conv.SPU_CIFAR, "FedSPU's network for CIFAR-10: conv 6, 16 with batch norm; dense 120, 84"),
+    "spu-speech": entry(conv.SPU_SPEECH, "FedSPU's network for Google Speech: conv 50, 50 of 2x2 with batch norm"),
+    **{
+        f"het-{family}-{number}": entry(net, f"FedDD's sub-model {number} of 5 for CIFAR-10, family {family}")
+        for family, nets in (("a", conv.HET_A), ("b", conv.HET_B))
+        for number, net in enumerate(nets, 1)
+    },
+    "resnet20": Entry(resnet.resnet20, "SAFARI's network for CIFAR-10: 16, 32, 64 wide (setting: norm)", "images"),
+    "resnet18": Entry(resnet.resnet18, "FedUMF's network for CIFAR-10: 64 to 512 wide (setting: norm)", "images"),
+    "har-cnn": entry(conv.HAR, "for UCI-HAR's signals: conv 32, 64, 64 of 5", "signals"),
+    "fasttext": Entry(dense.fasttext, "RA-Fed's bag of words for AG News (setting: width)", "tokens"),
+}
+
+
+def build(name: str, shape: tuple[int, ...], classes: int, vocabulary: int = 0, **settings: Any) -> nn.Module:
+    """The named network for examples of this shape; vocabulary is above 0 when they are word numbers, 0 padding."""
+    if name not in MODELS:
+        raise BadExperiment(unknown("model", name, MODELS))
+    check_input(name, shape, vocabulary)
+    if classes < 1:
+        raise BadModel(f"{name}: classes must be 1 or more; got {classes}")
+    make = MODELS[name].make
+    known = [key for key, value in signature(make).parameters.items() if value.kind is Parameter.KEYWORD_ONLY]
+    for key in settings:
+        if key not in known:
+            hint = unknown(f"setting of {name}", key, known) if known else f"{name} has no settings; got '{key}'"
+            raise BadExperiment(hint)
+    return make(tuple(shape), classes, vocabulary, **settings)
+
+
+def check_input(name: str, shape: tuple[int, ...], vocabulary: int) -> None:
+    """Refuse examples that the named network cannot take, with one that can."""
+    if not shape or any(size < 1 for size in shape):
+        raise BadModel(f"shape must be the size of each axis of one example, 1 or more; got {tuple(shape)}")
+    takes, smallest = MODELS[name].takes, MODELS[name].smallest
+    got = "x".join(map(str, shape))
+    if vocabulary and takes != "tokens":
+        raise BadModel(f"{name} needs numbers; got {got} word numbers (vocabulary {vocabulary}); try fasttext")
+    if vocabulary and len(shape) != 1:
+        raise BadModel(f"{name} needs one axis of word numbers; got {got}; join the axes of the data")
+    other = "har-cnn" if len(shape) == 2 and shape[1] >= MODELS["har-cnn"].smallest else "mlp"
+    if takes == "tokens" and not vocabulary:
+        raise BadModel(f"{name} needs word numbers, with vocabulary above 0; got {got} numbers; try {other}")
+    if takes not in AXES:
+        return
+    axes = AXES[takes]
+    if len(shape) != len(axes):
+        raise BadModel(f"{name} needs {takes} [{', '.join(axes)}]; got {got}; try {other}")
+    if min(shape[1:]) < smallest:
+        least = "x".join([str(smallest)] * len(shape[1:]))
+        raise BadModel(f"{name} needs {takes} of at least {least}; got {got}; try {other}")
+
+
+def example(shape: tuple[int, ...], vocabulary: int = 0) -> Tensor:
+    """Two blank examples [2, *shape] to run or trace a network with; two, for batch norm refuses one."""
+    return torch.ones((2, *shape), dtype=torch.int64) if vocabulary else torch.zeros(2, *shape)

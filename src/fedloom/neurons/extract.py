@@ -1,0 +1,135 @@
+"""How does a part of a model become a smaller model, and come back?"""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedloom.errors import BadModel
+from fedloom.layout import flatten, layout_of, load
+from fedloom.neurons.map import NeuronMap
+from fedloom.neurons.trace import neuron_map
+
+Keep = Tensor | Mapping[str, Tensor | Sequence[int]]
+
+
+def extract(model: nn.Module, keep: Keep, example: Any = None, map: NeuronMap | None = None) -> nn.Module:
+    """A really smaller copy of a model, of the kept neurons only.
+
+    Args:
+        model: any module that `neuron_map` understands; it is left as it is.
+        keep: bools over the model's neurons, or a mapping from groups to bools or indices.
+        example: an input to derive the neurons with; not needed if `map` is given.
+        map: the model's neurons, if they are known already.
+    """
+    map = found(model, example, map)
+    flat = map.flat(keep)
+    if flat.dim() != 1:
+        raise BadModel(f"keep must be of one model, a vector; got shape {tuple(flat.shape)}. Extract one by one.")
+    kept, counts = slices(map, flat)
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    memo: dict[int, Any] = {}  # what deepcopy finds here it does not copy, so the full tensors never are
+    for axes in map.tensors:
+        whole = tensors[axes.name]
+        owners = axes.owners(rows=False)
+        small = whole.detach() if owners else whole.detach().clone()
+        for axis, which in owners:
+            small = small.index_select(axis, kept[which].to(whole.device))
+        memo[id(whole)] = nn.Parameter(small, whole.requires_grad) if isinstance(whole, nn.Parameter) else small
+    copy = deepcopy(model, memo)
+    for (layer, name, part), which in map.attributes:
+        module, size = copy.get_submodule(layer), counts[which]
+        if part is not None:
+            sizes = list(getattr(module, name))
+            sizes[part] = size
+        setattr(module, name, size if part is None else tuple(sizes))
+    return copy
+
+
+def scatter(
+    big: nn.Module, small: nn.Module, keep: Keep, example: Any = None, map: NeuronMap | None = None
+) -> nn.Module:
+    """A copy of the big model with the small one's values at the kept neurons; integer buffers stay the big one's.
+
+    Args:
+        big: the model that `small` was extracted from; it is left as it is.
+        small: the smaller model, trained or not.
+        keep: what was kept when it was extracted.
+        example: an input to derive the neurons with; not needed if `map` is given.
+        map: the neurons of `big`, if they are known already.
+    """
+    index, shapes = slice_index(found(big, example, map), keep)
+    layout, small_layout = layout_of(big), layout_of(small)
+    expected = dict(zip(layout.names, shapes))
+    got = dict(zip(small_layout.names, small_layout.shapes))
+    for name in expected:
+        if got.get(name) != expected[name]:
+            raise BadModel(f"'{name}' of the small model must have shape {expected[name]} here; got {got.get(name)}.")
+    flat = flatten(big, layout)
+    values = flatten(small, small_layout)
+    return load(deepcopy(big), layout, flat.scatter(0, index.to(flat.device), values.to(flat)))
+
+
+def slice_index(map: NeuronMap, keep: Keep) -> tuple[Tensor, tuple[tuple[int, ...], ...]]:
+    """Where the kept numbers lie in the flat vector: index [p] or [C, p], and the shapes of the small tensors.
+
+    A cohort's members must keep equally many neurons of every group, each its own. `flat.gather(-1, index)` is then the
+    small model and `flat.scatter(-1, index, small)` its way back.
+    """
+    flat = map.flat(keep)
+    kept, counts = slices(map, flat)
+    lead = flat.shape[:-1]
+    parts, shapes = [], []
+    for axes in map.tensors:
+        owners = dict(axes.owners(rows=False))
+        shapes.append(tuple(counts[owners[a]] if a in owners else size for a, size in enumerate(axes.shape)))
+        place = torch.full((*lead, *(1,) * len(axes.shape)), axes.start, device=flat.device)
+        stride = axes.stop - axes.start
+        for axis, size in enumerate(axes.shape):
+            stride //= size
+            along = kept[owners[axis]] if axis in owners else torch.arange(size, device=flat.device).expand(*lead, size)
+            place = place + stride * along.reshape(*lead, *(1,) * axis, -1, *(1,) * (len(axes.shape) - axis - 1))
+        parts.append(place.reshape(*lead, -1))
+    return torch.cat(parts, -1), tuple(shapes)
+
+
+def slices(map: NeuronMap, keep: Keep) -> tuple[list[Tensor], list[int]]:
+    """Of every list of the map the places kept [..., n], and n; refuses what cannot be sliced."""
+    flat = map.flat(keep)
+    padded = map.padded(flat)
+    for group, span in map.spans(flat.shape[-1]):
+        if not bool(flat[..., span].any(-1).all()):
+            raise BadModel(f"keep leaves no neuron of group '{group}'; a sub-model needs at least one of every group.")
+    chosen = [padded[..., entries] for entries in map.lists]  # [..., n of the axis]
+    counts = torch.stack([bools.sum(-1).reshape(-1) for bools in chosen]).tolist() if chosen else []  # one wait for all
+    for number, row in enumerate(counts):
+        if len(set(row)) > 1:
+            name = next(t.name for t in map.tensors if number in t.along)
+            raise BadModel(
+                f"members of a cohort keep {min(row)} to {max(row)} entries along an axis of '{name}'; slice those "
+                "that keep equally many neurons of every group together."
+            )
+    widths = [row[0] for row in counts]
+    for step, size, which in map.written:
+        if widths[which] != size:
+            raise BadModel(
+                f"step '{step}' reshapes to the literal size {size}, of which the kept neurons have {widths[which]}; "
+                "write x.flatten(1), or -1 for that size, so that smaller models run too."
+            )
+    for layer, groups, which in map.divided:
+        if widths[which] % groups:
+            raise BadModel(
+                f"group norm '{layer}' has {groups} groups, which do not divide the {widths[which]} of "
+                f"{len(map.lists[which])} channels kept; keep a multiple of {groups}, as cut does."
+            )
+    order = [bools.byte().argsort(dim=-1, descending=True, stable=True) for bools in chosen]
+    return [places[..., :width] for places, width in zip(order, widths)], widths
+
+
+def found(model: nn.Module, example: Any, map: NeuronMap | None) -> NeuronMap:
+    """The map that was given, or one derived from the example."""
+    if map is None and example is None:
+        raise BadModel("extract and scatter need an example input of the model, or its map; got neither.")
+    return neuron_map(model, example) if map is None else map

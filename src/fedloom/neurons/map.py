@@ -1,0 +1,201 @@
+"""Which neurons does every number of a model belong to, and what follows from keeping only some of them?
+
+A keep is a bool tensor [..., K] over the neurons of `groups`, one group after the other, or [..., K + O] with those of
+`outputs` behind them; without these the output classes are all kept. C clients, P numbers in the flat vector.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import ceil
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedloom.errors import BadExperiment, BadModel, unknown
+from fedloom.neurons.axes import FIXED_GROUP, Axes, Segment, on_axis, segments_of
+from fedloom.neurons.wiring import Attribute
+
+Rounding = Literal["floor", "half-up", "ceil"]
+POWERS = {"l1": 1, "l2": 2}
+SHIFTS = {"floor": 0.0, "half-up": 0.5, "ceil": 1.0}  # added before rounding down
+
+
+@dataclass(frozen=True, eq=False)
+class NeuronMap:
+    """A model's neurons; made by `neuron_map`, never by hand."""
+
+    groups: tuple[str, ...]  # hidden groups, in the order of a keep
+    outputs: tuple[str, ...]  # the output classes, which only a keep of K + O can cut
+    widths: dict[str, int]  # neurons per group
+    tensors: tuple[Axes, ...]
+    across: tuple[str, ...]  # layers with statistics over several neurons: there masking and slicing differ
+    attributes: tuple[tuple[Attribute, int], ...]  # of layers, and the list whose kept entries they count
+    divided: tuple[tuple[str, int, int], ...]  # group norms: layer, number of groups, list
+    written: tuple[tuple[str, int, int], ...]  # steps that reshape to a literal size: step, size, list
+    steps: dict[str, int]  # group -> its kept neurons must be a multiple of this
+    lists: tuple[Tensor, ...]  # neuron numbers along an axis; K + O stands for what is never cut
+
+    @cached_property
+    def size(self) -> int:
+        """K: hidden neurons."""
+        return sum(self.widths[group] for group in self.groups)
+
+    @cached_property
+    def full_size(self) -> int:
+        """K + O: hidden neurons and output classes."""
+        return sum(self.widths.values())
+
+    @property
+    def total(self) -> int:
+        """P: numbers in the flat vector."""
+        return self.tensors[-1].stop
+
+    @cached_property
+    def fixed(self) -> frozenset[str]:
+        """The groups that a keep of K never cuts."""
+        return frozenset((FIXED_GROUP, *self.outputs))
+
+    @cached_property
+    def axes(self) -> dict[str, tuple[tuple[Segment, ...] | None, ...]]:
+        """Tensor -> segments of each axis; None for an axis without neurons, such as a kernel's height."""
+        names = [(name, place) for name, width in self.widths.items() for place in range(width)] + [(FIXED_GROUP, 0)]
+        segments = [segments_of([names[i] for i in entries.tolist()]) for entries in self.lists]
+        return {t.name: tuple(None if i is None else segments[i] for i in t.along) for t in self.tensors}
+
+    def to(self, device: torch.device | str) -> "NeuronMap":
+        """The same map for keeps on another device."""
+        return replace(self, lists=tuple(entries.to(device) for entries in self.lists))
+
+    def spans(self, length: int) -> Iterator[tuple[str, slice]]:
+        """The groups that a keep of this length covers, and their places in it."""
+        start = 0
+        for group, width in self.widths.items():
+            if start < length:
+                yield group, slice(start, start + width)
+            start += width
+
+    def flat(self, keep: Tensor | Mapping[str, Tensor | Sequence[int]]) -> Tensor:
+        """A keep as one bool tensor; a mapping gives bools or indices per group, and groups it leaves out are kept."""
+        if isinstance(keep, Tensor):
+            if keep.dtype != torch.bool or keep.dim() < 1 or keep.shape[-1] not in (self.size, self.full_size):
+                raise BadModel(
+                    f"keep must be a bool tensor over {self.size} neurons (or {self.full_size} with the output "
+                    f"classes); got {keep.dtype} of shape {tuple(keep.shape)}."
+                )
+            return keep
+        for group in keep:
+            if group not in self.widths:
+                raise BadModel(unknown("group of neurons", group, self.widths))
+        device = self.lists[0].device if self.lists else None
+        parts = [chosen(g, keep[g], w) if g in keep else torch.ones(w).bool() for g, w in self.widths.items()]
+        return torch.cat([torch.ones(0).bool(), *parts]).to(device)
+
+    def padded(self, keep: Tensor) -> Tensor:
+        """A keep [..., K] or [..., K + O] as [..., K + O + 1]: what it leaves out and what is fixed is kept."""
+        keep = self.flat(keep)
+        return torch.nn.functional.pad(keep, (0, self.full_size + 1 - keep.shape[-1]), value=True)
+
+    def expand(self, keep: Tensor, rows: bool = False) -> Tensor:
+        """The mask [..., P]: entries all of whose neurons are kept; with `rows`, whose output neuron is kept."""
+        kept = self.padded(keep)  # [..., K + O + 1]
+        lead = kept.shape[:-1]
+        kept = kept.reshape(-1, kept.shape[-1]).view(torch.uint8)  # processors have wide ands for bytes, not for bools
+        along = [kept[:, entries] for entries in self.lists]
+        mask = torch.ones(kept.shape[0], self.total, dtype=torch.uint8, device=kept.device)
+        for tensor in self.tensors:
+            for axis, which in tensor.owners(rows):
+                part = mask[:, tensor.start : tensor.stop].view(-1, *tensor.shape)
+                part &= on_axis(along[which], axis, len(tensor.shape))
+        return mask.view(torch.bool).view(*lead, self.total)
+
+    def score(self, values: Tensor, how: Literal["l2", "l1"] = "l2", output: bool = False) -> Tensor:
+        """The norm [..., K] (`output`: [..., K + O]) of the values [..., P] at the weights and bias into each neuron.
+
+        Norm layers and running statistics do not count. A neuron that several layers emit (a residual stream) has one
+        norm over them all.
+        """
+        if how not in POWERS:
+            raise BadExperiment(unknown("norm", how, POWERS))
+        power = POWERS[how]
+        total = values.new_zeros(*values.shape[:-1], self.full_size + 1)
+        for tensor in self.tensors:
+            if tensor.weight and tensor.output is not None and (which := tensor.along[tensor.output]) is not None:
+                part = values[..., tensor.start : tensor.stop].reshape(*values.shape[:-1], *tensor.shape)
+                others = [axis - len(tensor.shape) for axis in range(len(tensor.shape)) if axis != tensor.output]
+                norm = torch.linalg.vector_norm(part, power, others) if others else part.abs()
+                total.index_add_(-1, self.lists[which], norm**power)
+        return total[..., : self.full_size if output else self.size] ** (1 / power)
+
+    def cut(self, scores: Tensor, share: Tensor | float, minimum: int = 1, rounding: Rounding = "floor") -> Tensor:
+        """Keep in every group the `share` [...] of neurons with the highest scores [..., K]; the first win a tie.
+
+        Groups that pass a group norm are cut to a multiple of its groups, so that they can be sliced. At least
+        `minimum` neurons stay.
+        """
+        if scores.shape[-1] not in (self.size, self.full_size):
+            raise BadModel(f"scores must be of {self.size} or {self.full_size} neurons; got {tuple(scores.shape)}.")
+        shares = checked(share, scores.device)
+        keep = [scores[..., :0] < shares.unsqueeze(-1)]  # [..., 0], so that a model without hidden neurons works too
+        for group, span in self.spans(scores.shape[-1]):
+            rank = scores[..., span].argsort(dim=-1, descending=True, stable=True).argsort(-1)
+            width, step = self.widths[group], self.steps[group]
+            count = rounded(shares, width, rounding)
+            least = step * ceil(max(minimum, 1) / step)
+            count = torch.where(count < width, (count // step * step).clamp(min=least), count)
+            keep.append(rank < count.unsqueeze(-1))
+        return torch.cat(keep, -1)
+
+    def count(self, keep: Tensor, rows: bool = False) -> Tensor:
+        """Entries kept of each tensor [..., T], without making the mask."""
+        kept = self.padded(keep)
+        counts = [kept[..., entries].sum(-1) for entries in self.lists]
+        one = torch.ones(kept.shape[:-1], dtype=torch.int64, device=kept.device)
+        return torch.stack([tensor.kept(one, counts, rows) for tensor in self.tensors], -1)
+
+    def parameters(self, keep: Tensor, rows: bool = False) -> Tensor:
+        """Trained numbers that are kept [...]."""
+        return self.weighted(keep, [int(tensor.trained) for tensor in self.tensors], rows)
+
+    def bytes(self, keep: Tensor, rows: bool = False, each: int = 4) -> Tensor:
+        """Bytes of all numbers that are kept [...], running statistics included, at `each` bytes a number."""
+        return self.weighted(keep, [each] * len(self.tensors), rows)
+
+    def flops(self, keep: Tensor) -> Tensor:
+        """Floating-point operations [...] of one example's forward pass: two per multiply-add of linear and
+        convolution weights; biases, norms, activations, pooling and look-ups are not counted."""
+        return self.weighted(keep, [2 * tensor.positions for tensor in self.tensors], rows=False)
+
+    def weighted(self, keep: Tensor, weights: list[int], rows: bool) -> Tensor:
+        """Kept entries summed over the tensors with these weights [...]."""
+        counts = self.count(keep, rows)
+        return (counts * torch.tensor(weights, device=counts.device)).sum(-1)
+
+
+def checked(share: Tensor | float, device: torch.device) -> Tensor:
+    """The share in double precision. Accelerators would have to be waited for, so theirs is not checked."""
+    shares = torch.as_tensor(share, dtype=torch.float64, device=device)
+    if (not isinstance(share, Tensor) or share.device.type == "cpu") and not bool(((shares > 0) & (shares <= 1)).all()):
+        raise BadExperiment(f"share must be above 0 and at most 1; got {share}.")
+    return shares
+
+
+def rounded(share: Tensor, width: int, rounding: Rounding = "floor") -> Tensor:
+    """How many of `width` neurons a share is (int64). A share in single precision is meant as it is written."""
+    if rounding not in SHIFTS:
+        raise BadExperiment(unknown("rounding", rounding, SHIFTS))
+    slack = -1e-6 if rounding == "ceil" else 1e-6
+    return torch.floor(share * width + SHIFTS[rounding] + slack * width).long()
+
+
+def chosen(group: str, wanted: Tensor | Sequence[int], width: int) -> Tensor:
+    """Which neurons of one group are meant, as bools."""
+    wanted = torch.as_tensor(wanted)
+    if wanted.dtype == torch.bool and wanted.shape == (width,):
+        return wanted.cpu()
+    if wanted.dtype == torch.bool or wanted.is_floating_point() or not bool(((wanted >= 0) & (wanted < width)).all()):
+        raise BadModel(
+            f"keep of group '{group}' must be {width} bools or indices from 0 to {width - 1}; got {wanted.tolist()}."
+        )
+    return torch.zeros(width, dtype=torch.bool).index_fill(0, wanted.cpu().long(), True)

@@ -1,0 +1,68 @@
+"""What can be cut from a model, and what does each share of it cost? Tables for people."""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import torch
+from rich.table import Table
+
+from fedloom.neurons.axes import Segment
+from fedloom.neurons.map import NeuronMap
+
+SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)
+
+
+def tables(map: NeuronMap, shares: Sequence[float] = SHARES) -> tuple[Table, Table, Table]:
+    """The groups of neurons, the axes they run along, and the costs of some shares."""
+    return groups_table(map), axes_table(map), costs_table(map, shares)
+
+
+def groups_table(map: NeuronMap) -> Table:
+    """Every group: its neurons, whether it is cut, and in how many tensors it is found."""
+    table = Table("group", title="groups of neurons")
+    table.add_column("neurons", justify="right")
+    table.add_column("tensors", justify="right")
+    table.add_column("cut")
+    for group, width in map.widths.items():
+        owned = sum(any(s.group == group for axis in axes if axis for s in axis) for axes in map.axes.values())
+        step = map.steps[group]
+        cut = "no: output" if group in map.outputs else "yes" if step == 1 else f"in multiples of {step}"
+        table.add_row(group, f"{width:,}", str(owned), cut)
+    if map.across:
+        table.caption = f"statistics over several neurons, so masking and slicing differ: {', '.join(map.across)}"
+    return table
+
+
+def axes_table(map: NeuronMap) -> Table:
+    """Every tensor: its shape and which neurons run along each axis."""
+    table = Table("tensor", "shape", "axes", title="axes of tensors")
+    for tensor in map.tensors:
+        axes = ", ".join("-" if axis is None else written(axis) for axis in map.axes[tensor.name])
+        table.add_row(tensor.name, " x ".join(f"{size}" for size in tensor.shape), axes)
+    return table
+
+
+def written(axis: tuple[Segment, ...]) -> str:
+    """An axis in words: groups joined by +, each neuron's entries behind a x, repeats counted in front."""
+    parts = []
+    for segment, repeats in groupby(axis):
+        times = len(list(repeats))
+        fan = f" x {segment.fan}" if segment.fan > 1 else ""
+        parts.append((f"{times} * " if times > 1 else "") + segment.group + fan)
+    return " + ".join(parts)
+
+
+def costs_table(map: NeuronMap, shares: Sequence[float] = SHARES) -> Table:
+    """What the leading neurons of every group cost at each share, and as part of the whole."""
+    order = -torch.arange(map.size, dtype=torch.float64)  # the leading neurons score highest
+    keep = map.cut(order, torch.tensor(shares, dtype=torch.float64))  # [shares, K]
+    whole = torch.ones(map.size, dtype=torch.bool)
+    table = Table("share", title="costs of a share of the neurons")
+    for name in ("parameters", "FLOPs", "bytes"):
+        table.add_column(name, justify="right")
+    counts = [(map.parameters(k), map.flops(k), map.bytes(k)) for k in (keep, whole)]
+    for row, share in enumerate(shares):
+        cells = [f"{int(part[row]):,} ({float(part[row] / all_):.1%})" for part, all_ in zip(*counts)]
+        table.add_row(f"{share:g}", *cells)
+    table.caption = "FLOPs: one example forward, linear and convolution layers. Bytes: float32, with statistics."
+    return table

@@ -1,0 +1,65 @@
+"""One round, in reading order: select, allocate, mask, send, train, receive, repair, aggregate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedloom.chance import Chance
+from fedloom.method import SERVER_SLOTS, Memory, Method
+from fedloom.types import Reply, Setting, Task, column
+
+Engine = Callable[[Tensor, Task, Chance], Reply]  # who trains, wherever and however
+
+
+def play_round(
+    method: Method, memory: Memory, model: Tensor, setting: Setting, engine: Engine, chance: Chance
+) -> tuple[Tensor, Memory, Task, Reply]:
+    """The model [P] and memory after one round, with what went down and what came up."""
+    memory = dict(memory)
+
+    def ask(slot: str, *facts: Any) -> Any:
+        decision, memory[slot] = getattr(method, slot)(memory[slot], setting, *facts)
+        return decision
+
+    cohort = ask("select", chance)  # who
+    share = ask("allocate", cohort.ids, chance)  # how much each
+    mask = ask("mask", model, cohort.ids, share, chance)  # which part
+    task = Task(
+        model=model,
+        mask=mask,
+        share=share,
+        authorised=cohort.authorised,
+        extras=method.local.brief(memory["local"], setting, cohort.ids),
+        round=chance.round,
+        rate=method.optimiser.rate_at(chance.round),
+        base_rate=method.optimiser.rate,
+        trained=setting.layout.trained,
+    )
+    reply = engine(cohort.ids, task, chance)  # train, wherever and however
+    reply = read_unsent_as_unchanged(model, reply)
+    for slot in SERVER_SLOTS:  # every part may learn from the replies
+        memory[slot] = getattr(method, slot).observe(memory[slot], setting, model, reply)
+    whole = ask("repair", model, reply)  # stand-ins for what is missing
+    new = ask("aggregate", model, whole)
+    new, memory["local"] = method.local.debrief(memory["local"], setting, model, new, whole)
+    return new, memory, task, reply
+
+
+def read_unsent_as_unchanged(model: Tensor, reply: Reply) -> Reply:
+    """What was not sent is not read: the model's own numbers, and zeros for extras and reports, stand there instead."""
+    arrived = reply.arrived
+    if arrived.device.type == "cpu" and bool(arrived.all()):  # elsewhere asking would wait for the device
+        if reply.mask is None:
+            return reply
+        return reply._replace(params=torch.where(reply.mask, reply.params, model))
+    sent = column(arrived, reply.params) if reply.mask is None else reply.mask & column(arrived, reply.mask)
+    return reply._replace(
+        params=torch.where(sent, reply.params, model),
+        mask=reply.mask if reply.mask is None else sent,
+        extras={name: torch.where(column(arrived, value), value, 0) for name, value in reply.extras.items()},
+        report={name: torch.where(column(arrived, value), value, 0) for name, value in reply.report.items()},
+    )

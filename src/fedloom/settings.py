@@ -1,0 +1,72 @@
+"""Which settings does a function take, and do given ones fit? For methods, models, data and partitions alike."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from fedloom.errors import BadExperiment, unknown
+
+
+def settings_of(function: Callable[..., Any], skip: tuple[str, ...] = ()) -> dict[str, inspect.Parameter]:
+    """The settings of a function by name; `skip` names what the caller supplies."""
+    parameters = inspect.signature(function).parameters.values()
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {p.name: p for p in parameters if p.kind in kinds and p.name not in skip}
+
+
+def fit(
+    what: str, function: Callable[..., Any], given: Mapping[str, Any], skip: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """The given settings, checked against the function's names and types."""
+    takes, hints = settings_of(function, skip), get_type_hints(function)
+    fitted = {}
+    for name, value in given.items():
+        if name not in takes:
+            raise BadExperiment(
+                unknown(f"setting of {what}", name, takes) if takes else f"{what} takes no settings; got '{name}'."
+            )
+        kind = hints.get(name, Any)
+        try:
+            fitted[name] = TypeAdapter(kind).validate_python(value)
+        except ValidationError as problem:
+            expected = getattr(kind, "__name__", str(kind))
+            detail = problem.errors()[0]["msg"]
+            raise BadExperiment(f"setting '{name}' of {what} is {value!r}; expected {expected} ({detail}).") from None
+    return fitted
+
+
+def parse_value(text: str) -> Any:
+    """A setting's value as typed on the command line: JSON where it is JSON, else the text itself."""
+    if text.lower() in ("none", "true", "false"):
+        return {"none": None, "true": True, "false": False}[text.lower()]
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def from_file(what: str, name: str) -> Callable[..., Any]:
+    """A user's own function, written `path/to/file.py:function`."""
+    path, _, wanted = name.rpartition(":")
+    file = Path(path)
+    if not file.is_file():
+        raise BadExperiment(f"{what} '{name}': there is no file '{path}'; expected path/to/file.py:function.")
+    spec = importlib.util.spec_from_file_location(f"fedloom_user_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise BadExperiment(f"{what} '{name}': '{path}' is not a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    function = getattr(module, wanted, None)
+    if not callable(function):
+        names = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        raise BadExperiment(unknown(f"function in {path}", wanted, names))
+    return function  # type: ignore[no-any-return]

@@ -1,0 +1,150 @@
+"""How does an experiment become something that can be played? Data, fleet, network and engine, put together."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedloom.client import Examples
+from fedloom.data.dataset import Dataset
+from fedloom.data.load import load
+from fedloom.data.partition import Partition, partition, split
+from fedloom.engine.dropout import keyed
+from fedloom.engine.local import Local, Loop, Shards
+from fedloom.errors import BadData, BadExperiment, BadModel
+from fedloom.experiment import Experiment
+from fedloom.layout import flatten, layout_of
+from fedloom.method import Method
+from fedloom.models import build
+from fedloom.settings import from_file
+from fedloom.types import Fleet, Setting
+
+
+class Simulation(NamedTuple):
+    """All that a run needs."""
+
+    method: Method
+    setting: Setting
+    engine: Local
+    model: Tensor  # [P] before the first round
+    test: Examples
+    own_test: tuple[Examples, Shards] | None  # every client's own test split, if there is one
+    clients: list[int]  # the partition's number of each client in the fleet; empty ones are left out
+    classes: int
+    note: str  # how the data were dealt
+
+
+def per_example(output: Tensor, target: Tensor) -> Tensor:
+    """Cross entropy of each example."""
+    return F.cross_entropy(output, target, reduction="none")
+
+
+def prepare(
+    experiment: Experiment,
+    method: Method | None = None,
+    model: nn.Module | None = None,
+    data: Dataset | None = None,
+) -> Simulation:
+    """Load, deal, build; a method, network or data set of the user's own may stand in for the experiment's names."""
+    method = method or experiment.build_method()
+    device = _device(experiment.device)
+    dataset = data or load(experiment.data.name, **experiment.data.settings)
+    ids, settings = dataset.client_train, experiment.partition.settings
+    dealt = partition(
+        experiment.partition.name, dataset.y_train, experiment.clients, experiment.seed, client_ids=ids, **settings
+    )
+    parts = split(dealt, experiment.split, experiment.seed)
+    present = [client for client, own in enumerate(parts.train) if len(own)]  # empty clients are left out
+    if not present:
+        raise BadData(f"no client has a training example ({dealt.note})")
+    train, test = (
+        Examples(torch.from_numpy(x).to(device), torch.from_numpy(y).to(device))
+        for x, y in ((dataset.x_train, dataset.y_train), (dataset.x_test, dataset.y_test))
+    )
+    shards = Shards([torch.from_numpy(parts.train[client]) for client in present], device)
+    module = keyed(model if model is not None else _network(experiment, dataset)).to(device)
+    layout = layout_of(module)
+    fleet = Fleet(torch.tensor(shards.sizes, device=device))
+    setting = Setting(fleet, module, layout, per_example, train.x[:2])
+    _try(setting, test, dataset.classes)
+    if experiment.engine == "loop":
+        engine: Local = Loop(method, setting, train, shards)
+    else:
+        engine = Local(method, setting, train, shards, experiment.chunk)
+    return Simulation(
+        method=method,
+        setting=setting,
+        engine=engine,
+        model=flatten(module, layout),
+        test=test,
+        own_test=_own_split(parts.test, present, train) or _own_part(dataset, dealt, present, test),
+        clients=present,
+        classes=dataset.classes,
+        note=dealt.note,
+    )
+
+
+def _network(experiment: Experiment, dataset: Dataset) -> nn.Module:
+    """The named network with weights drawn from the seed alone, whatever was drawn before."""
+    shape = tuple(dataset.x_train.shape[1:])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(experiment.seed)
+        if ".py:" in experiment.model.name:
+            module = from_file("model", experiment.model.name)(**experiment.model.settings)
+            if not isinstance(module, nn.Module):
+                raise BadModel(f"model '{experiment.model.name}' gave {type(module).__name__}; expected an nn.Module.")
+            return module
+        return build(experiment.model.name, shape, dataset.classes, dataset.vocabulary, **experiment.model.settings)
+
+
+def _own_split(kept: list[NDArray[np.int64]], present: list[int], train: Examples) -> tuple[Examples, Shards] | None:
+    """What was kept of each client's data for its own test."""
+    if not any(len(kept[client]) for client in present):
+        return None
+    return train, Shards([torch.from_numpy(kept[client]) for client in present], train.y.device)
+
+
+def _own_part(dataset: Dataset, dealt: Partition, present: list[int], test: Examples) -> tuple[Examples, Shards] | None:
+    """Each client's part of the test set, where the data say whose is whose and were dealt so."""
+    if dataset.client_train is None or dataset.client_test is None:
+        return None
+    whose = [np.unique(dataset.client_train[dealt.clients[client]]) for client in present]
+    if any(len(ids) != 1 for ids in whose) or not np.isin(dataset.client_test, np.concatenate(whose)).any():
+        return None  # dealt otherwise, or those tested are strangers
+    owned = [torch.from_numpy(np.flatnonzero(dataset.client_test == ids[0])) for ids in whose]
+    return test, Shards(owned, test.y.device)
+
+
+def _device(name: str) -> torch.device:
+    """`auto` takes a GPU if there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise BadExperiment(f"device is '{name}'; expected auto, cpu, cuda or cuda:0 and so on.") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise BadExperiment(f"device is '{name}', but no CUDA device is present; use cpu or auto.")
+    if device.type not in ("cpu", "cuda"):
+        raise BadExperiment(f"device is '{name}'; fedloom runs on cpu and cuda.")
+    return device
+
+
+def _try(setting: Setting, test: Examples, classes: int) -> None:
+    """One pass of two examples: does the network take these data and answer with a score per class?"""
+    name = type(setting.module).__name__
+    try:
+        with torch.no_grad():
+            output = setting.module.eval()(test.x[:2])
+    except Exception as problem:
+        raise BadModel(f"{name} does not take inputs of shape {list(test.x.shape[1:])}: {problem}") from problem
+    if not isinstance(output, Tensor) or output.dim() != 2 or output.shape[1] < classes:
+        got = list(output.shape[1:]) if isinstance(output, Tensor) else type(output).__name__
+        raise BadModel(f"{name} answers with {got} numbers per example; the data have {classes} classes.")
+    if not bool(output.isfinite().all()):
+        raise BadModel(f"{name} answers with NaN or infinity on the first examples, before any training.")

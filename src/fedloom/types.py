@@ -1,0 +1,101 @@
+"""The nouns of a round.
+
+N clients in the fleet, C in the cohort, P numbers in the model, S local steps, B examples in a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch import Tensor, nn
+
+from fedloom.layout import Layout
+
+if TYPE_CHECKING:
+    from fedloom.neurons.map import NeuronMap
+
+State = dict[str, Tensor]  # tensors by name and nothing else: stacks, saves, travels
+Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs [B, ...], targets [B]) -> one loss per example [B]
+
+
+class Fleet(NamedTuple):
+    """All N clients, as the server knows them."""
+
+    examples: Tensor  # [N] training examples of each client (int64)
+
+    @property
+    def size(self) -> int:
+        """N."""
+        return int(self.examples.shape[0])
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What stands still during a run: the fleet, the network and how its output is scored."""
+
+    fleet: Fleet
+    module: nn.Module
+    layout: Layout
+    loss: Loss
+    example: Tensor  # [2, ...] two inputs, for tracing
+
+    @cached_property
+    def neurons(self) -> NeuronMap:
+        """Which neuron owns which number; derived when first asked for, since FedAvg works without."""
+        from fedloom.neurons.trace import neuron_map
+
+        return neuron_map(self.module, self.example)
+
+
+class Cohort(NamedTuple):
+    """Who takes part in a round."""
+
+    ids: Tensor  # [C] rising
+    authorised: Tensor  # [C] False: trains, but may send nothing back
+
+
+class Task(NamedTuple):
+    """What goes down, server to cohort. `mask` None means everything."""
+
+    model: Tensor  # [P] the global model
+    mask: Tensor | None  # [C, P] what each client is sent (bool)
+    share: Tensor  # [C] how much of the model each may use
+    authorised: Tensor  # [C]
+    extras: State  # [C, ...] each: what the local rule's server half adds
+    round: int  # counted from 1
+    rate: float  # the learning rate of this round
+    base_rate: float  # the learning rate before any decay
+    trained: int  # the first so many of the P numbers are trained, the rest are running statistics
+
+    def rows(self, keep: slice | Tensor) -> Task:
+        """The task of some of the cohort."""
+        return self._replace(
+            mask=None if self.mask is None else self.mask[keep],
+            share=self.share[keep],
+            authorised=self.authorised[keep],
+            extras=rows(self.extras, keep),
+        )
+
+
+class Reply(NamedTuple):
+    """What comes up, cohort to server. `mask` None means everything."""
+
+    ids: Tensor  # [C]
+    params: Tensor  # [C, P] weights after training
+    mask: Tensor | None  # [C, P] what each client sends back (bool)
+    extras: State  # [C, ...] each: what the local rule's client half adds
+    report: State  # [C] each: examples, steps, loss, ...
+    arrived: Tensor  # [C] False: lost, late or refused
+
+
+def rows(state: State, keep: slice | Tensor) -> State:
+    """Some rows of every tensor."""
+    return {name: value[keep] for name, value in state.items()}
+
+
+def column(values: Tensor, like: Tensor) -> Tensor:
+    """One value per client [C], shaped to broadcast over `like` [C, ...]."""
+    return values.view(-1, *(1,) * (like.dim() - 1))

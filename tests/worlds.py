@@ -1,0 +1,284 @@
+"""A tiny fleet to test on, and every method of the project: one line in `METHODS` gives a method all its tests.
+
+Numbers come from `fedloom.chance`, so that a world is the same on every machine and under every version of torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedloom.chance import Chance
+from fedloom.client import Examples, Gradient, initial_state
+from fedloom.engine.dropout import keyed
+from fedloom.engine.gradient import fastest_gradient
+from fedloom.engine.local import Local, Loop, Shards
+from fedloom.layout import Layout, flatten, layout_of
+from fedloom.local.chain import Chain
+from fedloom.local.keep_own import KeepOwn
+from fedloom.local.optimiser import Adam, Sgd
+from fedloom.local.prox import Prox
+from fedloom.local.sub_model import SubModel
+from fedloom.local.work import Work
+from fedloom.method import Memory, Method
+from fedloom.methods.fedavg import fedavg
+from fedloom.methods.feddc import DriftCorrection, feddc
+from fedloom.methods.feddyn import feddyn
+from fedloom.methods.fedprox import fedprox
+from fedloom.methods.scaffold import ControlVariates, scaffold
+from fedloom.part import Mask, Select
+from fedloom.round import Engine, play_round
+from fedloom.select.uniform import Uniform
+from fedloom.types import Cohort, Fleet, Reply, Setting, State, Task
+
+SIZES = (1, 30, 7, 12, 3, 1, 18, 5, 25, 2, 9, 16)  # single examples, short batches, 1 to 5 batches
+CLASSES, WORDS, ROUNDS, SEED = 3, 10, 3, 7
+
+
+# ---- parts that only tests need
+
+
+@dataclass(frozen=True)
+class Scattered(Mask):
+    """Any number of the model, with probability `share`, anew every round."""
+
+    share: float = 0.5
+
+    def __call__(
+        self, memory: State, setting: Setting, model: Tensor, ids: Tensor, share: Tensor, chance: Chance
+    ) -> tuple[Tensor | None, State]:
+        """Single numbers [C, P], not neurons."""
+        return scattered(chance, ids, len(model), self.share), memory
+
+
+@dataclass(frozen=True)
+class Forced(Select):
+    """The given clients, round by round."""
+
+    cohorts: tuple[tuple[int, ...], ...]
+
+    def __call__(self, memory: State, setting: Setting, chance: Chance) -> tuple[Cohort, State]:
+        """Rounds count from 1."""
+        ids = torch.tensor(self.cohorts[chance.round - 1])
+        return Cohort(ids, torch.ones_like(ids, dtype=torch.bool)), memory
+
+
+def scattered(chance: Chance, ids: Tensor, numbers: int, share: float) -> Tensor:
+    """A mask [C, P] that depends on nothing but chance and the client."""
+    return chance.uniform("scattered", ids[:, None], torch.arange(numbers)) < share
+
+
+# ---- networks
+
+
+class MeanOfWords(nn.Module):
+    """The mean of the words' vectors; word 0 is padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, 6, padding_idx=0)
+        self.out = nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores [B, classes] of texts [B, length]."""
+        scores: Tensor = self.out(self.words(x).mean(1))
+        return scores
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "mlp": lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, CLASSES)),
+    "cnn": lambda: nn.Sequential(
+        nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(3, 4, 2), nn.ReLU(), nn.Flatten(), nn.Linear(16, CLASSES),
+    ),
+    "normed": lambda: nn.Sequential(
+        nn.Conv2d(1, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(27, CLASSES),
+    ),
+    "dropout": lambda: keyed(
+        nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Dropout(0.4), nn.Linear(8, CLASSES))
+    ),
+    "text": MeanOfWords,
+}  # fmt: skip
+
+
+# ---- methods: a new one is one line here
+
+
+def small(method: Method, **changes: Any) -> Method:
+    """The method on the tiny fleet: two thirds of it a round, several batches for most clients."""
+    if method.select == Uniform():
+        changes = {"select": Uniform(8), **changes}
+    return replace(method, **{"optimiser": Sgd(rate=0.1), "work": Work(batch=6), **changes})
+
+
+def scattered_parts(local: Any, **changes: Any) -> Method:
+    """A method that sends every client a random half of the numbers."""
+    return small(Method(mask=Scattered(), local=local), **changes)
+
+
+_HEAVY = Sgd(rate=0.05, momentum=0.9, weight_decay=0.01, clip=1.0, decay=0.9)
+_ADAM = Adam(rate=0.01, eps=1e-4)  # a larger eps: with the usual one, noise around a zero gradient takes whole steps
+
+METHODS: list[tuple[str, Callable[[], Method]]] = [
+    ("fedavg", lambda: small(fedavg())),
+    ("fedavg-decay", lambda: small(fedavg(), optimiser=Sgd(rate=0.1, weight_decay=0.01, decay=0.9))),
+    ("fedavg-heavy", lambda: small(fedavg(), optimiser=_HEAVY)),
+    ("fedavg-adam", lambda: small(fedavg(), optimiser=_ADAM)),
+    ("fedavg-kept-velocity", lambda: small(fedavg(), optimiser=replace(_HEAVY, fresh=False))),
+    ("fedavg-kept-adam", lambda: small(fedavg(), optimiser=replace(_ADAM, fresh=False))),
+    ("fedavg-steps", lambda: small(fedavg(), work=Work(steps=4, batch=6))),
+    ("fedavg-epochs", lambda: small(fedavg(), work=Work(epochs=3, batch=10))),
+    ("fedavg-full-batch", lambda: small(fedavg(), work=Work(epochs=2, batch=0))),
+    ("fedprox", lambda: small(fedprox(mu=0.1))),
+    ("scaffold", lambda: small(scaffold())),
+    ("scaffold-heavy", lambda: small(scaffold(), optimiser=_HEAVY)),
+    ("feddyn", lambda: small(feddyn(alpha=0.05))),
+    ("feddc", lambda: small(feddc(alpha=0.05))),
+    ("chain", lambda: small(scaffold(), local=Chain((Prox(0.1), ControlVariates())))),
+    ("sub-model", lambda: scattered_parts(SubModel())),
+    ("sub-model-heavy", lambda: scattered_parts(SubModel(), optimiser=replace(_HEAVY, fresh=False))),
+    ("sub-model-feddc", lambda: scattered_parts(Chain((SubModel(), DriftCorrection(0.05))))),
+    ("keep-own", lambda: scattered_parts(KeepOwn())),
+    ("keep-own-frozen", lambda: scattered_parts(KeepOwn(freeze=True))),
+]
+
+every_method = pytest.mark.parametrize("method", [pytest.param(make(), id=name) for name, make in METHODS])
+every_network = pytest.mark.parametrize("network", NETWORKS)
+
+
+# ---- the world
+
+
+class World(NamedTuple):
+    """A fleet, its data and a network before the first round."""
+
+    setting: Setting
+    data: Examples
+    shards: Shards
+    model: Tensor  # [P]
+
+    def local(self, method: Method, chunk: int | None = None) -> Local:
+        """The cohort as matrices."""
+        return Local(method, self.setting, self.data, self.shards, chunk, _gradient(self))
+
+    def loop(self, method: Method) -> Loop:
+        """One client after another."""
+        return Loop(method, self.setting, self.data, self.shards)
+
+
+@cache
+def _gradient(world: World) -> Gradient:
+    """What `Local` would choose, traced and checked once for all engines of a world."""
+    return fastest_gradient(world.setting, world.data)
+
+
+@cache
+def world(network: str = "mlp", dtype: torch.dtype = torch.float32) -> World:
+    """A seeded world around one of `NETWORKS`; made once, and nothing in it changes."""
+    chance, total = Chance(SEED, 0), sum(SIZES)
+    pixels = chance.uniform("pixels", torch.arange(total)[:, None, None, None], torch.arange(36).view(1, 6, 6))
+    words = chance.uniform("words", torch.arange(total)[:, None], torch.arange(7))
+    x = (words * WORDS).long() if network == "text" else (pixels.to(dtype) * 4 - 2)
+    y = (chance.uniform("classes", torch.arange(total)) * CLASSES).long()
+    return world_of(NETWORKS[network](), Examples(x, y), torch.arange(total).split(list(SIZES)), dtype)
+
+
+def world_of(
+    module: nn.Module, data: Examples, clients: Iterable[Tensor], dtype: torch.dtype = torch.float32
+) -> World:
+    """A world of your own; the module's weights are drawn by hashing."""
+    module, shards = hashed(module).to(dtype), Shards(list(clients), torch.device("cpu"))
+    layout: Layout = layout_of(module)
+    setting = Setting(Fleet(torch.tensor(shards.sizes)), module, layout, cross_entropy, data.x[:2])
+    return World(setting, data, shards, flatten(module, layout))
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """One loss per example [B]."""
+    return F.cross_entropy(outputs, targets, reduction="none")
+
+
+def hashed(module: nn.Module) -> nn.Module:
+    """The module with weights that no version of torch can change; norm layers keep their ones and zeros."""
+    for name, weights in module.named_parameters():
+        owner = module.get_submodule(name.rpartition(".")[0])
+        if "Norm" not in type(owner).__name__:
+            drawn = Chance(SEED, 0).uniform(name, torch.arange(weights.numel())).view_as(weights) * 2 - 1
+            weights.data = drawn.to(weights.dtype) * (weights[0].numel() ** -0.5 if weights.dim() > 1 else 0.1)
+    return module
+
+
+# ---- runs
+
+
+class Run(NamedTuple):
+    """What some rounds left behind."""
+
+    model: Tensor  # [P] after the last round
+    memory: Memory
+    models: list[Tensor]  # after every round
+    tasks: list[Task]
+    replies: list[Reply]  # as the server read them
+
+
+def play(world: World, method: Method, engine: Engine, rounds: int = ROUNDS, seed: int = SEED) -> Run:
+    """Some rounds from the start."""
+    model, memory = world.model, method.init(world.setting, world.model)
+    models, tasks, replies = [], [], []
+    for number in range(1, rounds + 1):
+        model, memory, task, reply = play_round(method, memory, model, world.setting, engine, Chance(seed, number))
+        models.append(model)
+        tasks.append(task)
+        replies.append(reply)
+    return Run(model, memory, models, tasks, replies)
+
+
+@cache
+def played(network: str, method: Method, rounds: int = ROUNDS) -> Run:
+    """The run of a method as it comes, under the `Local` engine; played once and shared by many tests."""
+    here = world(network)
+    return play(here, method, here.local(method), rounds)
+
+
+def changed(engine: Engine, change: Callable[[Reply, Chance], Reply]) -> Engine:
+    """An engine whose replies are changed on the way to the server."""
+    return lambda ids, task, chance: change(engine(ids, task, chance), chance)
+
+
+def reply_rows(reply: Reply, at: Tensor) -> Reply:
+    """Some rows of a reply, or all of them in another order."""
+    pick = {name: {key: value[at] for key, value in getattr(reply, name).items()} for name in ("extras", "report")}
+    mask = None if reply.mask is None else reply.mask[at]
+    return Reply(reply.ids[at], reply.params[at], mask, pick["extras"], pick["report"], reply.arrived[at])
+
+
+def states_of(engine: Local, ids: list[int], model: Tensor) -> State:
+    """What clients remember now [C, ...]."""
+    return engine.states.get(ids, initial_state(engine.method, engine.setting, model))
+
+
+def everything(run: Run) -> State:
+    """The model and all the server remembers, by name."""
+    return {"model": run.model, **{f"{slot}.{k}": v for slot, own in run.memory.items() for k, v in own.items()}}
+
+
+def assert_close(ours: State, theirs: State, tolerance: float) -> None:
+    """Equal names, and no number further apart than `tolerance` (absolute)."""
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def assert_identical(ours: State, theirs: State) -> None:
+    """Equal names and equal bits."""
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        assert torch.equal(ours[name], theirs[name]), name
