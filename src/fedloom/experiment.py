@@ -139,7 +139,7 @@ def method_maker(name: str) -> Callable[..., Any]:
 def with_settings(values: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     """An experiment's values with `--set` pairs put where they belong.
 
-    Keys are `training.rate`, `method.mu`, `partition.alpha`, `model.width`, `data.clients`, or an experiment's own such as
+    Keys are `training.rate`, `method.mu`, `partition.alpha`, `model.width`, `data.clients`, or an experiment's own, as
     `per_round`. A bare name is looked for everywhere and must be found exactly once.
     """
     values = {**values}
