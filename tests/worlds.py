@@ -31,12 +31,15 @@ from fedloom.method import Memory, Method
 from fedloom.methods.fedavg import fedavg
 from fedloom.methods.feddc import DriftCorrection, feddc
 from fedloom.methods.feddyn import feddyn
+from fedloom.methods.federated_dropout import federated_dropout
 from fedloom.methods.fedprox import fedprox
+from fedloom.methods.fedrolex import fedrolex
+from fedloom.methods.fjord import fjord
 from fedloom.methods.scaffold import ControlVariates, scaffold
 from fedloom.part import Mask, Select
 from fedloom.round import Engine, play_round
 from fedloom.select.uniform import Uniform
-from fedloom.types import Cohort, Fleet, Reply, Setting, State, Task
+from fedloom.types import Cohort, Fleet, Portion, Reply, Setting, State, Task
 
 SIZES = (1, 30, 7, 12, 3, 1, 18, 5, 25, 2, 9, 16)  # single examples, short batches, 1 to 5 batches
 CLASSES, WORDS, ROUNDS, SEED = 3, 10, 3, 7
@@ -53,9 +56,9 @@ class Scattered(Mask):
 
     def __call__(
         self, memory: State, setting: Setting, model: Tensor, ids: Tensor, share: Tensor, chance: Chance
-    ) -> tuple[Tensor | None, State]:
+    ) -> tuple[Portion, State]:
         """Single numbers [C, P], not neurons."""
-        return scattered(chance, ids, len(model), self.share), memory
+        return Portion(scattered(chance, ids, len(model), self.share)), memory
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ def small(method: Method, **changes: Any) -> Method:
     """The method on the tiny fleet: two thirds of it a round, several batches for most clients."""
     if method.select == Uniform():
         changes = {"select": Uniform(8), **changes}
-    return replace(method, **{"optimiser": Sgd(rate=0.1), "work": Work(batch=6), **changes})
+    return replace(method, **{"optimiser": Sgd(rate=0.1), "work": Work(epochs=1, batch=6), **changes})
 
 
 def scattered_parts(local: Any, **changes: Any) -> Method:
@@ -125,7 +128,7 @@ def scattered_parts(local: Any, **changes: Any) -> Method:
 
 
 _HEAVY = Sgd(rate=0.05, momentum=0.9, weight_decay=0.01, clip=1.0, decay=0.9)
-_ADAM = Adam(rate=0.01, eps=1e-4)  # a larger eps: with the usual one, noise around a zero gradient takes whole steps
+_ADAM = Adam(rate=0.01, eps=1e-3)  # a larger eps: with the usual one, noise around a zero gradient takes whole steps
 
 METHODS: list[tuple[str, Callable[[], Method]]] = [
     ("fedavg", lambda: small(fedavg())),
@@ -143,11 +146,16 @@ METHODS: list[tuple[str, Callable[[], Method]]] = [
     ("feddyn", lambda: small(feddyn(alpha=0.05))),
     ("feddc", lambda: small(feddc(alpha=0.05))),
     ("chain", lambda: small(scaffold(), local=Chain((Prox(0.1), ControlVariates())))),
-    ("sub-model", lambda: scattered_parts(SubModel())),
-    ("sub-model-heavy", lambda: scattered_parts(SubModel(), optimiser=replace(_HEAVY, fresh=False))),
-    ("sub-model-feddc", lambda: scattered_parts(Chain((SubModel(), DriftCorrection(0.05))))),
+    ("scattered", lambda: scattered_parts(SubModel())),
+    ("scattered-heavy", lambda: scattered_parts(SubModel(), optimiser=replace(_HEAVY, fresh=False))),
+    ("scattered-feddc", lambda: scattered_parts(Chain((SubModel(), DriftCorrection(0.05))))),
     ("keep-own", lambda: scattered_parts(KeepOwn())),
     ("keep-own-frozen", lambda: scattered_parts(KeepOwn(freeze=True))),
+    ("fjord", lambda: small(fjord())),
+    ("fjord-feddc", lambda: small(fjord(), local=Chain((SubModel(), DriftCorrection(0.05))))),
+    ("fedrolex", lambda: small(fedrolex())),
+    ("federated-dropout", lambda: small(federated_dropout())),
+    ("federated-dropout-heavy", lambda: small(federated_dropout(), optimiser=replace(_HEAVY, fresh=False))),
 ]
 
 every_method = pytest.mark.parametrize("method", [pytest.param(make(), id=name) for name, make in METHODS])
@@ -165,9 +173,9 @@ class World(NamedTuple):
     shards: Shards
     model: Tensor  # [P]
 
-    def local(self, method: Method, chunk: int | None = None) -> Local:
+    def local(self, method: Method, chunk: int | None = None, sliced: bool = True) -> Local:
         """The cohort as matrices."""
-        return Local(method, self.setting, self.data, self.shards, chunk, _gradient(self))
+        return Local(method, self.setting, self.data, self.shards, chunk, _gradient(self), sliced)
 
     def loop(self, method: Method) -> Loop:
         """One client after another."""
@@ -197,8 +205,14 @@ def world_of(
     """A world of your own; the module's weights are drawn by hashing."""
     module, shards = hashed(module).to(dtype), Shards(list(clients), torch.device("cpu"))
     layout: Layout = layout_of(module)
-    setting = Setting(Fleet(torch.tensor(shards.sizes)), module, layout, cross_entropy, data.x[:2])
+    setting = Setting(fleet_of(data, shards), module, layout, cross_entropy, data.x[:2])
     return World(setting, data, shards, flatten(module, layout))
+
+
+def fleet_of(data: Examples, shards: Shards) -> Fleet:
+    """How many examples everyone has, and of which classes."""
+    labels = [data.y[own].bincount(minlength=CLASSES) for own in shards.examples.split(shards.sizes)]
+    return Fleet(torch.tensor(shards.sizes), torch.stack(labels))
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:

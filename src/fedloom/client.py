@@ -64,35 +64,57 @@ def feed(data: Examples, batches: Batches) -> Iterator[Batch]:
         yield Batch(data.x[index], data.y[index], real / real.sum(1, keepdim=True), batches.keys[:active, step])
 
 
-def train(
+class Learnt(NamedTuple):
+    """What training gave."""
+
+    first: Tensor  # [C, P] what each client started from
+    sent: Tensor  # [C, P] what it would send
+    extras: State
+    losses: Tensor  # [C] summed over steps
+
+
+def reply_of(
     method: Method,
     setting: Setting,
-    gradient: Gradient,
-    data: Examples,
     ids: Tensor,
     task: Task,
+    learnt: Learnt,
     state: State,
     batches: Batches,
     chance: Chance,
-) -> tuple[Reply, State]:
-    """One round of a cohort's local work. Clients stand in falling order of steps."""
+) -> Reply:
+    """Choose what goes back, and report."""
+    own = {name: value for name, value in state.items() if not name.startswith(_MOMENTS)}
+    mask = method.upload(setting, task, own, learnt.first, learnt.sent, chance)
+    report = {
+        "examples": setting.fleet.examples[ids],
+        "steps": batches.steps,
+        "loss": learnt.losses / batches.steps,
+    }
+    return Reply(ids, learnt.sent, mask, learnt.extras, report, task.authorised)
+
+
+def learn(
+    method: Method,
+    gradient: Gradient,
+    data: Examples,
+    task: Task,
+    params: Tensor,
+    state: State,
+    batches: Batches,
+) -> tuple[Learnt, State]:
+    """Start from `params` [C, P] as the rule says, train, and finish as it says."""
     rule, optimiser = method.local, method.optimiser
     own = {name: value for name, value in state.items() if not name.startswith(_MOMENTS)}
     moments = {name.removeprefix(_MOMENTS): value for name, value in state.items() if name.startswith(_MOMENTS)}
-    first = rule.start(task, own, task.model.expand(len(ids), -1))  # [C, P]
+    first = rule.start(task, own, params)
     done = None
     if optimiser.plain and not rule.corrects and rule.trains(task) is None:
         done = gradient.descend(first, feed(data, batches), task.rate, 1 - task.rate * optimiser.weight_decay)
     last, losses = done or _descend(method, gradient, task, own, moments, first, feed(data, batches))
     sent, extras, own = rule.finish(task, own, first, last, batches.steps)
-    mask = method.upload(setting, task, own, first, sent, chance)
-    report = {
-        "examples": setting.fleet.examples[ids],
-        "steps": batches.steps,
-        "loss": losses / batches.steps,
-    }
     kept = {f"{_MOMENTS}{name}": value for name, value in moments.items()}
-    return Reply(ids, sent, mask, extras, report, task.authorised), {**own, **kept}
+    return Learnt(first, sent, extras, losses), {**own, **kept}
 
 
 def _descend(
@@ -112,10 +134,14 @@ def _descend(
     losses = params.new_zeros(len(params))
     for batch in batches:
         now = slice(len(batch.y))  # those who still have steps to take
-        grads, loss = gradient(params[now], batch)
-        grads = rule.correct(task.rows(now), rows(state, now), first[now], params[now], grads)
+        part, state_now, here = task.rows(now), rows(state, now), params[now]
+        seen = rule.view(part, here)
+        grads, loss = gradient(seen, batch)
+        if seen is not here:
+            here[:, trained:] = seen[:, trained:]  # running statistics moved in what ran
+        grads = rule.correct(part, state_now, first[now], here, grads)
         may = None if trains is None else trains[now, :trained]
-        optimiser.step(rows(moments, now), params[now, :trained], grads[:, :trained], task.rate, may)
+        optimiser.step(rows(moments, now), here[:, :trained], grads[:, :trained], task.rate, may)
         losses[now] += loss
     if trains is not None:  # running statistics outside the mask stay too
         params = torch.where(trains, params, first)

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.types import Cohort, Reply, Setting, State, Task
+from fedloom.types import Cohort, Portion, Reply, Setting, State, Task
 
 
 class ServerPart(ABC):  # noqa: B024  its subclasses below each add the one abstract call
@@ -46,8 +46,8 @@ class Mask(ServerPart):
     @abstractmethod
     def __call__(
         self, memory: State, setting: Setting, model: Tensor, ids: Tensor, share: Tensor, chance: Chance
-    ) -> tuple[Tensor | None, State]:
-        """A mask [C, P], or None for everything."""
+    ) -> tuple[Portion, State]:
+        """A mask [C, P], and the neurons [C, K] if it is made of whole ones."""
 
 
 class Upload(ABC):

@@ -27,10 +27,11 @@ def play_round(
 
     cohort = ask("select", chance)  # who
     share = ask("allocate", cohort.ids, chance)  # how much each
-    mask = ask("mask", model, cohort.ids, share, chance)  # which part
+    portion = ask("mask", model, cohort.ids, share, chance)  # which part
     task = Task(
         model=model,
-        mask=mask,
+        mask=portion.mask,
+        keep=portion.keep,
         share=share,
         authorised=cohort.authorised,
         extras=method.local.brief(memory["local"], setting, cohort.ids),

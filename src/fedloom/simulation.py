@@ -69,13 +69,14 @@ def prepare(
     shards = Shards([torch.from_numpy(parts.train[client]) for client in present], device)
     module = keyed(model if model is not None else _network(experiment, dataset)).to(device)
     layout = layout_of(module)
-    fleet = Fleet(torch.tensor(shards.sizes, device=device))
+    labels = [np.bincount(dataset.y_train[parts.train[client]], minlength=dataset.classes) for client in present]
+    fleet = Fleet(torch.tensor(shards.sizes, device=device), torch.from_numpy(np.stack(labels)).to(device))
     setting = Setting(fleet, module, layout, per_example, train.x[:2])
     _try(setting, test, dataset.classes)
     if experiment.engine == "loop":
         engine: Local = Loop(method, setting, train, shards)
     else:
-        engine = Local(method, setting, train, shards, experiment.chunk)
+        engine = Local(method, setting, train, shards, experiment.chunk, sliced=experiment.execution == "sliced")
     return Simulation(
         method=method,
         setting=setting,

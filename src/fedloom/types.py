@@ -25,6 +25,7 @@ class Fleet(NamedTuple):
     """All N clients, as the server knows them."""
 
     examples: Tensor  # [N] training examples of each client (int64)
+    labels: Tensor  # [N, classes] how many of each class (int64)
 
     @property
     def size(self) -> int:
@@ -47,7 +48,7 @@ class Setting:
         """Which neuron owns which number; derived when first asked for, since FedAvg works without."""
         from fedloom.neurons.trace import neuron_map
 
-        return neuron_map(self.module, self.example)
+        return neuron_map(self.module, self.example).to(self.example.device)
 
 
 class Cohort(NamedTuple):
@@ -57,11 +58,19 @@ class Cohort(NamedTuple):
     authorised: Tensor  # [C] False: trains, but may send nothing back
 
 
+class Portion(NamedTuple):
+    """Which part of the model each client is sent; None means everything."""
+
+    mask: Tensor | None = None  # [C, P] bool, over numbers
+    keep: Tensor | None = None  # [C, K] bool, over neurons, where the mask is a sub-model of whole neurons
+
+
 class Task(NamedTuple):
     """What goes down, server to cohort. `mask` None means everything."""
 
     model: Tensor  # [P] the global model
     mask: Tensor | None  # [C, P] what each client is sent (bool)
+    keep: Tensor | None  # [C, K] the neurons behind the mask: engines may cut a smaller model
     share: Tensor  # [C] how much of the model each may use
     authorised: Tensor  # [C]
     extras: State  # [C, ...] each: what the local rule's server half adds
@@ -74,6 +83,7 @@ class Task(NamedTuple):
         """The task of some of the cohort."""
         return self._replace(
             mask=None if self.mask is None else self.mask[keep],
+            keep=None if self.keep is None else self.keep[keep],
             share=self.share[keep],
             authorised=self.authorised[keep],
             extras=rows(self.extras, keep),

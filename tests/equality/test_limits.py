@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from worlds import METHODS, Run, Scattered, assert_close, assert_identical, everything, played, small
 
 from fedloom.aggregate.coverage_mean import CoverageMean
 from fedloom.local.chain import Chain
@@ -21,6 +20,7 @@ from fedloom.methods.fedavg import fedavg
 from fedloom.methods.feddc import DriftCorrection, feddc
 from fedloom.methods.fedprox import fedprox
 from fedloom.methods.scaffold import ControlVariates, scaffold
+from worlds import METHODS, Run, Scattered, assert_close, assert_identical, everything, played, small
 
 NETWORK = "normed"
 FEDAVG = small(fedavg())
@@ -67,7 +67,7 @@ def test_is_fedavg(method: Method) -> None:
         (ControlVariates(), small(scaffold())),
         (DriftCorrection(0.05), small(feddc(alpha=0.05))),
         (KeepOwn(), dict(METHODS)["keep-own"]()),
-        (SubModel(), dict(METHODS)["sub-model"]()),
+        (SubModel(), dict(METHODS)["scattered"]()),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, LocalRule) else "",
 )

@@ -8,19 +8,19 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from worlds import SEED, World, assert_close, played, small, world
 
 from fedloom.chance import Chance
 from fedloom.layout import flatten, load
 from fedloom.local.optimiser import Adam, Optimiser, Sgd
 from fedloom.local.work import Work
 from fedloom.methods.fedavg import fedavg
+from worlds import SEED, World, assert_close, played, small, world
 
 WORK = Work(epochs=2, batch=6)
 OPTIMISERS = [
     Sgd(rate=0.1, weight_decay=0.01),
     Sgd(rate=0.05, momentum=0.9, weight_decay=0.01, decay=0.9),
-    Adam(rate=0.01, eps=1e-4, weight_decay=0.01),
+    Adam(rate=0.01, eps=1e-3, weight_decay=0.01),
 ]
 
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import torch
+
+from fedloom.chance import Chance
+from fedloom.method import Method
+from fedloom.types import Reply
 from worlds import (
     assert_close,
     assert_identical,
@@ -15,10 +19,6 @@ from worlds import (
     states_of,
     world,
 )
-
-from fedloom.chance import Chance
-from fedloom.method import Method
-from fedloom.types import Reply
 
 
 def shuffle(reply: Reply, chance: Chance) -> Reply:

@@ -124,11 +124,11 @@ def resnet(widths: tuple[int, ...], blocks: int) -> nn.Module:
 
 
 def cnn() -> nn.Module:
-    """Two convolutions with batch norm and pooling, flattened into two dense layers."""
+    """Two convolutions with batch norm and pooling, flattened into two dense layers; one slope belongs to no neuron."""
     return nn.Sequential(
         nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Sigmoid(), nn.MaxPool2d(2),
         nn.Conv2d(4, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.AvgPool2d(2),
-        nn.Flatten(), nn.Linear(6 * 2 * 2, 8), nn.Tanh(), nn.Linear(8, 3),
+        nn.Flatten(), nn.Linear(6 * 2 * 2, 8), nn.PReLU(), nn.Linear(8, 3),
     )  # fmt: skip
 
 

@@ -59,17 +59,20 @@ def linear(layer: nn.Linear, name: str, run: Pass, x: Tensor) -> Tensor:
 
 
 def conv(layer: nn.Conv1d | nn.Conv2d, name: str, run: Pass, x: Tensor) -> Tensor:
-    """One convolution per client on CPUs; grouped by client on other devices."""
+    """One convolution per client on CPUs, unless inputs have one channel; grouped by client elsewhere."""
     w, b = run.tensors[f"{name}.weight"], run.tensors.get(f"{name}.bias")
     groups = layer.groups if layer.groups == 1 else x.shape[1] // w.shape[2]  # a sliced depthwise layer has fewer
     if isinstance(layer.padding, str) or layer.padding_mode != "zeros":
         raise NotImplementedError(f"padding '{layer.padding}' / '{layer.padding_mode}'")
     split = x.unflatten(0, (run.clients, -1))
-    if x.device.type == "cpu":
+    cpu = x.device.type == "cpu"
+    if cpu and x.shape[1] > 1:
         how = (list(layer.stride), list(layer.padding), list(layer.dilation), groups)
         out: Tensor = ClientConv.apply(split, w, b, how, run.step_of(name))  # type: ignore[no-untyped-call]
         return out.flatten(0, 1)
     folded = split.transpose(0, 1).flatten(1, 2)  # [B, C * channels, ...]
+    if cpu and folded.dim() == 4:
+        folded = folded.contiguous(memory_format=torch.channels_last)
     bias = None if b is None else b.flatten()
     call = F.conv1d if isinstance(layer, nn.Conv1d) else F.conv2d
     folded = call(folded, w.flatten(0, 1), bias, layer.stride, layer.padding, layer.dilation, run.clients * groups)
@@ -99,7 +102,8 @@ def batch_norm(layer: nn.BatchNorm1d | nn.BatchNorm2d, name: str, run: Pass, x: 
 
 def group_norm(layer: nn.GroupNorm, name: str, run: Pass, x: Tensor) -> Tensor:
     """Statistics within each example, then the client's own affine map."""
-    x = F.group_norm(x, layer.num_groups, eps=layer.eps)
+    each = layer.num_groups == layer.num_channels  # a sub-model of such a layer has fewer groups
+    x = F.group_norm(x, x.shape[1] if each else layer.num_groups, eps=layer.eps)
     return _affine(run, name, x.unflatten(0, (run.clients, -1)), 0).flatten(0, 1)
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.client import Examples, Gradient, initial_state, train
+from fedloom.client import Examples, Gradient, initial_state, learn, reply_of
 from fedloom.engine.gradient import fastest_gradient
 from fedloom.engine.plain import PlainGradient
+from fedloom.engine.sliced import learn_sliced, widths
+from fedloom.engine.stacked import StackedGradient
 from fedloom.engine.states import ClientStates
 from fedloom.errors import RunStopped
 from fedloom.method import Method
@@ -36,9 +40,16 @@ class Local:
     """A cohort as matrices on one device, in chunks that fit a budget; clients stand in order of their steps."""
 
     def __init__(
-        self, method: Method, setting: Setting, data: Examples, shards: Shards, chunk: int | None = None,
+        self,
+        method: Method,
+        setting: Setting,
+        data: Examples,
+        shards: Shards,
+        chunk: int | None = None,
         gradient: Gradient | None = None,
-    ) -> None:  # fmt: skip
+        sliced: bool = True,
+    ) -> None:
+        self.sliced = sliced
         self.method, self.setting, self.data, self.shards = method, setting, data, shards
         self.gradient = gradient or fastest_gradient(setting, data)
         self.states = ClientStates(setting.fleet.size, data.x.device)
@@ -48,8 +59,12 @@ class Local:
         """Train the cohort, chunk by chunk; replies stand in the order of `ids`."""
         listed = ids.tolist()
         steps = self.method.work.steps_of([self.shards.sizes[i] for i in listed])
-        order = sorted(range(len(listed)), key=lambda place: -steps[place])  # stable: ties keep their order
-        chunks = [order[a : a + self.chunk] for a in range(0, len(order), self.chunk)]
+        width = widths(self.setting, task.keep) if self._cuts(task) else [()] * len(listed)
+        order = sorted(range(len(listed)), key=lambda place: (width[place], -steps[place]))  # ties keep their order
+        chunks = []
+        for _, alike in groupby(order, key=lambda place: width[place]):
+            places = list(alike)
+            chunks += [places[a : a + self.chunk] for a in range(0, len(places), self.chunk)]
         replies = [self._play(ids, [listed[p] for p in places], places, task, chance) for places in chunks]
         whole = replies[0] if len(replies) == 1 else _join(replies)
         return whole if order == sorted(order) else _reorder(whole, order)
@@ -63,11 +78,18 @@ class Local:
         sizes = [self.shards.sizes[i] for i in listed]
         state = self.states.get(listed, initial_state(self.method, self.setting, task.model))
         batches = self.method.work.plan(ids, self.shards.rows(ids, max(sizes)), sizes, chance)
-        reply, state = train(
-            self.method, self.setting, self.gradient, self.data, ids, task, state, batches, chance
-        )  # fmt: skip
+        if self._cuts(task) and isinstance(self.gradient, StackedGradient):
+            learnt, state = learn_sliced(self.method, self.setting, self.gradient, self.data, task, state, batches)
+        else:
+            params = task.model.expand(len(ids), -1)
+            learnt, state = learn(self.method, self.gradient, self.data, task, params, state, batches)
         self.states.put(listed, state)
-        return reply
+        return reply_of(self.method, self.setting, ids, task, learnt, state, batches, chance)
+
+    def _cuts(self, task: Task) -> bool:
+        """Are really smaller networks trained? Only where the rule leaves the rest out and the graph is ours to run."""
+        stacked = isinstance(self.gradient, StackedGradient)
+        return self.sliced and stacked and task.keep is not None and self.method.local.cuts
 
     def _fitting(self) -> int:
         """How many clients fit the budget: weights, gradients, moments and activations, generously counted."""

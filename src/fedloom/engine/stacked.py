@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from copy import copy
 
 import torch
 from torch import Tensor, fx, nn
@@ -16,6 +17,7 @@ from fedloom.client import Batch
 from fedloom.engine.dropout import KeyedDropout
 from fedloom.engine.layers import FUSED, LAYERS, Pass
 from fedloom.engine.products import Step
+from fedloom.layout import Layout
 from fedloom.types import Setting
 
 
@@ -54,6 +56,12 @@ class StackedGradient:
         uses = Counter(node.target for node in graph.nodes if node.op == "call_module")
         self._fused = frozenset(str(n) for n, layer in layers.items() if type(layer) in FUSED and uses[n] == 1)
         self._interpreter = _Interpreter(fx.GraphModule(setting.module, graph), garbage_collect_values=True)
+
+    def of_shapes(self, layout: Layout) -> StackedGradient:
+        """The same network with tensors of other sizes, such as a sub-model's."""
+        other = copy(self)
+        other.layout = layout
+        return other
 
     def _loss(self, tensors: dict[str, Tensor], batch: Batch, step: Step | None) -> Tensor:
         """The losses [C], ready to be differentiated."""

@@ -21,7 +21,7 @@ def personal_accuracy(engine: Local, model: Tensor, data: Examples, shards: Shar
     newborn = initial_state(engine.method, engine.setting, model)
     for a in range(0, len(known), engine.chunk):
         ids = known[a : a + engine.chunk]
-        own = engine.method.local.personal(model, engine.states.get(ids, newborn))
+        own = engine.method.local.personal(engine.setting, model, engine.states.get(ids, newborn))
         if own is None:
             break
         accuracy[ids] = _stacked(engine, own, data, shards, ids)

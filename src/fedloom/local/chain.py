@@ -32,6 +32,16 @@ class Chain(LocalRule):
         """Any member does."""
         return any(rule.corrects for rule in self.rules)
 
+    @property
+    def cuts(self) -> bool:
+        """Any member does, and none needs the rest."""
+        return any(rule.cuts for rule in self.rules) and not self.whole
+
+    @property
+    def whole(self) -> bool:
+        """Any member does."""
+        return any(rule.whole for rule in self.rules)
+
     def client_state(self, setting: Setting, model: Tensor) -> State:
         """Each member's, under its place."""
         return _all([rule.client_state(setting, model) for rule in self.rules])
@@ -52,6 +62,12 @@ class Chain(LocalRule):
             allowed = allowed & mask
         return allowed
 
+    def view(self, task: Task, params: Tensor) -> Tensor:
+        """Each sees what the one before shows."""
+        for place, rule in enumerate(self.rules):
+            params = rule.view(self._task(task, place), params)
+        return params
+
     def correct(self, task: Task, state: State, first: Tensor, params: Tensor, grads: Tensor) -> Tensor:
         """Corrections add up."""
         for place, rule in enumerate(self.rules):
@@ -69,9 +85,9 @@ class Chain(LocalRule):
             states.append(kept)
         return last, _all(extras), _all(states)
 
-    def personal(self, model: Tensor, state: State) -> Tensor | None:
+    def personal(self, setting: Setting, model: Tensor, state: State) -> Tensor | None:
         """The first member that keeps own models answers."""
-        owns = (rule.personal(model, _own(state, place)) for place, rule in enumerate(self.rules))
+        owns = (rule.personal(setting, model, _own(state, place)) for place, rule in enumerate(self.rules))
         return next((own for own in owns if own is not None), None)
 
     def server_state(self, setting: Setting, model: Tensor) -> State:

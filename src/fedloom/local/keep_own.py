@@ -15,6 +15,11 @@ class KeepOwn(LocalRule):
 
     freeze: bool = False
 
+    @property
+    def whole(self) -> bool:
+        """The client's own network runs as a whole."""
+        return True
+
     def client_state(self, setting: Setting, model: Tensor) -> State:
         """The model a client meets first is its own from then on."""
         return {"own": model}
@@ -33,6 +38,6 @@ class KeepOwn(LocalRule):
         """The trained model is the client's own, whatever becomes of the reply."""
         return last, {}, {"own": last}
 
-    def personal(self, model: Tensor, state: State) -> Tensor | None:
+    def personal(self, setting: Setting, model: Tensor, state: State) -> Tensor | None:
         """Its own."""
         return state["own"]

@@ -22,6 +22,16 @@ class LocalRule:
         """Does `correct` change gradients? If not, engines may fuse the step into the backward pass."""
         return False
 
+    @property
+    def cuts(self) -> bool:
+        """Does only the sent part exist on the client? Then engines may train a really smaller network."""
+        return False
+
+    @property
+    def whole(self) -> bool:
+        """Does the rule need the whole network on the client, whatever was sent?"""
+        return False
+
     # on the client
     def client_state(self, setting: Setting, model: Tensor) -> State:
         """One client's state at its first contact, given the model it is sent [P]."""
@@ -35,6 +45,10 @@ class LocalRule:
         """Which numbers may move [C, P]; None: all."""
         return None
 
+    def view(self, task: Task, params: Tensor) -> Tensor:
+        """The weights that run forward [C, P]; `correct` must then bring gradients back to `params`."""
+        return params
+
     def correct(self, task: Task, state: State, first: Tensor, params: Tensor, grads: Tensor) -> Tensor:
         """The gradients to follow [C, P]; `first` is what the client started from."""
         return grads
@@ -45,7 +59,7 @@ class LocalRule:
         """What to send [C, P], extras to send along, and the new state; `steps` [C] were taken."""
         return last, {}, state
 
-    def personal(self, model: Tensor, state: State) -> Tensor | None:
+    def personal(self, setting: Setting, model: Tensor, state: State) -> Tensor | None:
         """The clients' own models [C, P]; None: the global one serves everybody."""
         return None
 

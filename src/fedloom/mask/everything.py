@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.part import Mask
-from fedloom.types import Setting, State
+from fedloom.types import Portion, Setting, State
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,6 @@ class Everything(Mask):
 
     def __call__(
         self, memory: State, setting: Setting, model: Tensor, ids: Tensor, share: Tensor, chance: Chance
-    ) -> tuple[Tensor | None, State]:
-        """None: everything."""
-        return None, memory
+    ) -> tuple[Portion, State]:
+        """No mask at all."""
+        return Portion(), memory

@@ -1,0 +1,1 @@
+"""Which neurons a model has, what keeping some of them keeps, and smaller models made of those."""

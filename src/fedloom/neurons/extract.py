@@ -132,4 +132,9 @@ def found(model: nn.Module, example: Any, map: NeuronMap | None) -> NeuronMap:
     """The map that was given, or one derived from the example."""
     if map is None and example is None:
         raise BadModel("extract and scatter need an example input of the model, or its map; got neither.")
-    return neuron_map(model, example) if map is None else map
+    if map is None:
+        return neuron_map(model, example)
+    layout = layout_of(model)
+    if [(axes.name, axes.shape) for axes in map.tensors] != [*zip(layout.names, layout.shapes)]:
+        raise BadModel(f"map must be that of the {type(model).__name__}; got one of a model with other tensors.")
+    return map

@@ -60,7 +60,8 @@ def reduction(call: Call) -> Any:
 
 def reshaping(call: Call) -> Tensor:
     """Entries move and their neurons with them."""
-    return settled(call.run(*call.args, **call.kwargs))
+    first, *rest = call.args
+    return settled(call.run(first.contiguous(), *rest, **call.kwargs))  # view refuses the form that takes no memory
 
 
 def sizing(call: Call) -> Tensor:

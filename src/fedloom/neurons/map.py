@@ -175,10 +175,10 @@ class NeuronMap:
 
 def checked(share: Tensor | float, device: torch.device) -> Tensor:
     """The share in double precision. Accelerators would have to be waited for, so theirs is not checked."""
-    shares = torch.as_tensor(share, dtype=torch.float64, device=device)
-    if (not isinstance(share, Tensor) or share.device.type == "cpu") and not bool(((shares > 0) & (shares <= 1)).all()):
+    shares = torch.as_tensor(share, dtype=torch.float64)
+    if shares.device.type == "cpu" and not bool(((shares > 0) & (shares <= 1)).all()):
         raise BadExperiment(f"share must be above 0 and at most 1; got {share}.")
-    return shares
+    return shares.to(device)
 
 
 def rounded(share: Tensor, width: int, rounding: Rounding = "floor") -> Tensor:
@@ -191,7 +191,7 @@ def rounded(share: Tensor, width: int, rounding: Rounding = "floor") -> Tensor:
 
 def chosen(group: str, wanted: Tensor | Sequence[int], width: int) -> Tensor:
     """Which neurons of one group are meant, as bools."""
-    wanted = torch.as_tensor(wanted)
+    wanted = torch.as_tensor(wanted, dtype=None if len(wanted) else torch.int64)
     if wanted.dtype == torch.bool and wanted.shape == (width,):
         return wanted.cpu()
     if wanted.dtype == torch.bool or wanted.is_floating_point() or not bool(((wanted >= 0) & (wanted < width)).all()):

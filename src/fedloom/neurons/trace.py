@@ -91,8 +91,9 @@ def follow(node: fx.Node, model: nn.Module, wiring: Wiring, ids: dict[fx.Node, A
     args, kwargs = map_arg(node.args, ids.__getitem__), map_arg(node.kwargs, ids.__getitem__)
     layer = model.get_submodule(str(node.target)) if node.op == "call_module" else None
     shapes = [x.shape for x in tensors_in(result)]
-    if not shapes or (layer is None and not any(bool(x.any()) for x in tensors_in((args, kwargs)))):
-        return result  # a number, or a function of what has no neurons
+    trained = layer is not None and next(layer.parameters(), None) is not None
+    if not shapes or not (trained or any(bool(x.any()) for x in tensors_in((args, kwargs)))):
+        return result  # a number, or made of what has no neurons: no rule is needed
     kwargs = {"dim" if name == "axis" else name: value for name, value in kwargs.items()}
     call = Call(
         wiring=wiring,

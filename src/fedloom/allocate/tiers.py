@@ -1,0 +1,32 @@
+"""How much may each client use? A share by its capacity tier."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedloom.chance import Chance
+from fedloom.errors import BadExperiment
+from fedloom.part import Allocate
+from fedloom.types import Setting, State
+
+
+@dataclass(frozen=True)
+class Tiers(Allocate):
+    """Client n has the share of tier n modulo the number of tiers, so that tiers are equally large. Unit: neurons."""
+
+    shares: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
+
+    def __post_init__(self) -> None:
+        if not self.shares:
+            raise BadExperiment("shares is empty; name at least one tier's share.")
+        for tier, share in enumerate(self.shares):
+            if not 0 < share <= 1:
+                raise BadExperiment(f"share of tier {tier} is {share}; a share lies above 0 and at most at 1.")
+
+    def __call__(self, memory: State, setting: Setting, ids: Tensor, chance: Chance) -> tuple[Tensor, State]:
+        """The share of each client's tier [C]."""
+        shares = torch.tensor(self.shares, device=ids.device)
+        return shares[ids % len(self.shares)], memory

@@ -1,0 +1,50 @@
+"""Really smaller networks: clients that keep equally many neurons train together on tensors of just that size."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedloom.client import Examples, Learnt, learn
+from fedloom.engine.stacked import StackedGradient
+from fedloom.local.work import Batches
+from fedloom.method import Method
+from fedloom.neurons.extract import slice_index
+from fedloom.types import Setting, State, Task
+
+
+def widths(setting: Setting, keep: Tensor | None) -> list[tuple[int, ...]]:
+    """How many neurons of every group each client keeps."""
+    assert keep is not None
+    counts = [keep[:, span].sum(1) for _, span in setting.neurons.spans(keep.shape[1])]
+    return [tuple(row) for row in torch.stack(counts, 1).tolist()]
+
+
+def learn_sliced(
+    method: Method,
+    setting: Setting,
+    gradient: StackedGradient,
+    data: Examples,
+    task: Task,
+    state: State,
+    batches: Batches,
+) -> tuple[Learnt, State]:
+    """Cut, train, put back. Clients must keep equally many neurons of every group, each its own."""
+    assert task.keep is not None
+    index, shapes = slice_index(setting.neurons, task.keep)  # [C, p]
+    total = setting.layout.total
+    layout = setting.layout._replace(shapes=shapes)
+
+    def cut(values: State) -> State:
+        return {name: v.gather(1, index) if v.shape[1:] == (total,) else v for name, v in values.items()}
+
+    def back(small: Tensor, whole: Tensor) -> Tensor:
+        return whole.clone(memory_format=torch.contiguous_format).scatter_(1, index, small)
+
+    part = task._replace(mask=None, extras=cut(task.extras), trained=layout.trained)
+    learnt, new = learn(method, gradient.of_shapes(layout), data, part, task.model[index], cut(state), batches)
+    none = torch.zeros((), dtype=task.model.dtype, device=index.device).expand(len(index), total)
+    first, sent = back(learnt.first, none), back(learnt.sent, none)
+    extras = {name: back(v, none) if v.shape[1:] == index.shape[1:] else v for name, v in learnt.extras.items()}
+    kept = {name: back(v, state[name]) if state[name].shape[1:] == (total,) else v for name, v in new.items()}
+    return Learnt(first, sent, extras, learnt.losses), kept

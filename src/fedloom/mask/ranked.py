@@ -1,0 +1,102 @@
+"""Which part is each client sent? Neurons are ranked, and the ranking is cut at the client's share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedloom.chance import Chance
+from fedloom.errors import BadExperiment, unknown
+from fedloom.neurons.map import NeuronMap, Rounding
+from fedloom.part import Mask
+from fedloom.types import Portion, Reply, Setting, State
+
+
+def places(neurons: NeuronMap, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Each hidden neuron's place in its group and the width of that group [K]."""
+    spans = [span for _, span in neurons.spans(neurons.size)]
+    widths = torch.tensor([span.stop - span.start for span in spans], device=device)
+    starts = torch.tensor([span.start for span in spans], device=device)
+    every = torch.arange(neurons.size, device=device)
+    return every - starts.repeat_interleave(widths), widths.repeat_interleave(widths)
+
+
+def ordered(neurons: NeuronMap, ids: Tensor, chance: Chance) -> Tensor:
+    """The leading neurons of every group first."""
+    place, _ = places(neurons, ids.device)
+    return -place.expand(len(ids), -1)
+
+
+def rolling(neurons: NeuronMap, ids: Tensor, chance: Chance) -> Tensor:
+    """A window that moves on by one neuron a round and wraps around."""
+    place, width = places(neurons, ids.device)
+    return -((place - (chance.round - 1)) % width).expand(len(ids), -1)
+
+
+def shuffled(neurons: NeuronMap, ids: Tensor, chance: Chance) -> Tensor:
+    """Every client its own random order, new each round."""
+    return chance.uniform("mask", ids[:, None], torch.arange(neurons.size, device=ids.device))
+
+
+POSITIONS: dict[str, Callable[[NeuronMap, Tensor, Chance], Tensor]] = {
+    "ordered": ordered,
+    "rolling": rolling,
+    "random": shuffled,
+}
+VALUES = ("l1", "l2", "gradient", "change")
+
+
+def portion(neurons: NeuronMap, keep: Tensor, share: Tensor) -> Portion:
+    """What a keep [C, K] sends; if everyone may have everything, no mask at all, which is FedAvg to the last bit."""
+    if share.device.type == "cpu" and bool((share >= 1).all()):
+        return Portion()
+    return Portion(neurons.expand(keep), keep)
+
+
+@dataclass(frozen=True)
+class Ranked(Mask):
+    """The best `share` of every group of neurons.
+
+    By position: `ordered`, `rolling`, `random`. By what the server knows of each neuron: the `l1` or `l2` norm of its
+    weights, of its last `gradient` (the cohort's mean update per step) or of the model's last `change`.
+    """
+
+    by: str = "ordered"
+    rounding: Rounding = "floor"
+
+    def __post_init__(self) -> None:
+        if self.by not in POSITIONS and self.by not in VALUES:
+            raise BadExperiment(unknown("ranking", self.by, (*POSITIONS, *VALUES)))
+
+    def init(self, setting: Setting, model: Tensor) -> State:
+        """What the last rounds must leave behind for a ranking by value."""
+        if self.by == "gradient":
+            return {"gradient": torch.zeros_like(model)}
+        return {"last": model} if self.by == "change" else {}
+
+    def __call__(
+        self, memory: State, setting: Setting, model: Tensor, ids: Tensor, share: Tensor, chance: Chance
+    ) -> tuple[Portion, State]:
+        """Rank, cut, expand."""
+        neurons = setting.neurons
+        if self.by in POSITIONS:
+            scores = POSITIONS[self.by](neurons, ids, chance)
+        else:
+            values = {"gradient": memory.get("gradient"), "change": model - memory.get("last", model)}.get(
+                self.by, model
+            )
+            assert values is not None
+            scores = neurons.score(values, "l1" if self.by == "l1" else "l2").expand(len(ids), -1)
+        if self.by == "change":
+            memory = {"last": model}
+        return portion(neurons, neurons.cut(scores, share, rounding=self.rounding), share), memory
+
+    def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
+        """The cohort's mean update per step stands for the gradient."""
+        if self.by != "gradient":
+            return memory
+        weight = reply.arrived / reply.report["steps"].clamp(min=1) / reply.arrived.sum().clamp(min=1)
+        return {"gradient": weight.to(model.dtype) @ (reply.params - model)}

@@ -1,0 +1,15 @@
+"""Federated dropout (Caldas et al., arXiv:1812.07210): random neurons, new for every client and round.
+
+Sub-models are cut out and sent; what a client was not sent keeps its global value. Different from the paper: each
+client has its own share, and no lossy compression is added.
+"""
+
+from fedloom.allocate.tiers import Tiers
+from fedloom.local.sub_model import SubModel
+from fedloom.mask.ranked import Ranked
+from fedloom.method import Method
+
+
+def federated_dropout(shares: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)) -> Method:
+    """`shares` are the capacity tiers, in neurons."""
+    return Method(allocate=Tiers(shares), mask=Ranked("random"), local=SubModel())

@@ -1,0 +1,14 @@
+"""FedRolex (Alam et al., arXiv:2212.01548): the window of neurons rolls on by one every round.
+
+The window starts at neuron `round - 1` of every layer and wraps around; `ceil(share * width)` neurons, as in HeteroFL.
+"""
+
+from fedloom.allocate.tiers import Tiers
+from fedloom.local.sub_model import SubModel
+from fedloom.mask.ranked import Ranked
+from fedloom.method import Method
+
+
+def fedrolex(shares: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)) -> Method:
+    """`shares` are the capacity tiers, in neurons."""
+    return Method(allocate=Tiers(shares), mask=Ranked("rolling", "ceil"), local=SubModel())

@@ -1,0 +1,16 @@
+"""FjORD (Horvath et al., arXiv:2102.13451): ordered dropout, in the reading of the FedSPU paper.
+
+Each client trains the leading share of every layer's neurons; a number is averaged over those who trained it and stays
+where nobody did. Different from the original: one fixed share per client instead of nested shares drawn at every step,
+and no self-distillation.
+"""
+
+from fedloom.allocate.tiers import Tiers
+from fedloom.local.sub_model import SubModel
+from fedloom.mask.ranked import Ranked
+from fedloom.method import Method
+
+
+def fjord(shares: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)) -> Method:
+    """`shares` are the capacity tiers, in neurons."""
+    return Method(allocate=Tiers(shares), mask=Ranked("ordered"), local=SubModel())

@@ -1,0 +1,96 @@
+"""Client states: born at first contact, kept by client, as large as the number of clients that ever took part."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given, strategies as st
+from torch import Tensor
+
+from fedloom.engine.states import ClientStates
+from fedloom.local.keep_own import KeepOwn
+from fedloom.method import Method
+from worlds import METHODS, Forced, play, small, world
+
+CPU = torch.device("cpu")
+
+
+def newborn(value: float) -> dict[str, Tensor]:
+    """A state of two tensors, one without axes."""
+    return {"own": torch.full((3,), value), "count": torch.tensor(value)}
+
+
+def test_birth_is_at_first_contact() -> None:
+    states = ClientStates(10, CPU)
+    assert states.known().tolist() == []
+    assert states.get([4, 2], newborn(1.0))["own"].tolist() == [[1.0] * 3] * 2
+    later = states.get([2, 7], newborn(5.0))
+    assert later["count"].tolist() == [1.0, 5.0]  # 2 keeps what it was born with
+    assert states.known().tolist() == [2, 4, 7]
+
+
+def test_what_is_put_is_what_is_got() -> None:
+    states = ClientStates(10, CPU)
+    states.get([4, 2, 9], newborn(0.0))
+    states.put([9, 4], {"own": torch.tensor([[9.0] * 3, [4.0] * 3]), "count": torch.tensor([90.0, 40.0])})
+    assert states.get([2, 4, 9], newborn(7.0))["count"].tolist() == [0.0, 40.0, 90.0]
+    assert states.get([4, 9], newborn(7.0))["own"].tolist() == [[4.0] * 3, [9.0] * 3]
+
+
+def test_a_got_state_is_a_copy() -> None:
+    states = ClientStates(3, CPU)
+    states.get([0, 1], newborn(1.0))["own"].fill_(8.0)
+    assert states.get([0, 1], newborn(1.0))["own"].eq(1.0).all()
+
+
+def test_without_state_nobody_is_noted() -> None:
+    states = ClientStates(3, CPU)
+    assert states.get([0, 1], {}) == {}
+    states.put([0, 1], {})
+    assert states.known().tolist() == []
+
+
+def test_a_large_fleet_costs_nothing_until_used() -> None:
+    states = ClientStates(10_000, CPU)
+    born = {"own": torch.zeros(1000)}
+    held = lambda: sum(value.numel() for value in states._stored.values())  # noqa: E731
+    assert held() == 0
+    states.get([9_999, 5, 700], born)
+    assert held() == 3_000
+    for client in range(100, 200):
+        states.get([client], born)
+    assert held() <= 2 * 103 * 1000  # room grows by doubling
+
+
+@given(st.lists(st.lists(st.integers(0, 19), min_size=1, max_size=6, unique=True), max_size=12))
+def test_behaves_as_a_dict_of_clients(cohorts: list[list[int]]) -> None:
+    states, expected = ClientStates(20, CPU), {}
+    for number, ids in enumerate(cohorts, 1):
+        got = states.get(ids, newborn(-float(number)))
+        for client in ids:
+            expected.setdefault(client, -float(number))
+        assert got["count"].tolist() == [expected[client] for client in ids]
+        expected.update({client: expected[client] + client for client in ids})
+        moved = got["count"] + torch.tensor(ids)
+        states.put(ids, {"own": got["own"], "count": moved})
+    assert states.known().tolist() == sorted(expected)
+
+
+def test_a_client_is_born_with_the_model_it_first_meets() -> None:
+    here = world("mlp")
+    cohorts = ((0, 1, 2), (2, 3), (3, 4))
+    method = small(Method(local=KeepOwn()), select=Forced(cohorts))
+    engine = here.local(method)
+    met = []
+    original = engine.states.get
+    engine.states.get = lambda ids, born: met.append((ids, born["own"])) or original(ids, born)  # type: ignore[method-assign]
+    run = play(here, method, engine)
+    assert [sorted(ids) for ids, _ in met] == [list(ids) for ids in cohorts]
+    for (_, born), model in zip(met, [here.model, *run.models]):
+        assert torch.equal(born, model)
+
+
+def test_only_selected_clients_have_states() -> None:
+    here, method = world("mlp"), dict(METHODS)["scaffold"]()
+    engine = here.local(method)
+    run = play(here, method, engine, rounds=1)
+    assert engine.states.known().tolist() == run.replies[0].ids.tolist()
