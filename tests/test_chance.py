@@ -33,7 +33,12 @@ def by_hand(seed: int, purpose: str, round: int, *parts: int) -> int:
     return state
 
 
-@given(seeds, st.sampled_from(["select", "batches", "mask"]), st.integers(0, 10**6), st.lists(st.integers(0, 2**40), max_size=3))
+@given(
+    seeds,
+    st.sampled_from(["select", "batches", "mask"]),
+    st.integers(0, 10**6),
+    st.lists(st.integers(0, 2**40), max_size=3),
+)
 def test_integer_arithmetic_to_the_last_bit(seed: int, purpose: str, round: int, parts: list[int]) -> None:
     key = Chance(seed, round).key(purpose, *[torch.tensor(part) for part in parts])
     assert int(key) & WORD == by_hand(seed, purpose, round, *parts)

@@ -31,7 +31,9 @@ SUMMARY = [
 ]
 FILES = {"experiment.json", "rounds.parquet", "clients.parquet", "model.safetensors", "log.txt"}
 # an own process may have been started with Ctrl-C switched off; a terminal never does that
-COMMAND = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from fedloom.cli import main; main()"
+COMMAND = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from fedloom.cli import main; main()"
+)
 
 
 class Ended(NamedTuple):
@@ -75,19 +77,24 @@ def fedloom(monkeypatch, capsys):
 
 def started(*words: str) -> subprocess.Popen[str]:
     """The command, in a process of its own."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, "-c", COMMAND, *words], **pipes)
+    words = (sys.executable, "-c", COMMAND, *words)
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def ended(process: subprocess.Popen[str]) -> Ended:
+    """A process when it is over."""
+    out, err = process.communicate(timeout=60)
+    return Ended(process.returncode, out, err)
 
 
 # ---- processes of their own
 
 
 def test_json_is_all_there_is_on_stdout(tmp_path):
-    process = started("run", "scaffold", *SMALL, "--json", "--out", "a")
-    ended = Ended(*reversed([*reversed(process.communicate(timeout=60)), process.returncode]))
-    assert ended.code == 0, ended.err
-    assert ended.out.count("\n") == 1
-    summary = ended.json()
+    end = ended(started("run", "scaffold", *SMALL, "--json", "--out", "a"))
+    assert end.code == 0, end.err
+    assert end.out.count("\n") == 1
+    summary = end.json()
     assert list(summary) == SUMMARY
     assert (summary["run"], summary["method"], summary["rounds"]) == ("a", "scaffold", 2)
     assert {file.name for file in (tmp_path / "a").iterdir()} == FILES
@@ -101,22 +108,20 @@ def test_ctrl_c_keeps_what_was_done(tmp_path):
     assert process.stdout is not None
     assert process.stdout.readline().startswith("round 1/100000 accuracy 0.")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
+    end = ended(process)
+    assert end.code == 130, end.err
+    assert "Traceback" not in end.err
     assert {file.name for file in (tmp_path / "a").iterdir()} == FILES
     rows = pq.read_table(tmp_path / "a" / "rounds.parquet").to_pylist()
     assert 1 <= len(rows) < 100000
     assert [row["round"] for row in rows] == list(range(1, len(rows) + 1))
     assert load_file(tmp_path / "a" / "model.safetensors")
-    assert "Traceback" not in err
 
 
 def test_a_mistake_is_one_line_and_exit_code_2(tmp_path):
-    process = started("run", "fedavgg")
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 2
-    assert out == ""
-    assert err == "error: unknown method 'fedavgg'; did you mean 'fedavg'? Known: " + ", ".join(sorted(METHODS)) + "\n"
+    known = ", ".join(sorted(METHODS))
+    end = ended(started("run", "fedavgg"))
+    assert end == (2, "", f"error: unknown method 'fedavgg'; did you mean 'fedavg'? Known: {known}\n")
     assert not list(tmp_path.iterdir())
 
 
@@ -124,26 +129,26 @@ def test_a_mistake_is_one_line_and_exit_code_2(tmp_path):
 
 
 def test_plain_lines_without_a_terminal(fedloom, tmp_path):
-    ended = fedloom("run", "fedavg", *SMALL, "--out", "a")
-    assert ended.code == 0
-    lines = ended.out.splitlines()
+    end = fedloom("run", "fedavg", *SMALL, "--out", "a")
+    assert end.code == 0
+    lines = end.out.splitlines()
     assert [line.split(" accuracy ")[0] for line in lines[:2]] == ["round 1/2", "round 2/2"]
-    assert "\x1b" not in ended.out + ended.err
+    assert "\x1b" not in end.out + end.err
     for word in ("fedavg on digits", "accuracy", "weakest class", "sent up, down", "run folder"):
-        assert word in ended.out
-    assert ended.err == ""
+        assert word in end.out
+    assert end.err == ""
 
 
 def test_about_ten_lines_however_long_a_run(fedloom):
-    ended = fedloom("run", "fedavg", *SMALL, "--rounds", "40", "--set", "model.widths=[4]", "--set", "evaluate_every=9")
-    shown = [int(line.split()[1].partition("/")[0]) for line in ended.out.splitlines() if line.startswith("round ")]
+    end = fedloom("run", "fedavg", *SMALL, "--rounds", "40", "--set", "model.widths=[4]", "--set", "evaluate_every=9")
+    shown = [int(line.split()[1].partition("/")[0]) for line in end.out.splitlines() if line.startswith("round ")]
     assert shown == [1, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40]
 
 
 def test_progress_on_stderr_under_json(fedloom):
-    ended = fedloom("run", "fedavg", *SMALL, "--json")
-    assert list(ended.json()) == SUMMARY
-    assert [line.split(" accuracy ")[0] for line in ended.err.splitlines()] == ["round 1/2", "round 2/2"]
+    end = fedloom("run", "fedavg", *SMALL, "--json")
+    assert list(end.json()) == SUMMARY
+    assert [line.split(" accuracy ")[0] for line in end.err.splitlines()] == ["round 1/2", "round 2/2"]
 
 
 def test_runs_get_folders_of_their_own(fedloom, tmp_path):
@@ -154,11 +159,8 @@ def test_runs_get_folders_of_their_own(fedloom, tmp_path):
 
 
 def test_the_same_command_twice_gives_the_same_numbers(fedloom):
-    timeless = [
-        {key: value for key, value in fedloom("run", "feddyn", *SMALL, "--json").json().items() if key not in skipped}
-        for skipped in [("run", "wall_seconds")] * 2
-    ]
-    assert timeless[0] == timeless[1]
+    first, second = (fedloom("run", "feddyn", *SMALL, "--json").json() for _ in range(2))
+    assert first | {"run": None, "wall_seconds": None} == second | {"run": None, "wall_seconds": None}
 
 
 def test_options_and_settings_make_the_experiment(fedloom, tmp_path):
@@ -167,9 +169,9 @@ def test_options_and_settings_make_the_experiment(fedloom, tmp_path):
     pairs = ["rate=0.05", "epochs=2", "method.alpha=0.1", "per_round=2", "split=[0.7, 0, 0.3]", "data.beta=1"]
     for pair in [*pairs, "clip=none", "training.fresh=false", " batch = 20 "]:
         words += ["--set", pair]
-    ended = fedloom(*words)
-    assert ended.code == 0, ended.err
-    assert 0 <= ended.json()["personal_accuracy"] <= 1
+    end = fedloom(*words)
+    assert end.code == 0, end.err
+    assert 0 <= end.json()["personal_accuracy"] <= 1
     written = json.loads((tmp_path / "a" / "experiment.json").read_text())["experiment"]
     assert Experiment(**written) == Experiment(
         method={"name": "feddyn", "settings": {"alpha": 0.1}},
@@ -188,8 +190,8 @@ def test_options_and_settings_make_the_experiment(fedloom, tmp_path):
 
 
 def test_rounds_that_were_set_are_the_rounds_that_are_shown(fedloom):
-    ended = fedloom("run", "fedavg", *SMALL, "--set", "rounds=3")
-    assert [line.split()[1] for line in ended.out.splitlines() if line.startswith("round ")] == ["1/3", "2/3", "3/3"]
+    end = fedloom("run", "fedavg", *SMALL, "--set", "rounds=3")
+    assert [line.split()[1] for line in end.out.splitlines() if line.startswith("round ")] == ["1/3", "2/3", "3/3"]
 
 
 def test_a_diverged_run_is_still_json(fedloom):
@@ -201,7 +203,10 @@ def test_a_diverged_run_is_still_json(fedloom):
 WRONG: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "method": (["run", "fedprx"], ("method", "'fedprx'", "did you mean 'fedprox'?")),
     "data": (["run", "fedavg", "--data", "digit"], ("data", "'digit'", "did you mean 'digits'?")),
-    "data that are not here": (["run", "fedavg", "--data", "mnist"], ("mnist.npz", "uint8 [n, 28, 28]", "FEDLOOM_DATA")),
+    "data that are not here": (
+        ["run", "fedavg", "--data", "mnist"],
+        ("mnist.npz", "uint8 [n, 28, 28]", "FEDLOOM_DATA"),
+    ),
     "model": (["run", "fedavg", "--model", "mpl"], ("model", "'mpl'", "did you mean 'mlp'?")),
     "images": (["run", "fedavg", "--data", "synthetic", "--model", "cnn1"], ("cnn1", "[channels, height, width]")),
     "partition": (["run", "fedavg", "--partition", "idd"], ("partition", "'idd'", "did you mean 'iid'?")),
@@ -217,9 +222,13 @@ WRONG: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "set in no section": (["run", "fedavg", "--set", "foo.bar=1"], ("section", "'foo'")),
     "set with brackets": (["run", "fedavg", "--set", "rate[/b]=1"], ("'rate[/b]'", "did you mean 'rate'?")),
     "own file": (["run", "mine.py:mine"], ("mine.py", "no file")),
+    "shape": (["neurons", "mlp", "--shape", "8by8"], ("shape", "'8by8'", "1x28x28")),
+    "network": (["neurons", "mpl", "--shape", "1x8x8"], ("model", "'mpl'", "did you mean 'mlp'?")),
+    "network's setting": (["neurons", "mlp", "--set", "width=8"], ("mlp", "'width'", "did you mean 'widths'?")),
+    "fact of the data": (["neurons", "mlp", "--set", "shape=8"], ("mlp", "'shape'")),
     # refused by the parser
-    "rounds a word": (["run", "fedavg", "--rounds", "many"], ("--rounds", "many")),
-    "option misspelt": (["run", "fedavg", "--round", "1"], ("--round", "--rounds")),
+    "rounds a word": (["run", "fedavg", "--rounds", "many"], ("--rounds", "integer")),
+    "option misspelt": (["run", "fedavg", "--round", "1"], ("--round",)),
     "no method": (["run"], ("method",)),
     "command": (["rum"], ("rum",)),
     "kind": (["list", "method"], ("method", "methods")),
@@ -228,20 +237,20 @@ WRONG: dict[str, tuple[list[str], tuple[str, ...]]] = {
 
 @pytest.mark.parametrize(("words", "said"), WRONG.values(), ids=WRONG.keys())
 def test_mistakes_end_with_2_and_write_nothing(words, said, fedloom, tmp_path):
-    ended = fedloom(*words, *(["--json"] if words[0] == "run" else []))
-    assert ended.code == 2
-    assert ended.out == ""
+    end = fedloom(*words, *(["--json"] if words[0] == "run" else []))
+    assert end.code == 2
+    assert end.out == ""
     for word in said:
-        assert word in ended.err
+        assert word in end.err
     assert not list(tmp_path.iterdir())
 
 
 def test_a_full_folder_is_refused(fedloom, tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "mine.txt").write_text("mine")
-    ended = fedloom("run", "fedavg", *SMALL, "--out", "a")
-    assert ended.code == 2
-    assert "out is 'a'" in ended.err
+    end = fedloom("run", "fedavg", *SMALL, "--out", "a")
+    assert end.code == 2
+    assert "out is 'a'" in end.err
     assert [file.name for file in (tmp_path / "a").iterdir()] == ["mine.txt"]
 
 
@@ -251,6 +260,7 @@ from fedloom import LocalRule, Method
 
 @dataclass(frozen=True)
 class Stops(LocalRule):
+    "Goes wrong in the second round."
     interrupted: bool = False
 
     def finish(self, task, state, first, last, steps):
@@ -268,20 +278,20 @@ def interrupted() -> Method:
 
 def test_a_run_that_stops_ends_with_3(fedloom, tmp_path):
     (tmp_path / "mine.py").write_text(STOPS)
-    ended = fedloom("run", "mine.py:fails", *SMALL, "--engine", "loop", "--out", "a", "--json")
-    assert ended.code == 3
-    assert ended.out == ""
-    assert "failed in round 2: the disk is full" in ended.err
-    assert "Traceback" not in ended.err
+    end = fedloom("run", "mine.py:fails", *SMALL, "--engine", "loop", "--out", "a", "--json")
+    assert end.code == 3
+    assert end.out == ""
+    assert "failed in round 2: the disk is full" in end.err
+    assert "Traceback" not in end.err
     assert pq.read_table(tmp_path / "a" / "rounds.parquet").num_rows == 1
 
 
 def test_an_interrupted_run_says_where_its_rounds_are(fedloom, tmp_path):
     (tmp_path / "mine.py").write_text(STOPS)
-    ended = fedloom("run", "mine.py:interrupted", *SMALL, "--out", "a", "--json")
-    assert ended.code == 130
-    assert ended.out == ""
-    assert "interrupted; the rounds that were finished are in" in ended.err
+    end = fedloom("run", "mine.py:interrupted", *SMALL, "--out", "a", "--json")
+    assert end.code == 130
+    assert end.out == ""
+    assert "interrupted; the rounds that were finished are in" in end.err
     assert pq.read_table(tmp_path / "a" / "rounds.parquet").num_rows == 1
 
 
@@ -305,7 +315,19 @@ def test_list(kind, fedloom):
         assert row["about"].split()[0] in for_people.out
 
 
-def test_help_teaches(fedloom):
+def test_neurons(fedloom, tmp_path):
+    end = fedloom("neurons", "mlp", "--shape", "1x8x8", "--set", "widths=[20]")
+    assert (end.code, end.err) == (0, "")
+    for word in ("dense1", "output", "20 x 64", f"{64 * 20 + 20 + 20 * 10 + 10:,} (100.0%)"):
+        assert word in end.out
+    (tmp_path / "mine.py").write_text("from torch import nn\ndef net(n: int = 3):\n    return nn.Linear(4, n)\n")
+    own = fedloom("neurons", "mine.py:net", "--shape", "4", "--set", "n=7")
+    assert (own.code, own.err) == (0, "")
+    assert "7 x 4" in own.out
+
+
+def test_help_teaches(fedloom, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
     top, run, lists = fedloom("--help"), fedloom("run", "--help"), fedloom("list", "--help")
     assert (top.code, run.code, lists.code) == (0, 0, 0)
     for word in ("run", "list", "fedloom run fedavg", "fedloom list methods"):

@@ -66,6 +66,7 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "partition": ({"partition": "dirichlt"}, ("partition", "'dirichlt'", near("dirichlet"))),
     "model": ({"model": "mpl"}, ("model", "'mpl'", near("mlp"))),
     "engine": ({"engine": "lokal"}, ("engine", "'lokal'", "'local'")),
+    "execution": ({"execution": "slised"}, ("execution", "'slised'", "'sliced'")),
     "optimiser": (train(optimiser="sdg"), ("optimiser", "'sdg'", "'sgd'")),
     "device": ({"device": "gpu"}, ("device", "'gpu'", "cuda")),
     "device without data": ({"device": "meta"}, ("device", "'meta'", "cpu")),
@@ -178,6 +179,7 @@ from fedloom.part import Select
 
 @dataclass(frozen=True)
 class Everybody(Select):
+    "The whole fleet."
     def __call__(self, memory, setting, chance):
         ids = torch.arange(setting.fleet.size)
         return Cohort(ids, torch.ones_like(ids, dtype=torch.bool)), memory
@@ -296,7 +298,7 @@ def experiments(draw: st.DrawFn) -> dict[str, Any]:
             )
         ),
         "clients": draw(st.integers(1, 1000)),
-        "per_round": draw(st.none() | st.integers(1, 1000)),
+        "per_round": draw(st.none() | st.integers(1, 1000)) if hasattr(METHODS[method]().select, "count") else None,
         "rounds": draw(st.integers(1, 1000)),
         "seed": draw(st.integers(0, 2**63 - 1)),
         "split": (1 - tested, 0.0, tested),

@@ -15,7 +15,8 @@ from fedloom.methods.fedavg import fedavg
 from fedloom.part import Aggregate, Allocate, Mask, Repair, Select
 from fedloom.round import play_round, read_unsent_as_unchanged
 from fedloom.types import Cohort, Portion, Reply, Setting, State, Task
-from worlds import SEED, Scattered, changed, everything, play, small, world
+from pieces import Scattered
+from worlds import SEED, changed, everything, play, small, world
 
 MODEL = torch.tensor([10.0, 20.0, 30.0])
 
@@ -27,7 +28,11 @@ def reply(arrived: list[bool], mask: list[list[bool]] | None) -> Reply:
         params=torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]),
         mask=None if mask is None else torch.tensor(mask),
         extras={"change": torch.ones(2, 3)},
-        report={"examples": torch.tensor([7, 8]), "loss": torch.tensor([0.5, 0.6]), "stopped": torch.tensor([True, True])},
+        report={
+            "examples": torch.tensor([7, 8]),
+            "loss": torch.tensor([0.5, 0.6]),
+            "stopped": torch.tensor([True, True]),
+        },
         arrived=torch.tensor(arrived),
     )
 
@@ -71,8 +76,6 @@ def test_kinds_of_numbers_stay(arrived: list[bool]) -> None:
 
 
 ORDER: list[str] = []
-
-
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Numbers come from `fedloom.chance`, so that a world is the same on every machine
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from fedloom.chance import Chance
 from fedloom.client import Examples, Gradient, initial_state
-from fedloom.engine.dropout import keyed
 from fedloom.engine.gradient import fastest_gradient
 from fedloom.engine.local import Local, Loop, Shards
 from fedloom.layout import Layout, flatten, layout_of
@@ -32,84 +31,25 @@ from fedloom.methods.fedavg import fedavg
 from fedloom.methods.feddc import DriftCorrection, feddc
 from fedloom.methods.feddyn import feddyn
 from fedloom.methods.federated_dropout import federated_dropout
+from fedloom.methods.fedmp import fedmp
 from fedloom.methods.fedprox import fedprox
 from fedloom.methods.fedrolex import fedrolex
+from fedloom.methods.fedselect import fedselect
 from fedloom.methods.fjord import fjord
+from fedloom.methods.hermes import hermes
+from fedloom.methods.heterofl import heterofl
+from fedloom.methods.ist import ist
+from fedloom.methods.oap import oap
+from fedloom.methods.prunefl import prunefl
 from fedloom.methods.scaffold import ControlVariates, scaffold
-from fedloom.part import Mask, Select
+from fedloom.methods.splitfl import splitfl
 from fedloom.round import Engine, play_round
 from fedloom.select.uniform import Uniform
-from fedloom.types import Cohort, Fleet, Portion, Reply, Setting, State, Task
+from fedloom.types import Fleet, Reply, Setting, State, Task
+from pieces import CLASSES, NETWORKS, WORDS, Scattered
 
 SIZES = (1, 30, 7, 12, 3, 1, 18, 5, 25, 2, 9, 16)  # single examples, short batches, 1 to 5 batches
-CLASSES, WORDS, ROUNDS, SEED = 3, 10, 3, 7
-
-
-# ---- parts that only tests need
-
-
-@dataclass(frozen=True)
-class Scattered(Mask):
-    """Any number of the model, with probability `share`, anew every round."""
-
-    share: float = 0.5
-
-    def __call__(
-        self, memory: State, setting: Setting, model: Tensor, ids: Tensor, share: Tensor, chance: Chance
-    ) -> tuple[Portion, State]:
-        """Single numbers [C, P], not neurons."""
-        return Portion(scattered(chance, ids, len(model), self.share)), memory
-
-
-@dataclass(frozen=True)
-class Forced(Select):
-    """The given clients, round by round."""
-
-    cohorts: tuple[tuple[int, ...], ...]
-
-    def __call__(self, memory: State, setting: Setting, chance: Chance) -> tuple[Cohort, State]:
-        """Rounds count from 1."""
-        ids = torch.tensor(self.cohorts[chance.round - 1])
-        return Cohort(ids, torch.ones_like(ids, dtype=torch.bool)), memory
-
-
-def scattered(chance: Chance, ids: Tensor, numbers: int, share: float) -> Tensor:
-    """A mask [C, P] that depends on nothing but chance and the client."""
-    return chance.uniform("scattered", ids[:, None], torch.arange(numbers)) < share
-
-
-# ---- networks
-
-
-class MeanOfWords(nn.Module):
-    """The mean of the words' vectors; word 0 is padding."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = nn.Embedding(WORDS, 6, padding_idx=0)
-        self.out = nn.Linear(6, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Scores [B, classes] of texts [B, length]."""
-        scores: Tensor = self.out(self.words(x).mean(1))
-        return scores
-
-
-NETWORKS: dict[str, Callable[[], nn.Module]] = {
-    "mlp": lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, CLASSES)),
-    "cnn": lambda: nn.Sequential(
-        nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(3, 4, 2), nn.ReLU(), nn.Flatten(), nn.Linear(16, CLASSES),
-    ),
-    "normed": lambda: nn.Sequential(
-        nn.Conv2d(1, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(27, CLASSES),
-    ),
-    "dropout": lambda: keyed(
-        nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Dropout(0.4), nn.Linear(8, CLASSES))
-    ),
-    "text": MeanOfWords,
-}  # fmt: skip
+ROUNDS, SEED = 3, 7
 
 
 # ---- methods: a new one is one line here
@@ -156,6 +96,14 @@ METHODS: list[tuple[str, Callable[[], Method]]] = [
     ("fedrolex", lambda: small(fedrolex())),
     ("federated-dropout", lambda: small(federated_dropout())),
     ("federated-dropout-heavy", lambda: small(federated_dropout(), optimiser=replace(_HEAVY, fresh=False))),
+    ("heterofl", lambda: small(heterofl())),
+    ("hermes", lambda: small(hermes())),
+    ("fedmp", lambda: small(fedmp())),
+    ("prunefl", lambda: small(prunefl())),
+    ("fedselect", lambda: small(fedselect())),
+    ("ist", lambda: small(ist())),
+    ("oap", lambda: small(oap())),
+    ("splitfl", lambda: small(splitfl())),
 ]
 
 every_method = pytest.mark.parametrize("method", [pytest.param(make(), id=name) for name, make in METHODS])
@@ -199,9 +147,7 @@ def world(network: str = "mlp", dtype: torch.dtype = torch.float32) -> World:
     return world_of(NETWORKS[network](), Examples(x, y), torch.arange(total).split(list(SIZES)), dtype)
 
 
-def world_of(
-    module: nn.Module, data: Examples, clients: Iterable[Tensor], dtype: torch.dtype = torch.float32
-) -> World:
+def world_of(module: nn.Module, data: Examples, clients: Iterable[Tensor], dtype: torch.dtype = torch.float32) -> World:
     """A world of your own; the module's weights are drawn by hashing."""
     module, shards = hashed(module).to(dtype), Shards(list(clients), torch.device("cpu"))
     layout: Layout = layout_of(module)

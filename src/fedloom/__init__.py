@@ -10,6 +10,9 @@ from fedloom.experiment import Experiment
 from fedloom.local.chain import Chain
 from fedloom.local.rule import LocalRule
 from fedloom.method import Method
+from fedloom.neurons.extract import extract, scatter
+from fedloom.neurons.map import NeuronMap
+from fedloom.neurons.trace import neuron_map
 from fedloom.round import play_round
 from fedloom.run import Result, run
 from fedloom.types import Cohort, Fleet, Reply, Setting, Task
@@ -29,12 +32,16 @@ __all__ = [
     "Fleet",
     "LocalRule",
     "Method",
+    "NeuronMap",
     "Reply",
     "Result",
     "RunStopped",
     "Setting",
     "Task",
+    "extract",
     "load_data",
+    "neuron_map",
     "play_round",
     "run",
+    "scatter",
 ]

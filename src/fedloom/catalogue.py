@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import fedloom
-from fedloom.data.load import DATASETS
+from fedloom.data.load import DATASETS, settings_of as data_settings
 from fedloom.data.partition import PARTITIONS, settings_of as partition_settings
 from fedloom.experiment import SUPPLIED
 from fedloom.local.rule import LocalRule
@@ -36,7 +36,7 @@ def catalogue(kind: str) -> list[Row]:
     if kind == "partitions":
         return [Row(name, _defaults(partition_settings(name)), _about(make)) for name, make in PARTITIONS.items()]
     if kind == "data":
-        return [Row(name, "", about) for name, about in DATASETS.items()]
+        return [Row(name, _defaults(data_settings(name)), about) for name, about in DATASETS.items()]
     return _parts()
 
 

@@ -38,6 +38,8 @@ def _mix_int(x: int) -> int:
 
 def absorb(key: Tensor, part: Tensor | int) -> Tensor:
     """A new key that depends on `key` and `part`; shapes broadcast."""
+    if isinstance(part, Tensor):
+        part = part.to(torch.int64)  # narrower integers would narrow the key
     return _mix(key * _signed(_GOLDEN) + part + 1)
 
 

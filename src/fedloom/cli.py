@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import logging
 from enum import StrEnum
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
-from rich.table import Table
+from rich.table import Column, Table
+from rich.text import Text
 
 from fedloom.errors import BadExperiment, FedloomError, RunStopped
 
@@ -71,10 +73,15 @@ def run_command(
     experiment = Experiment(**with_settings(values, _pairs(set_ or [])))
     console = errors if as_json else Console()
     folder = out or _new_folder(f"{Path(method.partition('.py:')[0]).name}-{Path(data).stem}")
-    with progress(console, method, rounds) as watch:
-        result = run(experiment, out=folder, watch=watch)
+    try:
+        with progress(console, method, experiment.rounds) as watch:
+            result = run(experiment, out=folder, watch=watch)
+    except KeyboardInterrupt:
+        errors.print(f"interrupted; the rounds that were finished are in {folder}", markup=False, highlight=False)
+        raise typer.Exit(130) from None
     if as_json:
-        typer.echo(json.dumps(result.summary()))
+        facts = result.summary()  # JSON has no NaN
+        typer.echo(json.dumps({k: None if isinstance(v, float) and not isfinite(v) else v for k, v in facts.items()}))
     else:
         console.print(summary_table(result))
 
@@ -92,7 +99,7 @@ class Kind(StrEnum):
 @app.command("list")
 def list_command(
     kind: Annotated[Kind, typer.Argument(help="what to list")],
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Show the names that `fedloom run` understands, with their settings."""
     from fedloom.catalogue import catalogue
@@ -101,10 +108,44 @@ def list_command(
     if as_json:
         typer.echo(json.dumps([row._asdict() for row in rows]))
         return
-    table = Table("name", "settings", "what it is", title=f"fedloom {kind.value}", title_justify="left")
+    table = Table(
+        Column("name", no_wrap=True), "settings", "what it is", title=f"fedloom {kind.value}", title_justify="left"
+    )
     for row in rows:
-        table.add_row(row.name, row.settings, row.about)
+        table.add_row(*(Text(text) for text in row))
     Console().print(table)
+
+
+@app.command("neurons")
+def neurons_command(
+    model: Annotated[str, typer.Argument(help="a name from `fedloom list models`, or my_file.py:my_network")],
+    shape: Annotated[str, typer.Option(help="an input's shape, such as 1x28x28 or 784")] = "3x32x32",
+    classes: Annotated[int, typer.Option(help="output classes")] = 10,
+    vocabulary: Annotated[int, typer.Option(help="words, for networks that read tokens")] = 0,
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="a setting of the model")] = None,
+) -> None:
+    """Show which neurons MODEL has, which tensors they run through, and what smaller shares of it cost.
+
+    For example `fedloom neurons cnn1 --shape 1x28x28`.
+    """
+    from fedloom.experiment import SUPPLIED
+    from fedloom.models import MODELS, build, example
+    from fedloom.neurons.table import tables
+    from fedloom.neurons.trace import neuron_map
+    from fedloom.settings import fit, from_file, make
+
+    sizes = shape.lower().split("x")
+    if not all(size.isdigit() and int(size) > 0 for size in sizes):
+        raise BadExperiment(f"shape is '{shape}'; expected sizes joined by x, such as 1x28x28.")
+    numbers, settings = tuple(int(size) for size in sizes), _pairs(set_ or [])
+    if ".py:" in model:
+        network = make(f"model '{model}'", from_file("model", model), settings)
+    else:
+        if model in MODELS:
+            fit(f"model '{model}'", MODELS[model].make, settings, SUPPLIED)
+        network = build(model, numbers, classes, vocabulary, **settings)
+    for table in tables(neuron_map(network, example(numbers, vocabulary))):
+        Console().print(table)
 
 
 def _pairs(texts: list[str]) -> dict[str, Any]:
@@ -135,8 +176,5 @@ def main() -> None:
     try:
         app()
     except FedloomError as problem:
-        errors.print(f"[bold red]error:[/] {problem}", highlight=False, soft_wrap=True)
+        errors.print(Text.assemble(("error:", "bold red"), f" {problem}"), soft_wrap=True)
         raise SystemExit(3 if isinstance(problem, RunStopped) else 2) from None
-    except KeyboardInterrupt:
-        errors.print("interrupted; the rounds that were finished are in the run folder")
-        raise SystemExit(130) from None

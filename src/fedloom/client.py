@@ -102,14 +102,18 @@ def learn(
     params: Tensor,
     state: State,
     batches: Batches,
+    held: bool = False,
 ) -> tuple[Learnt, State]:
-    """Start from `params` [C, P] as the rule says, train, and finish as it says."""
+    """Start from `params` [C, P] as the rule says, train, and finish as it says.
+
+    `held`: the gradient itself holds in place what the rule does not train.
+    """
     rule, optimiser = method.local, method.optimiser
     own = {name: value for name, value in state.items() if not name.startswith(_MOMENTS)}
     moments = {name.removeprefix(_MOMENTS): value for name, value in state.items() if name.startswith(_MOMENTS)}
     first = rule.start(task, own, params)
     done = None
-    if optimiser.plain and not rule.corrects and rule.trains(task) is None:
+    if optimiser.plain and not rule.corrects and (held or rule.trains(task) is None):
         done = gradient.descend(first, feed(data, batches), task.rate, 1 - task.rate * optimiser.weight_decay)
     last, losses = done or _descend(method, gradient, task, own, moments, first, feed(data, batches))
     sent, extras, own = rule.finish(task, own, first, last, batches.steps)

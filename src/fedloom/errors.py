@@ -34,6 +34,7 @@ class RunStopped(FedloomError, RuntimeError):
 def unknown(kind: str, name: str, names: Iterable[str]) -> str:
     """The text for a name that does not exist: the nearest one that does, then all of them."""
     names = sorted(names)
-    near = get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"; did you mean '{near[0]}'?" if near else "."
+    lowered = {known.lower(): known for known in names}
+    near = get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
+    hint = f"; did you mean '{lowered[near[0]]}'?" if near else "."
     return f"unknown {kind} '{name}'{hint} Known: {', '.join(names)}"

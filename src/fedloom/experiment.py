@@ -8,14 +8,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from fedloom.data.load import DATASETS
+from fedloom.data.load import DATASETS, settings_of as data_settings
 from fedloom.data.partition import PARTITIONS, settings_of as partition_settings
 from fedloom.errors import BadExperiment, unknown
 from fedloom.local.optimiser import Adam, Optimiser, Sgd
 from fedloom.method import Method
 from fedloom.methods import METHODS
 from fedloom.models import MODELS
-from fedloom.settings import fit, from_file, settings_of
+from fedloom.settings import fit, from_file, make, settings_of
 
 SUPPLIED = ("shape", "classes", "vocabulary")  # a model's facts about the data, not settings
 
@@ -23,7 +23,7 @@ SUPPLIED = ("shape", "classes", "vocabulary")  # a model's facts about the data,
 class Section(BaseModel):
     """A validated part of an experiment."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, allow_inf_nan=False)
 
 
 class Choice(Section):
@@ -99,7 +99,9 @@ class Experiment(Section):
     def _check(self) -> None:
         """Every name exists and every setting fits; the method can be built."""
         self.build_method()
-        if ".py:" not in self.model.name:
+        if ".py:" in self.model.name:
+            fit(f"model '{self.model.name}'", from_file("model", self.model.name), self.model.settings)
+        else:
             _known("model", self.model.name, MODELS)
             fit(f"model '{self.model.name}'", MODELS[self.model.name].make, self.model.settings, SUPPLIED)
         _known("partition", self.partition.name, PARTITIONS)
@@ -118,7 +120,7 @@ class Experiment(Section):
     def build_method(self) -> Method:
         """The method as a value, with this experiment's training settings and cohort size."""
         maker = method_maker(self.method.name)
-        method = maker(**fit(f"method '{self.method.name}'", maker, self.method.settings))
+        method = make(f"method '{self.method.name}'", maker, self.method.settings)
         if not isinstance(method, Method):
             raise BadExperiment(f"method '{self.method.name}' returned {type(method).__name__}; expected a Method.")
         method = self.training.apply(method)
@@ -167,10 +169,13 @@ def _home(name: str, values: dict[str, Any]) -> str:
     """The one section that has a setting of this name ('' for a key of the experiment itself)."""
     takes: dict[str, list[str]] = {"training": list(Training.model_fields)}
     takes["method"] = list(settings_of(method_maker(values["method"]["name"])))
+    takes["data"] = list(data_settings(values["data"]["name"]))
     if values["partition"]["name"] in PARTITIONS:
         takes["partition"] = list(partition_settings(values["partition"]["name"]))
     if values["model"]["name"] in MODELS:
         takes["model"] = list(settings_of(MODELS[values["model"]["name"]].make, SUPPLIED))
+    elif ".py:" in values["model"]["name"]:
+        takes["model"] = list(settings_of(from_file("model", values["model"]["name"])))
     takes[""] = [k for k in Experiment.model_fields if k not in ("method", "data", "partition", "model", "training")]
     homes = [section for section, names in takes.items() if name in names]
     if len(homes) == 1:

@@ -1,4 +1,4 @@
-"""How does a module become one vector? Trained parameters first, then float buffers such as running statistics."""
+"""How does a module become one vector? What is trained first, then frozen parameters and running statistics."""
 
 from math import prod
 from typing import NamedTuple
@@ -14,7 +14,7 @@ class Layout(NamedTuple):
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
-    parameters: tuple[str, ...]  # the names that are trained, first in `names`; the others are buffers
+    parameters: tuple[str, ...]  # the names that are trained, first in `names`
 
     @property
     def sizes(self) -> list[int]:
@@ -54,12 +54,15 @@ def layout_of(module: nn.Module) -> Layout:
     if odd or len(set(kinds.values())) > 1:
         name = odd[0] if odd else next(n for n, d in kinds.items() if d != next(iter(kinds.values())))
         raise BadModel(f"parameter '{name}' is {kinds[name]}; all parameters must be float32 (or all float64).")
+    trained = {name: p for name, p in parameters.items() if p.requires_grad}
+    if not trained:
+        raise BadModel(f"every parameter of {type(module).__name__} is frozen (requires_grad is False); train some.")
     buffers = {name: b for name, b in module.named_buffers() if b.is_floating_point()}
-    tensors = {**parameters, **buffers}
+    tensors = {**trained, **parameters, **buffers}
     return Layout(
         names=tuple(tensors),
         shapes=tuple(tuple(t.shape) for t in tensors.values()),
-        parameters=tuple(parameters),
+        parameters=tuple(trained),
     )
 
 

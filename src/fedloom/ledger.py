@@ -16,6 +16,14 @@ from fedloom.files import atomically
 from fedloom.types import Reply, State, Task
 
 BYTES = 4  # of a float32
+ROUNDS = pa.schema(
+    [("round", pa.int64())]
+    + [(name, pa.float64()) for name in ("accuracy", "top5", "loss")]
+    + [("per_class", pa.list_(pa.float64()))]
+    + [(name, pa.float64()) for name in ("personal_accuracy", "training_loss")]
+    + [(name, pa.int64()) for name in ("clients", "arrived", "bytes_down", "bytes_up")]
+    + [(name, pa.float64()) for name in ("virtual_seconds", "wall_seconds")]
+)
 
 
 def traffic(mask: Tensor | None, extras: State, total: int, count: int) -> Tensor:
@@ -27,7 +35,8 @@ def traffic(mask: Tensor | None, extras: State, total: int, count: int) -> Tenso
 class Ledger:
     """Rows of `rounds.parquet` and `clients.parquet`."""
 
-    def __init__(self) -> None:
+    def __init__(self, clients: list[int]) -> None:
+        self._numbers = torch.tensor(clients)  # the partition's number of each client in the fleet
         self._rounds: list[dict[str, Any]] = []
         self._clients: list[dict[str, Tensor]] = []
 
@@ -35,7 +44,7 @@ class Ledger:
         """A round that was played; `reply` as it arrived."""
         count, total = len(reply.ids), task.model.shape[0]
         down = traffic(task.mask, task.extras, total, count).to(reply.ids.device)
-        up = traffic(reply.mask, reply.extras, total, count).to(reply.ids.device) * task.authorised
+        up = traffic(reply.mask, reply.extras, total, count).to(reply.ids.device) * reply.arrived
         rows = {
             "round": torch.full_like(reply.ids, task.round),
             "client": reply.ids,
@@ -45,7 +54,7 @@ class Ledger:
             "bytes_up": up,
             **{name: value for name, value in reply.report.items() if value.dim() == 1},
         }
-        self._clients.append(rows)
+        self._clients.append({**rows, "client": self._numbers[reply.ids.cpu()]})
         self._rounds.append({"round": task.round, "wall_seconds": seconds, "rows": rows})
 
     def score(self, score: Score, personal: Tensor | None) -> None:
@@ -84,18 +93,10 @@ class Ledger:
 
     def write(self, folder: Path) -> None:
         """Both tables, each replaced as a whole."""
-        kinds = {
-            "per_class": pa.list_(pa.float64()),
-            "virtual_seconds": pa.float64(),
-            "personal_accuracy": pa.float64(),
-        }
-        rows = self.rounds()
-        names = rows[0] if rows else {}
-        rounds = {name: pa.array([row[name] for row in rows], kinds.get(name)) for name in names}
         clients = {
             name: torch.cat([rows[name] for rows in self._clients]).cpu().numpy()
             for name in (self._clients[0] if self._clients else {})
         }
-        for file, columns in (("rounds.parquet", rounds), ("clients.parquet", clients)):
-            table = pa.table(columns)
+        rounds = pa.Table.from_pylist(self.rounds(), ROUNDS)
+        for file, table in (("rounds.parquet", rounds), ("clients.parquet", pa.table(clients))):
             atomically(folder / file, partial(pq.write_table, table))

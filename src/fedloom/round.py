@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.method import SERVER_SLOTS, Memory, Method
-from fedloom.types import Reply, Setting, Task, column
+from fedloom.types import Reply, Setting, State, Task, column
 
 Engine = Callable[[Tensor, Task, Chance], Reply]  # who trains, wherever and however
 
@@ -61,6 +61,11 @@ def read_unsent_as_unchanged(model: Tensor, reply: Reply) -> Reply:
     return reply._replace(
         params=torch.where(sent, reply.params, model),
         mask=reply.mask if reply.mask is None else sent,
-        extras={name: torch.where(column(arrived, value), value, 0) for name, value in reply.extras.items()},
-        report={name: torch.where(column(arrived, value), value, 0) for name, value in reply.report.items()},
+        extras=_of_the_arrived(arrived, reply.extras),
+        report=_of_the_arrived(arrived, reply.report),
     )
+
+
+def _of_the_arrived(arrived: Tensor, values: State) -> State:
+    """The values [C, ...] with zeros where nothing arrived."""
+    return {name: torch.where(column(arrived, v), v, torch.zeros_like(v)) for name, v in values.items()}

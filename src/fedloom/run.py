@@ -98,7 +98,7 @@ def run(
         raise BadExperiment(f"out is '{folder}', which exists and is not empty; name a new folder.")
     world = prepare(experiment, method, model, data)
     method, setting, weights = world.method, world.setting, world.model
-    memory, ledger = method.init(setting, weights), Ledger()
+    memory, ledger = method.init(setting, weights), Ledger(world.clients)
     started = saved = time.perf_counter()
     with _opened(folder, experiment, world):
         try:
@@ -119,7 +119,7 @@ def run(
             if folder is not None:
                 ledger.write(folder)
                 _save_model(folder, setting, weights)
-    network = load(setting.module, setting.layout, weights).eval()
+    network = load(world.network, setting.layout, weights).eval()
     return Result(experiment, network, ledger.rounds(), time.perf_counter() - started, folder)
 
 
@@ -144,15 +144,17 @@ def _opened(folder: Path | None, experiment: Experiment, world: Simulation) -> I
     handler = logging.FileHandler(folder / "log.txt")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(handler)
+    level = log.level
     log.setLevel(logging.INFO)
     try:
         log.info(world.note)
         yield
         log.info("finished")
     except BaseException as problem:
-        log.info("stopped: %s", problem or type(problem).__name__)
+        log.info("stopped: %s", str(problem) or type(problem).__name__)
         raise
     finally:
+        log.setLevel(level)
         log.removeHandler(handler)
         handler.close()
 

@@ -7,12 +7,15 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping
+from functools import lru_cache
+from math import isfinite
 from pathlib import Path
+from types import ModuleType
 from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from fedloom.errors import BadExperiment, unknown
+from fedloom.errors import BadExperiment, FedloomError, unknown
 
 
 def settings_of(function: Callable[..., Any], skip: tuple[str, ...] = ()) -> dict[str, inspect.Parameter]:
@@ -40,7 +43,23 @@ def fit(
             expected = getattr(kind, "__name__", str(kind))
             detail = problem.errors()[0]["msg"]
             raise BadExperiment(f"setting '{name}' of {what} is {value!r}; expected {expected} ({detail}).") from None
+        if isinstance(fitted[name], float) and not isfinite(fitted[name]):
+            raise BadExperiment(f"setting '{name}' of {what} is {value!r}; expected a finite number.")
+    for name, parameter in takes.items():
+        if parameter.default is inspect.Parameter.empty and name not in given:
+            raise BadExperiment(f"setting '{name}' of {what} has no default; give it a value.")
     return fitted
+
+
+def make(what: str, function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+    """What the function gives for these settings; its own failure is said as the setting's owner's."""
+    fitted = fit(what, function, given)
+    try:
+        return function(**fitted)
+    except FedloomError:
+        raise
+    except Exception as problem:
+        raise BadExperiment(f"{what} failed: {type(problem).__name__}: {problem}") from problem
 
 
 def parse_value(text: str) -> Any:
@@ -53,18 +72,32 @@ def parse_value(text: str) -> Any:
         return text
 
 
+@lru_cache(maxsize=32)
+def _module(file: Path, changed: int) -> ModuleType:
+    """A user's file as a module, run once for as long as it does not change."""
+    spec = importlib.util.spec_from_file_location(f"fedloom_user_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise ImportError("not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[spec.name]
+        raise
+    return module
+
+
 def from_file(what: str, name: str) -> Callable[..., Any]:
     """A user's own function, written `path/to/file.py:function`."""
     path, _, wanted = name.rpartition(":")
     file = Path(path)
     if not file.is_file():
         raise BadExperiment(f"{what} '{name}': there is no file '{path}'; expected path/to/file.py:function.")
-    spec = importlib.util.spec_from_file_location(f"fedloom_user_{file.stem}", file)
-    if spec is None or spec.loader is None:
-        raise BadExperiment(f"{what} '{name}': '{path}' is not a Python file.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
+    try:
+        module = _module(file.resolve(), file.stat().st_mtime_ns)
+    except Exception as problem:
+        raise BadExperiment(f"{what} '{name}': '{path}' does not run: {type(problem).__name__}: {problem}") from problem
     function = getattr(module, wanted, None)
     if not callable(function):
         names = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]

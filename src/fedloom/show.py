@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from fedloom.run import Result, Watch
 
@@ -73,5 +74,5 @@ def summary_table(result: Result) -> Table:
     rows.append(("time", f"{facts['wall_seconds']:.1f} s"))
     rows.append(("run folder", facts["run"] or "none"))
     for name, value in rows:
-        table.add_row(name, value)
+        table.add_row(name, Text(value))
     return table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedloom.client import Examples
-from fedloom.data.dataset import Dataset
+from fedloom.data.dataset import Dataset, check
 from fedloom.data.load import load
 from fedloom.data.partition import Partition, partition, split
 from fedloom.engine.dropout import keyed
@@ -21,7 +22,7 @@ from fedloom.experiment import Experiment
 from fedloom.layout import flatten, layout_of
 from fedloom.method import Method
 from fedloom.models import build
-from fedloom.settings import from_file
+from fedloom.settings import from_file, make
 from fedloom.types import Fleet, Setting
 
 
@@ -30,6 +31,7 @@ class Simulation(NamedTuple):
 
     method: Method
     setting: Setting
+    network: nn.Module  # as the user wrote it; the setting's has keyed dropout
     engine: Local
     model: Tensor  # [P] before the first round
     test: Examples
@@ -51,6 +53,11 @@ def prepare(
     data: Dataset | None = None,
 ) -> Simulation:
     """Load, deal, build; a method, network or data set of the user's own may stand in for the experiment's names."""
+    _of_kind("method", method, Method)
+    _of_kind("model", model, nn.Module)
+    _of_kind("data", data, Dataset)
+    if data is not None:
+        check(data._asdict(), f"data '{data.name}'", data.classes)
     method = method or experiment.build_method()
     device = _device(experiment.device)
     dataset = data or load(experiment.data.name, **experiment.data.settings)
@@ -67,7 +74,8 @@ def prepare(
         for x, y in ((dataset.x_train, dataset.y_train), (dataset.x_test, dataset.y_test))
     )
     shards = Shards([torch.from_numpy(parts.train[client]) for client in present], device)
-    module = keyed(model if model is not None else _network(experiment, dataset)).to(device)
+    network = (deepcopy(model) if model is not None else _network(experiment, dataset)).to(device)
+    module = keyed(network)
     layout = layout_of(module)
     labels = [np.bincount(dataset.y_train[parts.train[client]], minlength=dataset.classes) for client in present]
     fleet = Fleet(torch.tensor(shards.sizes, device=device), torch.from_numpy(np.stack(labels)).to(device))
@@ -80,6 +88,7 @@ def prepare(
     return Simulation(
         method=method,
         setting=setting,
+        network=network,
         engine=engine,
         model=flatten(module, layout),
         test=test,
@@ -90,13 +99,21 @@ def prepare(
     )
 
 
+def _of_kind(name: str, value: object, kind: type) -> None:
+    """Refuse a thing of the user's own that is something else."""
+    if value is not None and not isinstance(value, kind):
+        expected = "an nn.Module" if kind is nn.Module else f"a {kind.__name__}"
+        raise BadExperiment(f"{name} is {value!r} ({type(value).__name__}); expected {expected}.")
+
+
 def _network(experiment: Experiment, dataset: Dataset) -> nn.Module:
     """The named network with weights drawn from the seed alone, whatever was drawn before."""
     shape = tuple(dataset.x_train.shape[1:])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(experiment.seed)
         if ".py:" in experiment.model.name:
-            module = from_file("model", experiment.model.name)(**experiment.model.settings)
+            name = experiment.model.name
+            module = make(f"model '{name}'", from_file("model", name), experiment.model.settings)
             if not isinstance(module, nn.Module):
                 raise BadModel(f"model '{experiment.model.name}' gave {type(module).__name__}; expected an nn.Module.")
             return module

@@ -16,6 +16,7 @@ from fedloom.layout import Layout
 
 if TYPE_CHECKING:
     from fedloom.neurons.map import NeuronMap
+    from fedloom.world.devices import Devices
 
 State = dict[str, Tensor]  # tensors by name and nothing else: stacks, saves, travels
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs [B, ...], targets [B]) -> one loss per example [B]
@@ -26,6 +27,7 @@ class Fleet(NamedTuple):
 
     examples: Tensor  # [N] training examples of each client (int64)
     labels: Tensor  # [N, classes] how many of each class (int64)
+    devices: Devices | None = None  # how fast and how well connected they are, where that is simulated
 
     @property
     def size(self) -> int:

@@ -31,17 +31,29 @@ def test_places_keys_and_positions_are_independent() -> None:
 
 
 def test_a_short_batch_drops_what_the_padded_one_does() -> None:
-    layer = KeyedDropout(0.5, 1)
-    whole, short = (layer.scale(KEYS[:3], torch.Size((rows, 7)), torch.zeros(1)) for rows in (6, 4))
+    whole, short = (KeyedDropout(0.5, 1).scale(KEYS[:3], torch.Size((rows, 7)), torch.zeros(1)) for rows in (6, 4))
     assert torch.equal(whole[:, :4], short)
 
 
 def test_one_key_is_a_row_of_many() -> None:
-    layer, x = KeyedDropout(0.5, 1), torch.ones(4, 7)
-    many = layer.scale(KEYS[:3], x.shape, x)
+    x = torch.ones(4, 7)
+    many = KeyedDropout(0.5, 1).scale(KEYS[:3], x.shape, x)
     for row in range(3):
+        layer = KeyedDropout(0.5, 1)
         layer.key = KEYS[row]
         assert torch.equal(layer(x), many[row])
+
+
+def test_a_layer_used_twice_drops_other_units_each_time() -> None:
+    layer, x = KeyedDropout(0.5, 1), torch.ones(20, 20)
+    passes = []
+    for _ in range(2):
+        layer.key = keys_of(nn.Sequential(layer), KEYS[0])["0.key"]  # a new pass through the network
+        passes.append((layer(x), layer(x)))
+    (first, second), again = passes
+    assert abs(float((first == second).float().mean()) - 0.5) < 0.1
+    assert torch.equal(first, again[0])
+    assert torch.equal(second, again[1])
 
 
 def test_off_in_evaluation_and_at_zero() -> None:

@@ -16,8 +16,11 @@ from fedloom.engine.gradient import fastest_gradient
 from fedloom.engine.plain import PlainGradient
 from fedloom.engine.stacked import StackedGradient
 from fedloom.engine.vmapped import VmappedGradient
+from fedloom.method import Method
 from fedloom.methods.fedavg import fedavg
-from worlds import CLASSES, NETWORKS, WORDS, World, assert_close, play, small, world, world_of
+from fedloom.methods.scaffold import scaffold
+from pieces import CLASSES, NETWORKS, WORDS
+from worlds import World, assert_close, play, small, world, world_of
 
 CLIENTS, BATCH = 3, 4
 REAL = (4, 3, 1)  # a full batch, a short one, a single example
@@ -127,6 +130,9 @@ STACKED: dict[str, Callable[[], nn.Module]] = {
         nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4, affine=False), nn.GroupNorm(2, 4, affine=False),
         nn.LayerNorm(4, elementwise_affine=False), after=64,
     ),
+    "deep norms": image(
+        nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Conv2d(2, 3, 2), nn.BatchNorm2d(3), nn.ReLU(), after=27
+    ),
     "no statistics": image(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2, track_running_stats=False), after=32),
     "slow statistics": image(nn.BatchNorm2d(1, momentum=0.01, eps=0.1), nn.Conv2d(1, 2, 3), after=32),
     "residual": Residual,
@@ -169,14 +175,15 @@ def ways(place: World) -> list[Gradient]:
     return [StackedGradient(place.setting)] + ([] if norms else [VmappedGradient(place.setting)])
 
 
+@pytest.mark.parametrize("count", [CLIENTS, 1])
 @pytest.mark.parametrize("name", STACKED)
-def test_all_ways_agree(name: str) -> None:
+def test_all_ways_agree(name: str, count: int) -> None:
     place = here(name)
-    theirs = clients(place)
-    expected = PlainGradient(place.setting)(theirs, batch(place))
+    theirs = clients(place)[:count]
+    expected = PlainGradient(place.setting)(theirs, batch(place, active=count))
     for way in ways(place):
-        ours = clients(place)
-        grads, losses = way(ours, batch(place))
+        ours = clients(place)[:count]
+        grads, losses = way(ours, batch(place, active=count))
         found = {"grads": grads, "losses": losses, "weights and statistics": ours}
         assert_close(found, {"grads": expected[0], "losses": expected[1], "weights and statistics": theirs}, 1e-9)
 
@@ -184,7 +191,9 @@ def test_all_ways_agree(name: str) -> None:
 @pytest.mark.parametrize("name", VMAPPED)
 def test_vmapped_agrees(name: str) -> None:
     place = here(name)
-    plain, vmapped = (way(clients(place), batch(place)) for way in (PlainGradient(place.setting), VmappedGradient(place.setting)))
+    plain, vmapped = (
+        way(clients(place), batch(place)) for way in (PlainGradient(place.setting), VmappedGradient(place.setting))
+    )
     assert_close({"grads": vmapped[0], "losses": vmapped[1]}, {"grads": plain[0], "losses": plain[1]}, 1e-9)
 
 
@@ -248,8 +257,10 @@ def test_the_fastest_right_way_is_chosen(name: str, kind: type, caplog: pytest.L
     assert torch.equal(place.model, before)
 
 
+@pytest.mark.parametrize("method", [small(fedavg()), small(scaffold())], ids=["fedavg", "scaffold"])
 @pytest.mark.parametrize("name", [*VMAPPED, "across", "branching", "idle"])
-def test_odd_networks_train(name: str) -> None:
-    place, method = here(name), small(fedavg())
-    engine = place.local(method)
-    assert not torch.equal(play(place, method, engine, rounds=1).model, place.model)
+def test_odd_networks_train_as_in_the_loop(name: str, method: Method) -> None:
+    place = here(name)
+    fast, slow = (play(place, method, engine, rounds=2).model for engine in (place.local(method), place.loop(method)))
+    assert not torch.equal(fast, place.model)
+    assert_close({"model": fast}, {"model": slow}, 1e-6)

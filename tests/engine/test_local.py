@@ -11,7 +11,8 @@ from fedloom.engine.local import Local, Loop, Shards
 from fedloom.errors import RunStopped
 from fedloom.local.work import Work
 from fedloom.methods.fedavg import fedavg
-from worlds import SIZES, Forced, play, played, small, world, world_of
+from pieces import Forced
+from worlds import SIZES, play, played, small, world, world_of
 
 
 def test_shards_are_padded_with_their_own() -> None:
@@ -90,6 +91,17 @@ def test_the_loop_says_whose_fault_it_was() -> None:
     here = world_of(Fragile(), data, torch.arange(6).split(2))
     method = small(fedavg())
     engine = Loop(method, here.setting, here.data, here.shards)
-    with pytest.raises(RunStopped, match="client 2 .*round 1.*more than it can bear") as caught:
+    with pytest.raises(RunStopped, match=r"client 2 .*round 1.*more than it can bear") as caught:
         play(here, method, engine)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_frozen_layers_are_not_trained() -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(36, 4), nn.ReLU(), nn.Linear(4, 3))
+    network[1].requires_grad_(False)
+    here = world_of(network, world("mlp").data, torch.arange(sum(SIZES)).split(list(SIZES)))
+    split, method = here.setting.layout.split, small(fedavg())
+    for engine in (here.local(method), here.loop(method)):
+        model = play(here, method, engine).model
+        torch.testing.assert_close(split(model)["1.weight"], split(here.model)["1.weight"], rtol=0, atol=1e-6)
+        assert not torch.equal(split(model)["3.weight"], split(here.model)["3.weight"])

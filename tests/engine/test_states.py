@@ -9,7 +9,8 @@ from torch import Tensor
 from fedloom.engine.states import ClientStates
 from fedloom.local.keep_own import KeepOwn
 from fedloom.method import Method
-from worlds import METHODS, Forced, play, small, world
+from pieces import Forced
+from worlds import METHODS, play, small, world
 
 CPU = torch.device("cpu")
 

@@ -18,9 +18,13 @@ from fedloom.local.work import Work
 from fedloom.method import Method
 from fedloom.methods.fedavg import fedavg
 from fedloom.methods.feddc import DriftCorrection, feddc
+from fedloom.methods.federated_dropout import federated_dropout
 from fedloom.methods.fedprox import fedprox
+from fedloom.methods.fedrolex import fedrolex
+from fedloom.methods.fjord import fjord
 from fedloom.methods.scaffold import ControlVariates, scaffold
-from worlds import METHODS, Run, Scattered, assert_close, assert_identical, everything, played, small
+from pieces import Scattered
+from worlds import METHODS, Run, assert_close, assert_identical, everything, played, small
 
 NETWORK = "normed"
 FEDAVG = small(fedavg())
@@ -41,6 +45,9 @@ def run(method: Method, rounds: int = 3) -> Run:
         pytest.param(small(Method(local=KeepOwn())), id="own models, everything sent"),
         pytest.param(small(Method(local=KeepOwn(freeze=True))), id="own models, nothing frozen"),
         pytest.param(replace(FEDAVG, optimiser=Sgd(rate=0.1, fresh=False)), id="nothing to keep"),
+        pytest.param(small(fjord((1.0,))), id="fjord share=1"),
+        pytest.param(small(fedrolex((1.0,))), id="fedrolex share=1"),
+        pytest.param(small(federated_dropout((1.0,))), id="federated dropout share=1"),
     ],
 )
 def test_is_fedavg_exactly(method: Method) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,8 +11,9 @@ from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.method import Method
-from fedloom.types import Reply, State, column
-from worlds import assert_identical, changed, every_method, everything, play, scattered, world
+from fedloom.types import Reply, State, Task, column
+from pieces import Forced, scattered
+from worlds import assert_identical, changed, every_method, everything, play, world
 
 
 def fill(values: State, arrived: Tensor, garbage: float) -> State:
@@ -44,8 +46,26 @@ def test_poison_changes_nothing(method: Method, losing: bool, masking: bool) -> 
     here = world("mlp")
 
     def run(garbage: float) -> State:
-        return everything(play(here, method, changed(here.local(method), spoil(garbage, losing, masking))))
+        return everything(play(here, method, changed(here.local(method), spoil(garbage, losing, masking)), rounds=2))
 
     poisoned = run(torch.nan)
     assert all(value.isfinite().all() for value in poisoned.values())
     assert_identical(poisoned, run(1e30))
+
+
+@every_method
+def test_what_is_not_sent_down_is_not_read(method: Method) -> None:
+    """Of the model; from the second contact on, since a client may begin with a whole one."""
+    here, alone = world("mlp"), replace(method, select=Forced(((3,), (3,), (3,))))
+
+    def run(garbage: float | None) -> State:
+        engine = here.local(alone)
+
+        def send(ids: Tensor, task: Task, chance: Chance) -> Reply:
+            if garbage is not None and task.mask is not None and task.round > 1:
+                task = task._replace(model=torch.where(task.mask[0], task.model, garbage))
+            return engine(ids, task, chance)
+
+        return everything(play(here, alone, send))
+
+    assert_identical(run(torch.nan), run(None))

@@ -15,7 +15,8 @@ from fedloom.local.keep_own import KeepOwn
 from fedloom.local.optimiser import Sgd
 from fedloom.method import Method
 from fedloom.methods.scaffold import scaffold
-from worlds import SIZES, Forced, World, play, scattered_parts, small, world
+from pieces import Forced
+from worlds import SIZES, World, play, scattered_parts, small, world
 
 TESTED = (4, 0, 1, 7, 60, 2, 0, 3, 1, 9, 5, 2)  # test examples of each client; client 1 and client 6 have none
 PLAYED = ((0, 1, 2, 3, 4), (2, 4, 6, 8, 9))  # 5, 7, 10 and 11 never take part

@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parent
 def summary(run: Run) -> dict[str, list[float]]:
     """A few numbers that hardly anything leaves alone."""
     losses = [float((r.report["loss"] * r.report["examples"]).sum() / r.report["examples"].sum()) for r in run.replies]
-    memory = [float(value.norm()) for own in run.memory.values() for value in own.values()]
+    memory = [float(value.double().norm()) for own in run.memory.values() for value in own.values()]
     return {
         "first": run.model[:5].tolist(),
         "last": run.model[-5:].tolist(),

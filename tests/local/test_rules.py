@@ -1,4 +1,4 @@
-"""Each local rule alone: its correction is the gradient of the paper's penalty, and its part of the model is its own."""
+"""Each local rule alone: its correction is the gradient of the paper's penalty, and its numbers are its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from fedloom.methods.feddc import DriftCorrection
 from fedloom.methods.feddyn import DynamicRegulariser
 from fedloom.methods.scaffold import ControlVariates
 from fedloom.types import State, Task
-from worlds import METHODS, Scattered, changed, play, played, small, states_of, world
+from pieces import Scattered
+from worlds import METHODS, changed, play, played, small, states_of, world
 
 CLIENTS, NUMBERS, ALPHA = 3, 5, 0.3
 SIZE = torch.tensor([0.5, 1.0, 1.75], dtype=torch.float64)  # relative numbers of examples

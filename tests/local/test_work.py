@@ -16,6 +16,7 @@ works = st.one_of(
     st.builds(Work, epochs=st.integers(1, 3), batch=st.integers(0, 7)),
     st.builds(Work, steps=st.integers(1, 9), batch=st.integers(0, 7)),
 )
+ROUND = Chance(5, 1)
 
 
 def shards_of(sizes: list[int]) -> Shards:
@@ -23,7 +24,7 @@ def shards_of(sizes: list[int]) -> Shards:
     return Shards(list((torch.arange(sum(sizes)) + 100).split(sizes)), torch.device("cpu"))
 
 
-def plan(work: Work, sizes: list[int], ids: list[int] | None = None, chance: Chance = Chance(5, 1)) -> Batches:
+def plan(work: Work, sizes: list[int], ids: list[int] | None = None, chance: Chance = ROUND) -> Batches:
     """The plan of some clients of a fleet with so many examples each."""
     chosen = torch.tensor(range(len(sizes)) if ids is None else ids)
     own = [sizes[client] for client in chosen.tolist()]
@@ -32,9 +33,7 @@ def plan(work: Work, sizes: list[int], ids: list[int] | None = None, chance: Cha
 
 def steps_of(batches: Batches, row: int) -> list[list[int]]:
     """The real examples of a client's steps."""
-    return [
-        batches.examples[row, step][batches.real[row, step]].tolist() for step in range(int(batches.steps[row]))
-    ]
+    return [batches.examples[row, step][batches.real[row, step]].tolist() for step in range(int(batches.steps[row]))]
 
 
 @given(works, fleets)
@@ -89,14 +88,16 @@ def test_padding_is_the_clients_own(work: Work, sizes: list[int]) -> None:
 
 def test_orders_are_fresh() -> None:
     work, sizes = Work(epochs=4, batch=0), [12, 12]
-    here, next_round, other_seed = (plan(work, sizes, chance=chance) for chance in (Chance(1, 1), Chance(1, 2), Chance(2, 1)))
+    here, next_round, other_seed = (
+        plan(work, sizes, chance=chance) for chance in (Chance(1, 1), Chance(1, 2), Chance(2, 1))
+    )
     orders = [tuple(order) for b in (here, next_round, other_seed) for order in steps_of(b, 0)]
     orders += [tuple(example - 12 for example in order) for order in steps_of(here, 1)]
     assert len(set(orders)) == len(orders) == 16
 
 
 def test_every_example_is_equally_often_first() -> None:
-    rounds, size = 2000, 5
+    rounds, size = 1000, 5
     first = torch.zeros(size)
     for number in range(rounds):
         first[plan(Work(epochs=1, batch=1), [size], chance=Chance(3, number)).examples[0, 0, 0] - 100] += 1

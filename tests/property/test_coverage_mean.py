@@ -110,6 +110,4 @@ def test_order_does_not_matter(case: tuple[Tensor, Reply], weigh: Any, random: A
         {"examples": reply.report["examples"][order]},
         reply.arrived[order],
     )
-    torch.testing.assert_close(
-        mean(model, mixed, weigh), mean(model, reply, weigh), rtol=0, atol=slack(model, reply)
-    )
+    torch.testing.assert_close(mean(model, mixed, weigh), mean(model, reply, weigh), rtol=0, atol=slack(model, reply))

@@ -29,7 +29,8 @@ from fedloom.methods.feddyn import feddyn
 from fedloom.methods.fedprox import fedprox
 from fedloom.methods.scaffold import scaffold
 from fedloom.types import Setting
-from worlds import Forced, World, cross_entropy, fleet_of, play, states_of
+from pieces import Forced
+from worlds import World, cross_entropy, fleet_of, play, states_of
 
 METHODS = {
     "FedAvg": fedavg(),
@@ -88,9 +89,8 @@ def test_the_file_is_what_the_tests_assume() -> None:
 def test_meets_the_reference(name: str, participation: str, kind: type[Local]) -> None:
     rounds = vectors()["runs"][f"{name}_act{participation}"]["rounds"]
     method = tuned(METHODS[name], rounds)
-    engine = kind(method, here().setting, here().data, here().shards)
     for number, expected in enumerate(rounds, 1):
-        engine.states.__init__(4, torch.device("cpu"))  # type: ignore[misc]
+        engine = kind(method, here().setting, here().data, here().shards)
         run = play(here(), method, engine, rounds=number)
         reply, ids = run.replies[-1], [str(client) for client in expected["selected"]]
         near(run.tasks[-1].model, expected["client_start"][ids[0]])
@@ -117,7 +117,9 @@ def gradient(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.concatenate(((error.T @ x).reshape(-1), error.sum(0)))
 
 
-def feddc_by_hand(alpha: float, cohorts: list[list[int]]) -> tuple[list[np.ndarray], np.ndarray, np.ndarray, np.ndarray]:
+def feddc_by_hand(
+    alpha: float, cohorts: list[list[int]]
+) -> tuple[list[np.ndarray], np.ndarray, np.ndarray, np.ndarray]:
     """Models after every round, every client's drift and control, and the server's control."""
     xs = [np.array(one) for one in vectors()["x"]]
     ys = [np.array(one).reshape(-1).astype(int) for one in vectors()["y"]]

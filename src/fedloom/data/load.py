@@ -26,7 +26,7 @@ DATASETS = {
 TEXT_SETTINGS = ("vocabulary_size", "length")
 
 
-def load(name: str, folder: Path | None = None, **settings: Any) -> Dataset:
+def load(name: str, /, folder: Path | None = None, **settings: Any) -> Dataset:
     """A dataset by its name in `DATASETS`, or by the path of an .npz, a .csv, a .parquet or a folder of tables.
 
     Named sets lie in the folder given, else FEDLOOM_DATA, else fedloom's cache folder. Texts take the settings
@@ -47,6 +47,14 @@ def load(name: str, folder: Path | None = None, **settings: Any) -> Dataset:
         return from_arrays(path.stem, read_arrays(path), str(path))
     _allow(name, settings, TEXT_SETTINGS)
     return _texts(path.stem, *find_tables(path), settings)
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    """A data set's settings and their defaults."""
+    if name == "synthetic":
+        return {p.name: p.default for p in signature(synthetic).parameters.values()}
+    numbers = name == "digits" or (KNOWN[name].rows if name in KNOWN else name.endswith(".npz"))
+    return {} if numbers else {key: signature(encode).parameters[key].default for key in TEXT_SETTINGS}
 
 
 def data_folder() -> Path:

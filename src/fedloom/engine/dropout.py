@@ -11,13 +11,14 @@ from fedloom.chance import absorb, uniform
 
 
 class KeyedDropout(nn.Module):
-    """Drops each number with probability `p` by hashing (key, place in the network, place in the batch)."""
+    """Drops each number with probability `p` by hashing (key, place in the network, call, place in the batch)."""
 
     key: Tensor
 
     def __init__(self, p: float, place: int) -> None:
         super().__init__()
         self.p, self.place = p, place
+        self.calls = 0  # in this pass through the network: a layer used twice drops other units each time
         self.register_buffer("key", torch.zeros((), dtype=torch.int64), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -26,15 +27,16 @@ class KeyedDropout(nn.Module):
 
     def scale(self, key: Tensor, shape: torch.Size, like: Tensor) -> Tensor:
         """0 for what is dropped, else 1 / (1 - p); `key` [...] gives [..., *shape]."""
+        self.calls += 1
         index = torch.arange(shape.numel(), device=like.device).view(shape)
-        keys = absorb(absorb(key, self.place).view(*key.shape, *(1,) * len(shape)), index)
+        keys = absorb(absorb(absorb(key, self.place), self.calls).view(*key.shape, *(1,) * len(shape)), index)
         return (uniform(keys) >= self.p).to(like.dtype) / (1 - self.p)
 
 
 def keyed(module: nn.Module) -> nn.Module:
     """A copy of a network in which every `nn.Dropout` is keyed."""
     module = deepcopy(module)
-    for place, (name, part) in enumerate(list(module.named_modules())):
+    for place, (name, part) in enumerate(list(module.named_modules(remove_duplicate=False))):
         if type(part) is nn.Dropout:
             parent, _, last = name.rpartition(".")
             if not name:
@@ -44,5 +46,8 @@ def keyed(module: nn.Module) -> nn.Module:
 
 
 def keys_of(module: nn.Module, key: Tensor) -> dict[str, Tensor]:
-    """The key for every keyed layer, as `functional_call` wants it."""
-    return {f"{name}.key": key for name, part in module.named_modules() if isinstance(part, KeyedDropout)}
+    """The key for every keyed layer, as `functional_call` wants it for one new pass."""
+    layers = {name: part for name, part in module.named_modules() if isinstance(part, KeyedDropout)}
+    for layer in layers.values():
+        layer.calls = 0
+    return {f"{name}.key": key for name in layers}

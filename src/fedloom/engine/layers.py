@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedloom.engine.dropout import KeyedDropout
-from fedloom.engine.products import ClientConv, ClientLinear, Step
+from fedloom.engine.products import ClientConv, ClientLinear, Part, Step
 
 
 class Pass(NamedTuple):
@@ -26,6 +26,7 @@ class Pass(NamedTuple):
     keys: Tensor | None  # [C]
     step: Step | None  # fuse the step of SGD into the backward pass
     fused: frozenset[str]  # layers that may
+    parts: dict[str, Part]  # layers of whose weight only a part moves
 
     @property
     def training(self) -> bool:
@@ -35,6 +36,11 @@ class Pass(NamedTuple):
     def step_of(self, name: str) -> Step | None:
         """The fused step of a layer, if it takes one."""
         return self.step if name in self.fused else None
+
+    def part_of(self, name: str) -> Part | None:
+        """What moves of a layer's weight, if not all of it."""
+        part = self.parts.get(name)
+        return None if part is None else part.of(self.clients)
 
 
 Layer = Callable[[Any, str, Pass, Tensor], Tensor]
@@ -54,7 +60,7 @@ def linear(layer: nn.Linear, name: str, run: Pass, x: Tensor) -> Tensor:
     """One batched product over the clients."""
     w, b = run.tensors[f"{name}.weight"], run.tensors.get(f"{name}.bias")
     rows = x.reshape(run.clients, -1, x.shape[-1])
-    out: Tensor = ClientLinear.apply(rows, w, b, run.step_of(name))  # type: ignore[no-untyped-call]
+    out: Tensor = ClientLinear.apply(rows, w, b, run.step_of(name), run.part_of(name))  # type: ignore[no-untyped-call]
     return out.view(*x.shape[:-1], w.shape[1])
 
 
@@ -64,13 +70,13 @@ def conv(layer: nn.Conv1d | nn.Conv2d, name: str, run: Pass, x: Tensor) -> Tenso
     groups = layer.groups if layer.groups == 1 else x.shape[1] // w.shape[2]  # a sliced depthwise layer has fewer
     if isinstance(layer.padding, str) or layer.padding_mode != "zeros":
         raise NotImplementedError(f"padding '{layer.padding}' / '{layer.padding_mode}'")
-    split = x.unflatten(0, (run.clients, -1))
     cpu = x.device.type == "cpu"
-    if cpu and x.shape[1] > 1:
-        how = (list(layer.stride), list(layer.padding), list(layer.dilation), groups)
-        out: Tensor = ClientConv.apply(split, w, b, how, run.step_of(name))  # type: ignore[no-untyped-call]
-        return out.flatten(0, 1)
-    folded = split.transpose(0, 1).flatten(1, 2)  # [B, C * channels, ...]
+    if cpu and (x.shape[1] > 1 or run.clients == 1):
+        how = (layer.stride, layer.padding, layer.dilation, groups)
+        if x.dim() == 4:
+            x = x.contiguous(memory_format=torch.channels_last)  # pooling after it gains most
+        return ClientConv.apply(x, w, b, how, run.step_of(name), run.part_of(name))  # type: ignore[no-any-return, no-untyped-call]
+    folded = x.unflatten(0, (run.clients, -1)).transpose(0, 1).flatten(1, 2)  # [B, C * channels, ...]
     if cpu and folded.dim() == 4:
         folded = folded.contiguous(memory_format=torch.channels_last)
     bias = None if b is None else b.flatten()

@@ -59,11 +59,12 @@ class Local:
         """Train the cohort, chunk by chunk; replies stand in the order of `ids`."""
         listed = ids.tolist()
         steps = self.method.work.steps_of([self.shards.sizes[i] for i in listed])
-        width = widths(self.setting, task.keep) if self._cuts(task) else [()] * len(listed)
+        alike = self._cuts(task) or self._freezes(task)  # in how many neurons they keep
+        width = widths(self.setting, task.keep) if alike else [()] * len(listed)
         order = sorted(range(len(listed)), key=lambda place: (width[place], -steps[place]))  # ties keep their order
         chunks = []
-        for _, alike in groupby(order, key=lambda place: width[place]):
-            places = list(alike)
+        for _, bucket in groupby(order, key=lambda place: width[place]):
+            places = list(bucket)
             chunks += [places[a : a + self.chunk] for a in range(0, len(places), self.chunk)]
         replies = [self._play(ids, [listed[p] for p in places], places, task, chance) for places in chunks]
         whole = replies[0] if len(replies) == 1 else _join(replies)
@@ -81,8 +82,10 @@ class Local:
         if self._cuts(task) and isinstance(self.gradient, StackedGradient):
             learnt, state = learn_sliced(self.method, self.setting, self.gradient, self.data, task, state, batches)
         else:
-            params = task.model.expand(len(ids), -1)
-            learnt, state = learn(self.method, self.gradient, self.data, task, params, state, batches)
+            params, gradient, held = task.model.expand(len(ids), -1), self.gradient, self._freezes(task)
+            if held and isinstance(gradient, StackedGradient) and task.keep is not None and task.mask is not None:
+                gradient = gradient.freezing(task.keep, task.mask)
+            learnt, state = learn(self.method, gradient, self.data, task, params, state, batches, held)
         self.states.put(listed, state)
         return reply_of(self.method, self.setting, ids, task, learnt, state, batches, chance)
 
@@ -90,6 +93,11 @@ class Local:
         """Are really smaller networks trained? Only where the rule leaves the rest out and the graph is ours to run."""
         stacked = isinstance(self.gradient, StackedGradient)
         return self.sliced and stacked and task.keep is not None and self.method.local.cuts
+
+    def _freezes(self, task: Task) -> bool:
+        """Does the whole network run of which only the sent neurons are trained? Then other gradients are left out."""
+        stacked, rule = isinstance(self.gradient, StackedGradient), self.method.local
+        return self.sliced and stacked and task.keep is not None and rule.whole and rule.trains(task) is task.mask
 
     def _fitting(self) -> int:
         """How many clients fit the budget: weights, gradients, moments and activations, generously counted."""

@@ -50,7 +50,7 @@ class PlainGradient:
         leaves = [tensors[name].requires_grad_() for name in self.setting.layout.parameters]
         output = functional_call(module, {**tensors, **keys_of(module, batch.keys[row])}, (batch.x[row, :count],))
         loss = self.setting.loss(output, batch.y[row, :count]).mean()
-        return torch.autograd.grad(loss, leaves), loss.detach()
+        return torch.autograd.grad(loss, leaves, materialize_grads=True), loss.detach()
 
     def outputs(self, params: Tensor, x: Tensor) -> Tensor:
         """Each client's network on its own examples."""

@@ -1,7 +1,8 @@
 """Linear and convolution layers with another weight for every client, and SGD fused into their backward pass.
 
 Fusing saves writing and reading back a gradient as large as the cohort's weights: `w` takes its step inside the
-product that would have made the gradient. A fused weight returns no gradient.
+product that would have made the gradient. A fused weight returns no gradient. Where only part of a weight moves, only
+that part's gradient is computed.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+Grads = tuple[Tensor | None, Tensor | None]
 
 
 class Step(NamedTuple):
@@ -19,74 +21,162 @@ class Step(NamedTuple):
     rate: float
     shrink: float
 
+    def take(self, w: Tensor, g: Tensor) -> None:
+        """Move `w` in place."""
+        if self.shrink != 1:
+            w.mul_(self.shrink)
+        w.sub_(g, alpha=self.rate)
+
+
+class Part(NamedTuple):
+    """What moves of a weight [C, o, i, ...]: every client's own rows and columns, None standing for all."""
+
+    rows: Tensor | None  # [C, r]
+    columns: Tensor | None  # [C, c]
+    at: Tensor  # [C, n] its places among the rows of all clients or, where columns are cut, among their numbers
+
+    def of(self, clients: int) -> Part:
+        """The part of the first so many clients."""
+        if clients == len(self.at):
+            return self
+        rows, columns = (None if index is None else index[:clients] for index in (self.rows, self.columns))
+        return Part(rows, columns, self.at[:clients])
+
+    def listed(self, w: Tensor) -> Tensor:
+        """A weight, or a part of one, as the list that `at` counts."""
+        return w.flatten(0, 1).flatten(1) if self.columns is None else w.flatten()
+
+    def spread(self, w: Tensor, b: Tensor | None, gw: Tensor, gb: Tensor | None) -> Grads:
+        """Gradients of the part as gradients of the whole: zero elsewhere."""
+        whole = torch.zeros_like(w)
+        self.listed(whole).index_copy_(0, self.at.flatten(), self.listed(gw))
+        if b is None or gb is None or self.rows is None:
+            return whole, gb
+        return whole, torch.zeros_like(b).scatter_(1, self.rows, gb)
+
+    def take(self, step: Step, w: Tensor, b: Tensor | None, gw: Tensor, gb: Tensor | None) -> None:
+        """The step of the part, in place."""
+        all_w, at, change = self.listed(w), self.at.flatten(), self.listed(gw)
+        if step.shrink != 1:
+            change = change.add(all_w.index_select(0, at), alpha=(1 - step.shrink) / step.rate)
+        all_w.index_add_(0, at, change, alpha=-step.rate)
+        if b is None or gb is None:
+            return
+        moved = b if self.rows is None else b.gather(1, self.rows)
+        step.take(moved, gb)
+        if self.rows is not None:
+            b.scatter_(1, self.rows, moved)
+
+
+def _settled(gw: Tensor, gb: Tensor | None, w: Tensor, b: Tensor | None, step: Step | None, part: Part | None) -> Grads:
+    """What autograd is told of weight and bias: their gradients, or nothing once the step is taken."""
+    if step is None:
+        return (gw, gb) if part is None else part.spread(w, b, gw, gb)
+    if part is not None:
+        part.take(step, w, b, gw, gb)
+        return None, None
+    step.take(w, gw)
+    if b is not None and gb is not None:
+        step.take(b, gb)
+    return None, None
+
 
 class ClientLinear(torch.autograd.Function):
     """`x @ w^T + b` for inputs [C, B, i], weights [C, o, i] and biases [C, o] or None."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, step: Step | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, step: Step | None, part: Part | None) -> Tensor:
         """One batched product."""
         ctx.save_for_backward(x, w, b)
-        ctx.step = step
+        ctx.step, ctx.part = step, part
         return torch.bmm(x, w.mT) if b is None else torch.baddbmm(b.unsqueeze(1), x, w.mT)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         """The input's gradient first: it needs the weight from before the step."""
         x, w, b = ctx.saved_tensors
+        step, part = ctx.step, ctx.part
         gx = torch.bmm(g, w) if ctx.needs_input_grad[0] else None
-        if ctx.step is None:
-            return gx, torch.bmm(g.mT, x), None if b is None else g.sum(1), None
-        rate, shrink = ctx.step
-        w.baddbmm_(g.mT, x, beta=shrink, alpha=-rate)
-        if b is not None:
-            b.mul_(shrink).sub_(g.sum(1), alpha=rate)
-        return gx, None, None, None
+        if part is not None:
+            g, x = _picked(g, part.rows), _picked(x, part.columns)
+        gb = None if b is None else g.sum(1)
+        if step is None or part is not None:
+            return gx, *_settled(torch.bmm(g.mT, x), gb, w, b, step, part), None, None
+        w.baddbmm_(g.mT, x, beta=step.shrink, alpha=-step.rate)
+        if b is not None and gb is not None:
+            step.take(b, gb)
+        return gx, None, None, None, None
+
+
+def _picked(x: Tensor, index: Tensor | None) -> Tensor:
+    """Each client's own entries [C, n] along the last axis of [C, B, features]."""
+    return x if index is None else x.gather(2, index.unsqueeze(1).expand(-1, x.shape[1], -1))
 
 
 class ClientConv(torch.autograd.Function):
     """A convolution per client, one after another: on CPUs this beats one grouped convolution for most shapes.
 
-    Inputs [C, B, i, ...], weights [C, o, i, ...], biases [C, o] or None; `how` is (stride, padding, dilation, groups).
+    Inputs [C * B, i, ...], weights [C, o, i, ...], biases [C, o] or None; `how` is (stride, padding, dilation, groups).
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, how: tuple[Any, ...], step: Step | None) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, how: tuple[Any, ...], step: Step | None, part: Part | None
+    ) -> Tensor:
         """Each client's own convolution."""
         ctx.save_for_backward(x, w, b)
-        ctx.how, ctx.step = how, step
+        ctx.how, ctx.step, ctx.part = how, step, part
         stride, padding, dilation, groups = how
         none = [0] * len(stride)
         biases = [None] * len(w) if b is None else list(b)
-        return torch.stack(
+        return _joined(
             [
-                torch.ops.aten.convolution(x[c], w[c], biases[c], stride, padding, dilation, False, none, groups)
-                for c in range(len(w))
+                torch.ops.aten.convolution(one, w[c], biases[c], stride, padding, dilation, False, none, groups)
+                for c, one in enumerate(x.chunk(len(w)))
             ]
         )
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of input, weight and bias, or the step itself."""
         x, w, b = ctx.saved_tensors
-        stride, padding, dilation, groups = ctx.how
-        wanted = [ctx.needs_input_grad[0], True, b is not None]
-        sizes = None if b is None else [w.shape[1]]
-        found = [
-            torch.ops.aten.convolution_backward(
-                g[c], x[c], w[c], sizes, stride, padding, dilation, False, [0] * len(stride), groups, wanted
-            )
-            for c in range(len(w))
-        ]
-        gx = torch.stack([one[0] for one in found]) if wanted[0] else None
+        part, back = ctx.part, b is not None
+        gs, xs, wanted = g.chunk(len(w)), x.chunk(len(w)), ctx.needs_input_grad[0]
+        if part is None:
+            found = [_convolved_back(*one, ctx.how, (wanted, True, back)) for one in zip(gs, xs, w)]
+            gx = [one[0] for one in found]
+        else:
+            gx = [_convolved_back(*one, ctx.how, (True, False, False))[0] for one in zip(gs, xs, w)] if wanted else []
+            found = []
+            for c in range(len(w)):
+                few, seen = _channels(gs[c], part.rows, c), _channels(xs[c], part.columns, c)
+                like = w[c, : few.shape[1], : seen.shape[1]]
+                found.append(_convolved_back(few, seen, like, ctx.how, (False, True, back)))
         gw = torch.stack([one[1] for one in found])
-        gb = None if b is None else torch.stack([one[2] for one in found])
-        if ctx.step is None:
-            return gx, gw, gb, None, None
-        rate, shrink = ctx.step
-        w.mul_(shrink).sub_(gw, alpha=rate)
-        if b is not None and gb is not None:
-            b.mul_(shrink).sub_(gb, alpha=rate)
-        return gx, None, None, None, None
+        gb = torch.stack([one[2] for one in found]) if back else None
+        return _joined(gx) if wanted else None, *_settled(gw, gb, w, b, ctx.step, part), None, None, None
+
+
+def _convolved_back(
+    g: Tensor, x: Tensor, w: Tensor, how: tuple[Any, ...], wanted: tuple[bool, bool, bool]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One client's gradients of input, weight and bias."""
+    stride, padding, dilation, groups = how
+    found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
+        g, x, w, [w.shape[0]], stride, padding, dilation, False, [0] * len(stride), groups, wanted
+    )
+    return found
+
+
+def _channels(x: Tensor, index: Tensor | None, client: int) -> Tensor:
+    """One client's own channels of [B, channels, ...], which stay last in memory."""
+    if index is None:
+        return x
+    last = x.movedim(1, -1)
+    flat = last.reshape(-1, x.shape[1]).index_select(1, index[client])
+    return flat.view(*last.shape[:-1], -1).movedim(-1, 1)
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """One client's examples after another's; a single client's as they are."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)

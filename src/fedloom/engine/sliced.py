@@ -35,16 +35,24 @@ def learn_sliced(
     total = setting.layout.total
     layout = setting.layout._replace(shapes=shapes)
 
+    places = {total: index, setting.layout.trained: index[:, : layout.trained]}  # moments are of trained numbers only
+
+    def sized(value: Tensor) -> Tensor | None:
+        """Where a sub-model's numbers lie in rows of this length; None: the rows are not of the model's numbers."""
+        return places.get(value.shape[1]) if value.dim() == 2 else None
+
     def cut(values: State) -> State:
-        return {name: v.gather(1, index) if v.shape[1:] == (total,) else v for name, v in values.items()}
+        return {name: v if (at := sized(v)) is None else v.gather(1, at) for name, v in values.items()}
 
     def back(small: Tensor, whole: Tensor) -> Tensor:
-        return whole.clone(memory_format=torch.contiguous_format).scatter_(1, index, small)
+        if (at := sized(whole)) is None:
+            return small
+        return whole.clone(memory_format=torch.contiguous_format).scatter_(1, at, small)
 
     part = task._replace(mask=None, extras=cut(task.extras), trained=layout.trained)
     learnt, new = learn(method, gradient.of_shapes(layout), data, part, task.model[index], cut(state), batches)
     none = torch.zeros((), dtype=task.model.dtype, device=index.device).expand(len(index), total)
     first, sent = back(learnt.first, none), back(learnt.sent, none)
     extras = {name: back(v, none) if v.shape[1:] == index.shape[1:] else v for name, v in learnt.extras.items()}
-    kept = {name: back(v, state[name]) if state[name].shape[1:] == (total,) else v for name, v in new.items()}
+    kept = {name: back(v, state[name]) for name, v in new.items()}
     return Learnt(first, sent, extras, learnt.losses), kept

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from copy import copy
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
 from fedloom.client import Batch
 from fedloom.engine.dropout import KeyedDropout
+from fedloom.engine.frozen import Frozen, freeze
 from fedloom.engine.layers import FUSED, LAYERS, Pass
 from fedloom.engine.products import Step
 from fedloom.layout import Layout
@@ -27,17 +29,22 @@ class _Tracer(fx.Tracer):
         return isinstance(m, KeyedDropout) or super().is_leaf_module(m, module_qualified_name)
 
 
-class _Interpreter(fx.Interpreter):
-    """Runs the graph, handing layers with parameters to their stacked functions."""
+class _Now:
+    """The pass that a network's layers are in."""
 
-    run_now: Pass
+    run: Pass
 
-    def call_module(self, target: str, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> Tensor:  # type: ignore[override]
-        """A layer: stacked if it has a function, as it is if it has no parameters."""
-        layer = self.fetch_attr(target)
-        if (stacked := LAYERS.get(type(layer))) is not None:
-            return stacked(layer, target, self.run_now, *args, **kwargs)
-        return layer(*args, **kwargs)  # type: ignore[no-any-return]
+
+class _Layer(nn.Module):
+    """A layer that its stacked function runs."""
+
+    def __init__(self, layer: nn.Module, name: str, now: _Now) -> None:
+        super().__init__()
+        self.stacked, self.layer, self.name, self.now = LAYERS[type(layer)], layer, name, now
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """The cohort's activations after the layer."""
+        return self.stacked(self.layer, self.name, self.now.run, *args, **kwargs)
 
 
 class StackedGradient:
@@ -54,8 +61,18 @@ class StackedGradient:
         if any(node.op == "get_attr" for node in graph.nodes):
             raise NotImplementedError("the network uses a parameter outside any layer")
         uses = Counter(node.target for node in graph.nodes if node.op == "call_module")
-        self._fused = frozenset(str(n) for n, layer in layers.items() if type(layer) in FUSED and uses[n] == 1)
-        self._interpreter = _Interpreter(fx.GraphModule(setting.module, graph), garbage_collect_values=True)
+        self._trained = frozenset(self.layout.parameters)
+        self._fused = frozenset(
+            str(name)
+            for name, layer in layers.items()
+            if type(layer) in FUSED and uses[name] == 1 and all(p.requires_grad for p in layer.parameters())
+        )
+        self._dropouts = [layer for layer in layers.values() if isinstance(layer, KeyedDropout)]
+        self._now = _Now()
+        self._frozen: Frozen | None = None
+        stacked = {str(n): _Layer(layer, str(n), self._now) if type(layer) in LAYERS else layer
+                   for n, layer in layers.items()}  # fmt: skip
+        self._network = fx.GraphModule(stacked, graph)  # the graph as straight code: interpreting it takes longer
 
     def of_shapes(self, layout: Layout) -> StackedGradient:
         """The same network with tensors of other sizes, such as a sub-model's."""
@@ -63,24 +80,37 @@ class StackedGradient:
         other.layout = layout
         return other
 
-    def _loss(self, tensors: dict[str, Tensor], batch: Batch, step: Step | None) -> Tensor:
-        """The losses [C], ready to be differentiated."""
+    def freezing(self, keep: Tensor, mask: Tensor) -> StackedGradient:
+        """The same network of which only the kept neurons [C, K], whose numbers are the mask [C, P], are trained."""
+        layers = [n for n in sorted(self._fused) if getattr(self.setting.module.get_submodule(n), "groups", 1) == 1]
+        other = copy(self)
+        other._frozen = freeze(self.setting.neurons, layers, keep, mask)
+        return other
+
+    def _losses(self, tensors: dict[str, Tensor], batch: Batch, step: Step | None) -> Tensor:
+        """The loss of every example [C * B], ready to be differentiated."""
         fused = self._fused if batch.x.device.type == "cpu" else frozenset()
-        self._interpreter.run_now = Pass(tensors, len(batch.y), batch.weight, batch.keys, step, fused)
-        self._interpreter.module.train()
-        output = self._interpreter.run(batch.x.flatten(0, 1))
-        return (self.setting.loss(output, batch.y.flatten(0, 1)).view_as(batch.weight) * batch.weight).sum(1)
+        parts = {} if self._frozen is None else self._frozen.parts
+        self._now.run = Pass(tensors, len(batch.y), batch.weight, batch.keys, step, fused, parts)
+        for layer in self._dropouts:
+            layer.calls = 0  # a new pass
+        return self.setting.loss(self._network(batch.x.flatten(0, 1)), batch.y.flatten(0, 1))
 
     def __call__(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Gradients [C, P] and losses [C]; running statistics move in place."""
-        tensors = {name: t.detach() for name, t in self.layout.split(params).items()}
+        split, trained = self.layout.split(params), self.layout.trained
+        # statistics get storage of their own: moving them would count as touching the weights autograd has saved
+        tensors = {name: t.detach() if name in self._trained else t.clone() for name, t in split.items()}
         leaves = [tensors[name].requires_grad_() for name in self.layout.parameters]
-        losses = self._loss(tensors, batch, None)
-        found = torch.autograd.grad(losses.sum(), leaves)
+        self._network.train()
+        losses = self._losses(tensors, batch, None)
+        found = torch.autograd.grad(losses, leaves, _weight(batch, losses), materialize_grads=True)
         grads = [g.flatten(1) for g in found]
-        if (rest := self.layout.total - self.layout.trained) > 0:
-            grads.append(params.new_zeros(len(params), rest))
-        return torch.cat(grads, 1), losses.detach()
+        if trained < self.layout.total:
+            moved = [tensors[name].flatten(1) for name in self.layout.names if name not in self._trained]
+            params[:, trained:] = torch.cat(moved, 1)
+            grads.append(torch.zeros_like(params[:, trained:]))
+        return torch.cat(grads, 1), _means(batch, losses)
 
     def descend(
         self, first: Tensor, batches: Iterator[Batch], rate: float, shrink: float
@@ -89,22 +119,50 @@ class StackedGradient:
         split = self.layout.split(first)
         tensors = {name: t.clone(memory_format=torch.contiguous_format) for name, t in split.items()}
         total = first.new_zeros(len(first))
+        step, now = Step(rate, shrink), 0
+        self._network.train()
         for batch in batches:
-            now = len(batch.y)
-            views = {name: t[:now].detach() for name, t in tensors.items()}
-            leaves = [views[name].requires_grad_() for name in self.layout.parameters]
-            losses = self._loss(views, batch, Step(rate, shrink))
-            losses.sum().backward()
-            total[:now] += losses.detach()
-            for leaf in leaves:  # what no layer fused
-                if leaf.grad is not None:
-                    leaf.detach().mul_(shrink).sub_(leaf.grad, alpha=rate)
-        return self.layout.join(tensors, 1), total
+            if now != len(batch.y):
+                now = len(batch.y)
+                views = {name: t[:now].detach() for name, t in tensors.items()}
+                leaves = {name: views[name].requires_grad_() for name in self.layout.parameters}
+                may = {} if self._frozen is None else self.layout.split(self._frozen.mask[:now])
+            losses = self._losses(views, batch, step)
+            losses.backward(_weight(batch, losses))
+            total[:now] += _means(batch, losses)
+            for name, leaf in leaves.items():  # what no layer fused
+                if leaf.grad is not None or name.rpartition(".")[0] not in self._fused:
+                    _move(leaf.detach(), leaf.grad, step, may.get(name))
+                    leaf.grad = None
+        last = self.layout.join(tensors, 1)
+        if self._frozen is not None:  # running statistics outside the mask stay too
+            rest = slice(self.layout.trained, None)
+            last[:, rest] = torch.where(self._frozen.mask[:, rest], last[:, rest], first[:, rest])
+        return last, total
 
     def outputs(self, params: Tensor, x: Tensor) -> Tensor:
         """Every client's network on its own examples, in evaluation mode."""
-        self._interpreter.run_now = Pass(self.layout.split(params), len(x), None, None, None, frozenset())
-        self._interpreter.module.eval()
+        self._now.run = Pass(self.layout.split(params), len(x), None, None, None, frozenset(), {})
+        self._network.eval()
         with torch.no_grad():
-            output: Tensor = self._interpreter.run(x.flatten(0, 1))
+            output: Tensor = self._network(x.flatten(0, 1))
         return output.view(*x.shape[:2], *output.shape[1:])
+
+
+def _weight(batch: Batch, losses: Tensor) -> Tensor:
+    """How much the loss of every example counts [C * B]."""
+    return batch.weight.flatten().to(losses.dtype)
+
+
+def _means(batch: Batch, losses: Tensor) -> Tensor:
+    """The clients' losses [C]."""
+    return (losses.detach().view_as(batch.weight) * batch.weight).sum(1)
+
+
+def _move(w: Tensor, g: Tensor | None, step: Step, may: Tensor | None) -> None:
+    """A step of what is not fused, where it may move; what takes no part in the loss has no gradient, but decays."""
+    g = torch.zeros_like(w) if g is None else g
+    if may is None:
+        step.take(w, g)
+    else:
+        w.copy_(torch.where(may, w * step.shrink - g * step.rate, w))

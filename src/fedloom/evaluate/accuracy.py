@@ -32,8 +32,9 @@ def evaluate(setting: Setting, model: Tensor, data: Examples, classes: int) -> S
         for a in range(0, len(data.y), BATCH):
             x, y = data.x[a : a + BATCH], data.y[a : a + BATCH]
             output = functional_call(module, tensors, (x,))
-            rank = (output > output.gather(1, y[:, None])).sum(1)  # how many classes score higher
-            rank = torch.where(output.isfinite().all(1), rank, classes)  # a diverged model is right about nothing
+            own, before = output.gather(1, y[:, None]), torch.arange(output.shape[1], device=y.device) < y[:, None]
+            rank = ((output > own) | (output == own) & before).sum(1)  # classes that come first; ties as in argmax
+            rank = torch.where(output.isfinite().all(1), rank, 5)  # a diverged model is right about nothing
             first.append(rank < 1)
             top5.append(rank < 5)
             loss.append(setting.loss(output, y))

@@ -33,13 +33,18 @@ def _global(engine: Local, model: Tensor, data: Examples, shards: Shards) -> Ten
     tensors, module = engine.setting.layout.split(model), engine.setting.module.eval()
     with torch.no_grad():
         right = [
-            functional_call(module, tensors, (data.x[part],)).argmax(1) == data.y[part]
+            _right(functional_call(module, tensors, (data.x[part],)), data.y[part])
             for part in shards.examples.split(BATCH)
         ]
     hits = torch.cat(right).double() if right else data.x.new_zeros(0, dtype=torch.float64)
     sizes = torch.tensor(shards.sizes, device=hits.device)
     owner = torch.repeat_interleave(torch.arange(len(sizes), device=hits.device), sizes)
     return torch.zeros(len(sizes), dtype=torch.float64, device=hits.device).index_add_(0, owner, hits) / sizes
+
+
+def _right(output: Tensor, y: Tensor) -> Tensor:
+    """Which answers [..., classes] are right; a diverged model is right about nothing."""
+    return (output.argmax(-1) == y) & output.isfinite().all(-1)
 
 
 def _stacked(engine: Local, own: Tensor, data: Examples, shards: Shards, ids: list[int]) -> Tensor:
@@ -51,7 +56,7 @@ def _stacked(engine: Local, own: Tensor, data: Examples, shards: Shards, ids: li
     wide = max(1, BATCH // len(ids))
     for a in range(0, widest, wide):
         part = rows[:, a : a + wide]
-        right = engine.gradient.outputs(own, data.x[part]).argmax(2) == data.y[part]
+        right = _right(engine.gradient.outputs(own, data.x[part]), data.y[part])
         real = torch.arange(a, a + part.shape[1], device=own.device) < sizes[:, None]
         hits += (right & real).sum(1)
     return hits / sizes

@@ -50,15 +50,21 @@ class Optimiser(ABC):
         """What to subtract from the weights [C, T]; `moments` change in place."""
 
     def step(self, moments: State, params: Tensor, grads: Tensor, rate: float, trains: Tensor | None) -> None:
-        """Move `params` [C, T] in place; numbers outside `trains` stay exactly where they are."""
+        """Move `params` [C, T] in place; numbers outside `trains` neither move nor count."""
+        if trains is not None:
+            grads = torch.where(trains, grads, 0)
         if self.clip is not None:
             norm = torch.linalg.vector_norm(grads, dim=1, keepdim=True)
             grads = grads * (self.clip / norm.clamp(min=self.clip))
         if self.weight_decay:
             grads = grads.add(params, alpha=self.weight_decay)
-        if trains is not None:
-            grads = torch.where(trains, grads, 0)
-        params.sub_(self.move(moments, grads, rate))
+        if trains is None:
+            params.sub_(self.move(moments, grads, rate))
+            return
+        before = {name: value.clone() for name, value in moments.items() if value.shape == params.shape}
+        params.sub_(torch.where(trains, self.move(moments, grads, rate), 0))
+        for name, value in before.items():  # nor do kept moments change there
+            moments[name].copy_(torch.where(trains, moments[name], value))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -85,13 +85,10 @@ class Ranked(Mask):
         if self.by in POSITIONS:
             scores = POSITIONS[self.by](neurons, ids, chance)
         else:
-            values = {"gradient": memory.get("gradient"), "change": model - memory.get("last", model)}.get(
-                self.by, model
-            )
-            assert values is not None
+            values = memory.get("gradient", model)
+            if self.by == "change":
+                values, memory = model - memory["last"], {"last": model}
             scores = neurons.score(values, "l1" if self.by == "l1" else "l2").expand(len(ids), -1)
-        if self.by == "change":
-            memory = {"last": model}
         return portion(neurons, neurons.cut(scores, share, rounding=self.rounding), share), memory
 
     def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:

@@ -7,10 +7,18 @@ from fedloom.methods.fedavg import fedavg
 from fedloom.methods.feddc import feddc
 from fedloom.methods.feddyn import feddyn
 from fedloom.methods.federated_dropout import federated_dropout
+from fedloom.methods.fedmp import fedmp
 from fedloom.methods.fedprox import fedprox
 from fedloom.methods.fedrolex import fedrolex
+from fedloom.methods.fedselect import fedselect
 from fedloom.methods.fjord import fjord
+from fedloom.methods.hermes import hermes
+from fedloom.methods.heterofl import heterofl
+from fedloom.methods.ist import ist
+from fedloom.methods.oap import oap
+from fedloom.methods.prunefl import prunefl
 from fedloom.methods.scaffold import scaffold
+from fedloom.methods.splitfl import splitfl
 
 METHODS: dict[str, Callable[..., Method]] = {
     "fedavg": fedavg,
@@ -21,4 +29,12 @@ METHODS: dict[str, Callable[..., Method]] = {
     "federated-dropout": federated_dropout,
     "fjord": fjord,
     "fedrolex": fedrolex,
+    "heterofl": heterofl,
+    "hermes": hermes,
+    "fedmp": fedmp,
+    "prunefl": prunefl,
+    "fedselect": fedselect,
+    "ist": ist,
+    "oap": oap,
+    "splitfl": splitfl,
 }

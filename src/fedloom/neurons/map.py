@@ -163,8 +163,10 @@ class NeuronMap:
         return self.weighted(keep, [each] * len(self.tensors), rows)
 
     def flops(self, keep: Tensor) -> Tensor:
-        """Floating-point operations [...] of one example's forward pass: two per multiply-add of linear and
-        convolution weights; biases, norms, activations, pooling and look-ups are not counted."""
+        """Floating-point operations [...] of one example's forward pass, two per multiply-add.
+
+        Of linear and convolution weights; biases, norms, activations, pooling and look-ups are not counted.
+        """
         return self.weighted(keep, [2 * tensor.positions for tensor in self.tensors], rows=False)
 
     def weighted(self, keep: Tensor, weights: list[int], rows: bool) -> Tensor:

@@ -1,0 +1,17 @@
+"""Hermes (Li et al., MobiCom 2021): every client trains the sub-model of its own strongest neurons.
+
+In the reading of the FedSPU paper: at its first participation a client trains the whole model (travelling and counted
+in full); of the weights it returns, the share of neurons with the largest L2 norm in every layer is its sub-model for
+good. The rest is zero on the client, and a number is averaged over those who hold it. Different from the original,
+where clients prune step by step as long as their validation accuracy stays above a threshold.
+"""
+
+from fedloom.allocate.tiers import Tiers
+from fedloom.local.sub_model import SubModel
+from fedloom.mask.own_scores import OwnScores
+from fedloom.method import Method
+
+
+def hermes(shares: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)) -> Method:
+    """`shares` are the capacity tiers, in neurons."""
+    return Method(allocate=Tiers(shares), mask=OwnScores("l2"), local=SubModel())

@@ -1,0 +1,35 @@
+"""IST (Yuan et al., arXiv:1910.02120): the network is shared out, every client trains a disjoint sub-network.
+
+The hidden neurons of every layer are dealt to the cohort anew every round. What only one client holds is copied back
+from it; the output layer's bias, which all hold, is averaged, and weights between neurons of two clients stay. Where
+a layer has fewer neurons than there are clients some are held by several and averaged (the paper assumes more).
+A cohort of one client has the whole network, as in FedAvg.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedloom.chance import Chance
+from fedloom.local.sub_model import SubModel
+from fedloom.mask.share_out import ShareOut
+from fedloom.method import Method
+from fedloom.part import Allocate
+from fedloom.types import Setting, State
+
+
+@dataclass(frozen=True)
+class Evenly(Allocate):
+    """One part of the model for each of the cohort."""
+
+    def __call__(self, memory: State, setting: Setting, ids: Tensor, chance: Chance) -> tuple[Tensor, State]:
+        """`1 / C` [C]."""
+        return torch.full(ids.shape, 1 / len(ids), device=ids.device), memory
+
+
+def ist() -> Method:
+    """Equal parts, dealt anew every round."""
+    return Method(allocate=Evenly(), mask=ShareOut(), local=SubModel())

@@ -1,0 +1,41 @@
+"""OAP (Zhou et al., heterogeneous federated learning with online pruning): the largest weights of every round.
+
+Each client trains, of every hidden layer, the share of weights with the greatest magnitude in the current model; the
+masks are found anew every round. A number is the plain mean over those who hold it. As in the published rule a number
+that nobody holds becomes 0 (0 / 0 read as 0), so that weights outside the largest share of a cohort are erased;
+`keep_untrained` leaves them as they were. With a share of 1 for everyone this is FedAvg with equal weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedloom.aggregate.coverage_mean import CoverageMean
+from fedloom.allocate.tiers import Tiers
+from fedloom.local.sub_model import SubModel
+from fedloom.mask.online import Largest
+from fedloom.method import Method
+from fedloom.part import Aggregate
+from fedloom.types import Reply, Setting, State
+
+
+@dataclass(frozen=True)
+class Erasing(Aggregate):
+    """The plain mean per number over its senders; what nobody sent becomes 0, unless nothing arrived at all."""
+
+    def __call__(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> tuple[Tensor, State]:
+        """The coverage mean, and 0 where nothing covers."""
+        new, memory = CoverageMean("uniform")(memory, setting, model, reply)
+        if reply.mask is None:
+            return new, memory
+        covered = (reply.mask & reply.arrived[:, None]).any(0)
+        return torch.where(covered | ~reply.arrived.any(), new, 0), memory
+
+
+def oap(shares: tuple[float, ...] = (0.5,), keep_untrained: bool = False) -> Method:
+    """`shares` are the capacity tiers, in weights of hidden layers."""
+    mean = CoverageMean("uniform") if keep_untrained else Erasing()
+    return Method(allocate=Tiers(shares), mask=Largest(), local=SubModel(), aggregate=mean)

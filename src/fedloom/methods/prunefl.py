@@ -1,0 +1,18 @@
+"""PruneFL (Jiang et al., arXiv:1909.12326): every client trains the sub-model of the neurons that moved it most.
+
+In the reading of the FedSPU paper: at its first participation a client trains the whole model (travelling and counted
+in full); the share of neurons whose weights changed most in L2 norm in every layer is its sub-model for good. The
+change of that training stands for the gradient. The rest is zero on the client, and a number is averaged over those
+who hold it. Different from the original, which prunes single weights, the same for all clients, and reconfigures them
+now and then by squared gradients over their cost in time.
+"""
+
+from fedloom.allocate.tiers import Tiers
+from fedloom.local.sub_model import SubModel
+from fedloom.mask.own_scores import OwnScores
+from fedloom.method import Method
+
+
+def prunefl(shares: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)) -> Method:
+    """`shares` are the capacity tiers, in neurons."""
+    return Method(allocate=Tiers(shares), mask=OwnScores("change"), local=SubModel())

@@ -1,0 +1,19 @@
+"""SplitFL, in the reading of the RA-Fed paper's table: all clients train the same part of the network.
+
+One set of regions is drawn from the run's seed and trained by everyone in every round, together with the output layer;
+the rest stays frozen at its first values on every client and takes part in the forward pass.
+"""
+
+from fedloom.allocate.tiers import Tiers
+from fedloom.local.keep_own import KeepOwn
+from fedloom.mask.regions import Regions
+from fedloom.method import Method
+
+
+def splitfl(share: float = 0.5, count: int = 4) -> Method:
+    """`share` of the `count` regions of hidden neurons is trained."""
+    return Method(
+        allocate=Tiers((share,)),
+        mask=Regions(count, full_first=False, period=1),  # the last regions, always
+        local=KeepOwn(freeze=True),
+    )
