@@ -52,7 +52,7 @@ def words(command: str) -> list[str]:
 RUNS = commands("fedloom run")
 DEMO = re.findall(r"^\t\$\(BIN\)/(fedloom run .*)$", MAKEFILE, re.MULTILINE)
 METHOD = next(block for block in blocks("python") if "def my_method" in block)
-PROGRAM = next(block for block in blocks("python") if "run(Experiment(" in block)
+PROGRAM = next(block for block in blocks("python") if "= Experiment(" in block)
 
 
 @pytest.fixture(autouse=True)

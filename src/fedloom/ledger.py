@@ -29,7 +29,8 @@ ROUNDS = pa.schema(
 def traffic(mask: Tensor | None, extras: State, total: int, count: int) -> Tensor:
     """Bytes of the float32 numbers that each of a cohort sends or is sent [C], before any encoding."""
     numbers = torch.full((count,), total) if mask is None else mask.sum(1)
-    return BYTES * (numbers + sum(value[0].numel() for value in extras.values()))
+    floats = sum(value[0].numel() for value in extras.values() if value.is_floating_point())
+    return BYTES * (numbers + floats)  # other extras are what a client can derive by itself
 
 
 class Ledger:

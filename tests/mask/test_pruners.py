@@ -1,7 +1,7 @@
 """The pruners against numbers that a public code gave, and what must hold for any network.
 
-`pruning_scores.json` holds inputs and results of the code of ganguli-lab/Synaptic-Flow: a perceptron and a convolutional
-network with batch norm, two batches, four scores, masks over all weights and per layer.
+`pruning_scores.json` holds inputs and results of the code of ganguli-lab/Synaptic-Flow: a perceptron and a
+convolutional network with batch norm, two batches, four scores, masks over all weights and per layer.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ NETWORKS = {
         pool=nn.AdaptiveAvgPool2d(1), flat=nn.Flatten(), fc=nn.Linear(4, 3),
     ),
 }  # fmt: skip
-SCORES = {"Mag": "mag", "SNIP": "snip", "GraSP": "grasp", "SynFlow": "synflow"}
+SCORES = ("Mag", "SNIP", "GraSP", "SynFlow")
 ONE_SHOT = [
     (network, name, key)
     for network, case in VECTORS.items()
@@ -82,7 +82,9 @@ def scored(network: str, name: str) -> Tensor:
     setting, params, batches = given(network)
     if name == "Mag":
         return mag(params)
-    return synflow(setting, params) if name == "SynFlow" else (snip if name == "SNIP" else grasp)(setting, params, batches)
+    return (
+        synflow(setting, params) if name == "SynFlow" else (snip if name == "SNIP" else grasp)(setting, params, batches)
+    )
 
 
 def cases(network: str, flat: Tensor, expected: dict[str, Any]) -> list[tuple[Tensor, Tensor]]:

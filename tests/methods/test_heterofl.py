@@ -168,7 +168,9 @@ def test_switches() -> None:
     assert torch.equal(scaled[1].mask, none[1].mask)  # type: ignore[arg-type]
     assert torch.equal(both[1].mask, labels[1].mask)  # type: ignore[arg-type]
     whole = [row for row, client in enumerate(scaled[2].ids.tolist()) if client % 3 == 2]
-    assert_close({"whole": scaled[2].params[whole]}, {"whole": none[2].params[whole]}, 1e-12)  # a share of 1 is not scaled
+    assert_close(
+        {"whole": scaled[2].params[whole]}, {"whole": none[2].params[whole]}, 1e-12
+    )  # a share of 1 is not scaled
 
 
 def test_a_model_without_class_neurons_is_refused() -> None:

@@ -51,6 +51,8 @@ class OwnScores(Mask):
     def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
         """Choose the neurons of those who are heard of for the first time."""
         ids, first = reply.ids, reply.arrived & ~memory["known"][reply.ids]
+        if first.device.type == "cpu" and not bool(first.any()):
+            return memory
         values = reply.params - model if self.by == "change" else reply.params
         scores = setting.neurons.score(values, "l1" if self.by == "l1" else "l2")
         keep = setting.neurons.cut(scores, memory["share"][ids])

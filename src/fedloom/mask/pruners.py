@@ -98,7 +98,7 @@ def snip(setting: Setting, params: Tensor, batches: Iterable[Batch]) -> Tensor:
     for x, y, weight, _ in at_least_one(batches):
         total[: len(y)] += slope(params[: len(y)], x, y, weight)
     scores = torch.where(prunable(setting, params.device), params * total, 0).abs()
-    return scores / scores.sum(1, keepdim=True)
+    return scores / scores.sum(1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
 
 
 def grasp(setting: Setting, params: Tensor, batches: Iterable[Batch]) -> Tensor:

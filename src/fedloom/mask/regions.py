@@ -61,7 +61,7 @@ class Regions(Mask):
         regions = torch.arange(self.count, device=ids.device)
         if self.period and chance.round % self.period == 0:
             return regions >= self.count - each
-        return chance.key("regions of a client", ids[:, None], regions).argsort(1).argsort(1) < each
+        return chance.key("regions drawn", ids[:, None], regions).argsort(1).argsort(1) < each
 
     def members(self, neurons: NeuronMap, chance: Chance) -> Tensor:
         """Which numbers belong to each region [count, P]; the rest belongs to all."""
@@ -80,6 +80,6 @@ class Regions(Mask):
     def _deal(self, chance: Chance, name: str, span: slice) -> Tensor:
         """The region of each member of a group of neurons or of a tensor, as equal in number as possible."""
         size = span.stop - span.start
-        keys = chance.key(f"regions of {name}", torch.arange(size, device=chance.device))
+        keys = chance.key(f"regions: {name}", torch.arange(size, device=chance.device))
         region: Tensor = keys.argsort().argsort() * self.count // size
         return region

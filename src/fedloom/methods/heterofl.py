@@ -1,7 +1,7 @@
 """HeteroFL (Diao et al., arXiv:2010.01264): the leading share of every layer's neurons, for each client its own share.
 
 The sub-model has the first `ceil(share * width)` neurons of every layer. A number is the plain mean over the clients
-that hold it (equation 3) and stays where nobody does. While training, hidden pre-activations are divided by the share
+that hold it and stays where nobody does. While training, hidden pre-activations are divided by the share
 (`scale`), so that narrow and wide networks work with numbers of the same size; at a test they are not. A client's
 logits of classes it has no example of are 0, and their output rows are neither trained nor averaged (`mask_labels`);
 its personal model is tested without that mask. Different from the paper: batch norm statistics are averaged like the

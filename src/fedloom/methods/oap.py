@@ -1,4 +1,4 @@
-"""OAP (Zhou et al., heterogeneous federated learning with online pruning): the largest weights of every round.
+"""OAP (Zhou et al., FL workshop of NeurIPS 2022): every round clients train the largest weights of the model.
 
 Each client trains, of every hidden layer, the share of weights with the greatest magnitude in the current model; the
 masks are found anew every round. A number is the plain mean over those who hold it. As in the published rule a number
