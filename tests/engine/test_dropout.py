@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from fedloom.chance import Chance
 from fedloom.engine.dropout import KeyedDropout, keyed, keys_of
+from fedloom.errors import BadModel
 
 KEYS = Chance(1, 1).key("network", torch.arange(200))
 
@@ -98,3 +99,9 @@ def test_keys_reach_every_layer_and_are_not_saved() -> None:
 
 def _named(network: nn.Module) -> list[tuple[str, nn.Module]]:
     return list(network.named_modules(remove_duplicate=False))
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout2d(0.5), nn.AlphaDropout(0.5), nn.RReLU()])
+def test_other_random_layers_are_refused_by_name(layer: nn.Module) -> None:
+    with pytest.raises(BadModel, match=f"layer '1' .{type(layer).__name__}.*use nn.Dropout"):
+        keyed(nn.Sequential(nn.Linear(4, 4), layer))

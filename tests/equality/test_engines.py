@@ -25,7 +25,8 @@ PAIRS += [(name, network) for name in WAYS for network in NETWORKS if network !=
 @pytest.mark.parametrize(("name", "network"), PAIRS)
 def test_loop_equals_local(name: str, network: str) -> None:
     here, method = world(network), dict(METHODS)[name]()
-    loop, local = here.loop(method), here.local(method)
+    # a smaller network numbers its units anew, so that dropout strikes others there: equal in law, not in number
+    loop, local = here.loop(method), here.local(method, sliced=network != "dropout")
     slow, fast = play(here, method, loop), play(here, method, local)
     assert_close(everything(fast), everything(slow), 1e-5)
     ids = local.states.known().tolist()

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.chance import absorb, uniform
+from fedloom.errors import BadModel
 
 
 class KeyedDropout(nn.Module):
@@ -33,8 +34,15 @@ class KeyedDropout(nn.Module):
         return (uniform(keys) >= self.p).to(like.dtype) / (1 - self.p)
 
 
+UNKEYED = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU)
+
+
 def keyed(module: nn.Module) -> nn.Module:
-    """A copy of a network in which every `nn.Dropout` is keyed."""
+    """A copy of a network in which every `nn.Dropout` is keyed; other random layers are refused."""
+    for name, part in module.named_modules():
+        if isinstance(part, UNKEYED):
+            kind = type(part).__name__
+            raise BadModel(f"layer '{name}' ({kind}) draws numbers that no seed repeats here; use nn.Dropout instead.")
     module = deepcopy(module)
     for place, (name, part) in enumerate(list(module.named_modules(remove_duplicate=False))):
         if type(part) is nn.Dropout:

@@ -44,19 +44,18 @@ def freeze(neurons: NeuronMap, layers: Iterable[str], keep: Tensor, mask: Tensor
         rows, columns = (None if which is None else chosen[which] for which in weight.along[:2])
         cut = [index for index in (rows, columns) if index is not None]
         if cut and all(index.shape[1] for index in cut):
-            parts[layer] = Part(rows, columns, places(rows, columns, weight.shape, len(keep), keep.device))
+            parts[layer] = part(rows, columns, weight.shape, keep)
     return Frozen(parts, mask)
 
 
-def places(
-    rows: Tensor | None, columns: Tensor | None, shape: tuple[int, ...], clients: int, device: torch.device
-) -> Tensor:
-    """Where the part [C, r] x [C, c] of weights of this shape lies: rows of all clients, or their single numbers."""
+def part(rows: Tensor | None, columns: Tensor | None, shape: tuple[int, ...], keep: Tensor) -> Part:
+    """The rows [C, r] and columns [C, c] of weights of this shape, and where they lie."""
     outputs, inputs, *kernel = shape
+    clients, device = len(keep), keep.device
     row = torch.arange(outputs, device=device).expand(clients, -1) if rows is None else rows
     row = row + outputs * torch.arange(clients, device=device)[:, None]
     if columns is None:
-        return row
+        return Part(rows, columns, row, row)
     size = torch.Size(kernel).numel()
     pair = row[:, :, None] * inputs + columns[:, None, :]  # [C, r, c]
-    return (pair[..., None] * size + torch.arange(size, device=device)).flatten(1)
+    return Part(rows, columns, (pair[..., None] * size + torch.arange(size, device=device)).flatten(1), row)

@@ -75,7 +75,8 @@ def conv(layer: nn.Conv1d | nn.Conv2d, name: str, run: Pass, x: Tensor) -> Tenso
         how = (layer.stride, layer.padding, layer.dilation, groups)
         if x.dim() == 4:
             x = x.contiguous(memory_format=torch.channels_last)  # pooling after it gains most
-        return ClientConv.apply(x, w, b, how, run.step_of(name), run.part_of(name))  # type: ignore[no-any-return, no-untyped-call]
+        out: Tensor = ClientConv.apply(x, w, b, how, run.step_of(name), run.part_of(name))  # type: ignore[no-untyped-call]
+        return out
     folded = x.unflatten(0, (run.clients, -1)).transpose(0, 1).flatten(1, 2)  # [B, C * channels, ...]
     if cpu and folded.dim() == 4:
         folded = folded.contiguous(memory_format=torch.channels_last)

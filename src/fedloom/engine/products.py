@@ -27,20 +27,29 @@ class Step(NamedTuple):
             w.mul_(self.shrink)
         w.sub_(g, alpha=self.rate)
 
+    def take_at(self, w: Tensor, at: Tensor, g: Tensor) -> None:
+        """Move the places `at` of `w` in place; `g` is of these places."""
+        if self.shrink != 1:
+            g = g.add(w.index_select(0, at), alpha=(1 - self.shrink) / self.rate)
+        w.index_add_(0, at, g, alpha=-self.rate)
+
 
 class Part(NamedTuple):
-    """What moves of a weight [C, o, i, ...]: every client's own rows and columns, None standing for all."""
+    """What moves of a weight [C, o, i, ...]: every client's own rows and columns, None standing for all.
+
+    `at` are its places in the list of all clients' rows or, where columns are cut, of all clients' numbers.
+    """
 
     rows: Tensor | None  # [C, r]
     columns: Tensor | None  # [C, c]
-    at: Tensor  # [C, n] its places among the rows of all clients or, where columns are cut, among their numbers
+    at: Tensor  # [C, n]
+    at_bias: Tensor  # [C, r] in the list of all clients' biases
 
     def of(self, clients: int) -> Part:
         """The part of the first so many clients."""
         if clients == len(self.at):
             return self
-        rows, columns = (None if index is None else index[:clients] for index in (self.rows, self.columns))
-        return Part(rows, columns, self.at[:clients])
+        return Part(*(None if index is None else index[:clients] for index in self))  # type: ignore[arg-type]
 
     def listed(self, w: Tensor) -> Tensor:
         """A weight, or a part of one, as the list that `at` counts."""
@@ -56,16 +65,9 @@ class Part(NamedTuple):
 
     def take(self, step: Step, w: Tensor, b: Tensor | None, gw: Tensor, gb: Tensor | None) -> None:
         """The step of the part, in place."""
-        all_w, at, change = self.listed(w), self.at.flatten(), self.listed(gw)
-        if step.shrink != 1:
-            change = change.add(all_w.index_select(0, at), alpha=(1 - step.shrink) / step.rate)
-        all_w.index_add_(0, at, change, alpha=-step.rate)
-        if b is None or gb is None:
-            return
-        moved = b if self.rows is None else b.gather(1, self.rows)
-        step.take(moved, gb)
-        if self.rows is not None:
-            b.scatter_(1, self.rows, moved)
+        step.take_at(self.listed(w), self.at.flatten(), self.listed(gw))
+        if b is not None and gb is not None:
+            step.take_at(b.flatten(), self.at_bias.flatten(), gb.flatten())
 
 
 def _settled(gw: Tensor, gb: Tensor | None, w: Tensor, b: Tensor | None, step: Step | None, part: Part | None) -> Grads:

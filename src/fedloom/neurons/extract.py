@@ -136,5 +136,7 @@ def found(model: nn.Module, example: Any, map: NeuronMap | None) -> NeuronMap:
         return neuron_map(model, example)
     layout = layout_of(model)
     if [(axes.name, axes.shape) for axes in map.tensors] != [*zip(layout.names, layout.shapes)]:
-        raise BadModel(f"map must be that of the {type(model).__name__}; got one of a model with other tensors.")
+        raise BadModel(
+            f"map must be that of the {type(model).__name__}; got one of a model with other tensors, or with others frozen."
+        )
     return map

@@ -1,0 +1,56 @@
+"""Which message is it? Run, round, client, attempt, direction and base model, bound into its bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Literal, get_args
+
+from torch import Tensor
+
+from fedloom.errors import BadExperiment, unknown
+
+Direction = Literal["down", "up"]  # a task, a reply
+WIDTHS = {"round": 8, "client": 20, "attempt": 4}  # decimal digits: a client may be known by a 64-bit number
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What tells a message from every other of its run and of all runs."""
+
+    run: str
+    round: int
+    client: int
+    base: str  # `base_hash` of the model that the message is about
+    attempt: int = 1
+    direction: Direction = "up"
+
+    def __post_init__(self) -> None:
+        """Every field must fit its place in the header."""
+        for name, width in WIDTHS.items():
+            number = getattr(self, name)
+            if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 10**width:
+                raise BadExperiment(f"{name} of a stamp is {number!r}; expected a whole number of up to {width} digits.")
+        if len(self.base) != 16 or set(self.base) - set("0123456789abcdef"):
+            raise BadExperiment(f"base of a stamp is {self.base!r}; expected what base_hash(model) returns.")
+        if self.direction not in get_args(Direction):
+            raise BadExperiment(unknown("direction of a stamp", str(self.direction), get_args(Direction)))
+
+    def fields(self) -> dict[str, str]:
+        """As the header has them: always equally long, so that a header's length is known beforehand."""
+        return {
+            "run": short_hash(self.run.encode()),  # a run may have any name
+            **{name: f"{getattr(self, name):0{width}}" for name, width in WIDTHS.items()},
+            "direction": f"{self.direction:4}",
+            "base": self.base,
+        }
+
+
+def base_hash(model: Tensor) -> str:
+    """A short hash of a model's numbers [P]; computed once a round, not once a message."""
+    return short_hash(memoryview(model.detach().float().cpu().contiguous().numpy().astype("<f4", copy=False)).cast("B"))
+
+
+def short_hash(data: bytes | memoryview) -> str:
+    """64 bits of blake2b, in hexadecimal."""
+    return blake2b(data, digest_size=8).hexdigest()

@@ -1,0 +1,157 @@
+"""Which messages are lost? A pure function of (seed, round, client), the same whatever the method.
+
+A client whose download is lost does not train. One whose upload is lost has trained.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedloom.chance import Chance
+from fedloom.errors import BadExperiment, unknown
+from fedloom.types import Setting
+from fedloom.world.devices import Devices, known_devices
+
+
+class Delivered(NamedTuple):
+    """What gets through to and from each of the cohort."""
+
+    down: Tensor  # [C] bool
+    up: Tensor  # [C] bool
+
+
+class Channel(ABC):
+    """Loses messages."""
+
+    @abstractmethod
+    def __call__(self, ids: Tensor, devices: Devices | None, chance: Chance) -> Delivered:
+        """This round's fates of the clients `ids` [C]; `devices` are the fleet's [N]."""
+
+
+@dataclass(frozen=True)
+class Bernoulli(Channel):
+    """Every message is lost by itself with this probability; None: by the device's reliability.
+
+    One loss for the whole round trip, as in SAFARI, is `up` alone.
+    """
+
+    up: float | None = 0.0
+    down: float | None = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("up", self.up), ("down", self.down)):
+            _probability(f"{name} (of losing a message)", 0.0 if value is None else value)
+
+    def __call__(self, ids: Tensor, devices: Devices | None, chance: Chance) -> Delivered:
+        """Two independent draws."""
+
+        def through(direction: str, lost: float | None) -> Tensor:
+            draw = chance.uniform(f"loss {direction}", ids)
+            if lost is None:
+                return draw < known_devices(devices, "a channel by reliability").reliability[ids]
+            return draw >= lost
+
+        return Delivered(through("down", self.down), through("up", self.up))
+
+
+@dataclass(frozen=True)
+class Bursty(Channel):
+    """Losses in bursts (Gilbert and Elliott): a client's link is good or bad, and changes from round to round.
+
+    It turns bad with probability `enter` and good again with probability `leave`, so that a bad time lasts
+    `1 / leave` rounds and the link is bad `enter / (enter + leave)` of the time, from the first round on. Messages are
+    lost with probability `good` or `bad`, each by itself; `down` False never loses a download.
+    """
+
+    enter: float = 0.1
+    leave: float = 0.4
+    good: float = 0.0
+    bad: float = 1.0
+    down: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("enter", "leave", "good", "bad"):
+            _probability(name, getattr(self, name))
+        if self.enter + self.leave == 0:
+            raise BadExperiment("enter and leave are both 0; a link that never changes is Bernoulli's.")
+
+    def __call__(self, ids: Tensor, devices: Devices | None, chance: Chance) -> Delivered:
+        """Both directions share the link's state."""
+        lost = torch.where(self.is_bad(ids, chance), self.bad, self.good)
+        up = chance.uniform("loss up", ids) >= lost
+        return Delivered(chance.uniform("loss down", ids) >= lost if self.down else torch.ones_like(up), up)
+
+    def is_bad(self, ids: Tensor, chance: Chance) -> Tensor:
+        """Whose link is bad in this round [C]; found by looking back only until the state is certain.
+
+        One draw a round moves the state from either value. Most draws lead both to the same one, which makes earlier
+        rounds irrelevant; the others keep the state or, in `flips`, swap it.
+        """
+        low, high = sorted((self.enter, 1 - self.leave))
+        flips = self.enter > 1 - self.leave
+        still = chance._replace(round=0)
+        state = still.uniform("first link", ids) < self.enter / (self.enter + self.leave)
+        certain = torch.zeros_like(state)
+        swapped = torch.zeros_like(state)
+        last, block = chance.round, 16
+        while last > 1 and not bool(certain.all()):
+            rounds = torch.arange(last, max(1, last - block), -1, device=ids.device)  # newest first
+            draw = still.uniform("link", ids[:, None], rounds)
+            decides = (draw < low) | (draw >= high)
+            at = decides.byte().argmax(1, keepdim=True)  # the newest that decides, if any does
+            here = decides.any(1)
+            kept = torch.where(here, at[:, 0], len(rounds))  # rounds after it
+            swaps = kept % 2 == 1 if flips else torch.zeros_like(here)
+            found = (draw.gather(1, at)[:, 0] < low) ^ swapped ^ swaps
+            state = torch.where(here & ~certain, found, state)
+            swapped = torch.where(certain, swapped, swapped ^ swaps)
+            certain |= here
+            last, block = last - len(rounds), 2 * block
+        return torch.where(certain, state, state ^ swapped)
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A reply travels in `count` pieces, each lost by itself with probability `loss`.
+
+    The pieces are equal slices of the model, or equal parts of every layer's neurons with the numbers into them. What
+    a method adds to a reply, and its report, travel apart from the pieces and are not lost with them.
+    """
+
+    count: int = 4
+    loss: float = 0.1
+    by: Literal["slices", "neurons"] = "slices"
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise BadExperiment(f"count (of pieces) is {self.count}; a reply has at least 1.")
+        _probability("loss (of a piece)", self.loss)
+        if self.by not in ("slices", "neurons"):
+            raise BadExperiment(unknown("kind of pieces", self.by, ("slices", "neurons")))
+
+    def piece_of(self, setting: Setting) -> Tensor:
+        """The piece each number of the model travels in [P]."""
+        device = setting.fleet.examples.device
+        if self.by == "slices":
+            return torch.arange(setting.layout.total, device=device) * self.count // setting.layout.total
+        neurons = setting.neurons
+        dealt = [
+            torch.arange(span.stop - span.start, device=device) * self.count // (span.stop - span.start)
+            for _, span in neurons.spans(neurons.full_size)
+        ]
+        members = neurons.expand(torch.cat(dealt) == torch.arange(self.count, device=device)[:, None], rows=True)
+        return members.byte().argmax(0)  # numbers of no neuron are in all, and travel in the first
+
+    def survive(self, ids: Tensor, chance: Chance) -> Tensor:
+        """Which pieces of each reply arrive [C, count]."""
+        return chance.uniform("loss of pieces", ids[:, None], torch.arange(self.count, device=ids.device)) >= self.loss
+
+
+def _probability(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise BadExperiment(f"{name} is {value}; a probability lies between 0 and 1.")
