@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 import fedloom
 from fedloom.data.load import DATASETS, settings_of as data_settings
 from fedloom.data.partition import PARTITIONS, settings_of as partition_settings
-from fedloom.experiment import SUPPLIED
+from fedloom.experiment import CHANNELS, SUPPLIED
 from fedloom.local.rule import LocalRule
 from fedloom.methods import METHODS
 from fedloom.models import MODELS
 from fedloom.part import ServerPart, Upload
 from fedloom.settings import settings_of
+from fedloom.world.fleets import FLEETS
 
 
 class Row(NamedTuple):
@@ -37,6 +38,10 @@ def catalogue(kind: str) -> list[Row]:
         return [Row(name, _defaults(partition_settings(name)), _about(make)) for name, make in PARTITIONS.items()]
     if kind == "data":
         return [Row(name, _defaults(data_settings(name)), about) for name, about in DATASETS.items()]
+    if kind == "fleets":
+        return [Row(name, "any column", _about(make)) for name, make in FLEETS.items()]
+    if kind == "channels":
+        return [Row(name, _settings(make), _about(make)) for name, make in CHANNELS.items()]
     return _parts()
 
 

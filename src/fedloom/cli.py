@@ -42,6 +42,9 @@ def run_command(
     ] = "dirichlet",
     clients: Annotated[int, typer.Option(help="clients in the fleet")] = 100,
     model: Annotated[str, typer.Option(help="a name from `fedloom list models`, or my_file.py:my_network")] = "mlp",
+    fleet: Annotated[
+        str, typer.Option(help="devices: a name from `fedloom list fleets`, your own .csv or .parquet, or none")
+    ] = "none",
     rounds: Annotated[int, typer.Option(help="how many rounds")] = 50,
     seed: Annotated[int, typer.Option(help="the same seed gives the same run")] = 0,
     engine: Annotated[str, typer.Option(help="local: the cohort at once; loop: one client after another")] = "local",
@@ -67,8 +70,8 @@ def run_command(
     from fedloom.show import progress, summary_table
 
     values: dict[str, Any] = {
-        "method": method, "data": data, "partition": partition, "clients": clients, "model": model, "rounds": rounds,
-        "seed": seed, "engine": engine, "device": device,
+        "method": method, "data": data, "partition": partition, "clients": clients, "model": model, "fleet": fleet,
+        "rounds": rounds, "seed": seed, "engine": engine, "device": device,
     }  # fmt: skip
     experiment = Experiment(**with_settings(values, _pairs(set_ or [])))
     console = errors if as_json else Console()
@@ -93,6 +96,8 @@ class Kind(StrEnum):
     data = "data"
     models = "models"
     partitions = "partitions"
+    fleets = "fleets"
+    channels = "channels"
     parts = "parts"
 
 

@@ -16,7 +16,11 @@ from fedloom.method import Method
 from fedloom.methods import METHODS
 from fedloom.models import MODELS
 from fedloom.settings import fit, from_file, make, settings_of
+from fedloom.world.channel import Bernoulli, Bursty, Channel
+from fedloom.world.fleets import FLEETS
+from fedloom.world.table import TABLES
 
+CHANNELS: dict[str, type[Channel]] = {"bernoulli": Bernoulli, "bursty": Bursty}
 SUPPLIED = ("shape", "classes", "vocabulary")  # a model's facts about the data, not settings
 
 
@@ -68,6 +72,19 @@ class Training(Section):
         return replace(method, optimiser=optimiser, work=replace(method.work, **work))
 
 
+class WorldSettings(Section):
+    """What is simulated beside the fleet and its channel; any of it needs a fleet."""
+
+    compute: Literal["cycles", "flops"] = "cycles"
+    deadline: float | None = Field(default=None, gt=0, description="seconds after which a reply is too late")
+    first: int | None = Field(default=None, ge=1, description="only so many replies are waited for")
+    server_up: float | None = Field(default=None, gt=0, description="bit/s that all uploads share")
+    server_down: float | None = Field(default=None, gt=0, description="bit/s that all downloads share")
+    pieces: int | None = Field(default=None, ge=1, description="pieces that a reply travels in")
+    piece_loss: float = Field(default=0.1, ge=0, le=1, description="probability that a piece is lost")
+    trace: str | None = Field(default=None, description="a table of who is there, by the second")
+
+
 class Experiment(Section):
     """A method, a model, data and how they are dealt to clients: all that decides a run's numbers."""
 
@@ -75,7 +92,10 @@ class Experiment(Section):
     data: Named = Choice(name="digits")
     partition: Named = Choice(name="dirichlet")
     model: Named = Choice(name="mlp")
+    fleet: Named = Choice(name="none")
+    channel: Named = Choice(name="bernoulli")
     training: Training = Training()
+    world: WorldSettings = WorldSettings()
     clients: int = Field(100, ge=1, description="clients in the fleet")
     per_round: int | None = Field(None, ge=1, description="clients a round; None leaves it to the method (10)")
     rounds: int = Field(50, ge=1)
@@ -109,6 +129,14 @@ class Experiment(Section):
         for name in self.partition.settings:
             if name not in takes:
                 raise BadExperiment(unknown(f"setting of partition '{self.partition.name}'", name, takes))
+        if self.fleet.name != "none" and not self.fleet.name.endswith(TABLES):
+            _known("fleet", self.fleet.name, ("none", *FLEETS))
+        _known("channel", self.channel.name, CHANNELS)
+        self.build_channel()
+        if self.fleet.name == "none" and (self.world != WorldSettings() or self.channel.settings):
+            raise BadExperiment(
+                "channel and world settings need devices, and fleet is 'none'; choose one: fleet=equal."
+            )
         if not self.data.name.endswith((".npz", ".csv", ".parquet")) and "/" not in self.data.name:
             _known("data set", self.data.name, DATASETS)
         if min(self.split) < 0 or abs(sum(self.split) - 1) > 1e-9 or self.split[0] == 0:
@@ -116,6 +144,11 @@ class Experiment(Section):
                 f"split is {self.split}; it must be three shares (training, validation, own test) that add up to 1, "
                 "with some training."
             )
+
+    def build_channel(self) -> Channel:
+        """The channel as a value."""
+        kind = CHANNELS[self.channel.name]
+        return kind(**fit(f"channel '{self.channel.name}'", kind, self.channel.settings))
 
     def build_method(self) -> Method:
         """The method as a value, with this experiment's training settings and cohort size."""
@@ -139,6 +172,10 @@ def method_maker(name: str) -> Callable[..., Any]:
     return METHODS[name]
 
 
+SECTIONS = ("method", "data", "partition", "model", "fleet", "channel")  # a name with settings of its own
+GROUPS: dict[str, type[Section]] = {"training": Training, "world": WorldSettings}  # settings without a name
+
+
 def with_settings(values: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     """An experiment's values with `--set` pairs put where they belong.
 
@@ -146,28 +183,32 @@ def with_settings(values: dict[str, Any], settings: dict[str, Any]) -> dict[str,
     `per_round`. A bare name is looked for everywhere and must be found exactly once.
     """
     values = {**values}
-    for section in ("method", "data", "partition", "model"):
+    for section in SECTIONS:
         chosen = _choice(values.get(section, Experiment.model_fields[section].default.model_dump()))
         values[section] = {"name": chosen["name"], "settings": dict(chosen.get("settings", {}))}
-    values["training"] = dict(values.get("training", {}))
-    for key, value in settings.items():
+    for group in GROUPS:
+        values[group] = dict(values.get(group, {}))
+    for key, value in sorted(settings.items(), key=lambda pair: pair[0] not in SECTIONS):  # names before their settings
         section, _, name = key.rpartition(".")
+        if name in SECTIONS and not section:
+            values[name] = {"name": str(value), "settings": {}}
+            continue
         if not section:
             section = _home(name, values)
         if section == "":
             values[name] = value
-        elif section == "training":
-            values["training"][name] = value
-        elif section in ("method", "data", "partition", "model"):
+        elif section in GROUPS:
+            values[section][name] = value
+        elif section in SECTIONS:
             values[section]["settings"][name] = value
         else:
-            raise BadExperiment(unknown("section", section, ("method", "data", "partition", "model", "training")))
+            raise BadExperiment(unknown("section", section, (*SECTIONS, *GROUPS)))
     return values
 
 
 def _home(name: str, values: dict[str, Any]) -> str:
     """The one section that has a setting of this name ('' for a key of the experiment itself)."""
-    takes: dict[str, list[str]] = {"training": list(Training.model_fields)}
+    takes: dict[str, list[str]] = {group: list(kind.model_fields) for group, kind in GROUPS.items()}
     takes["method"] = list(settings_of(method_maker(values["method"]["name"])))
     takes["data"] = list(data_settings(values["data"]["name"]))
     if values["partition"]["name"] in PARTITIONS:
@@ -176,7 +217,9 @@ def _home(name: str, values: dict[str, Any]) -> str:
         takes["model"] = list(settings_of(MODELS[values["model"]["name"]].make, SUPPLIED))
     elif ".py:" in values["model"]["name"]:
         takes["model"] = list(settings_of(from_file("model", values["model"]["name"])))
-    takes[""] = [k for k in Experiment.model_fields if k not in ("method", "data", "partition", "model", "training")]
+    if values["channel"]["name"] in CHANNELS:
+        takes["channel"] = list(settings_of(CHANNELS[values["channel"]["name"]]))
+    takes[""] = [key for key in Experiment.model_fields if key not in (*SECTIONS, *GROUPS)]
     homes = [section for section, names in takes.items() if name in names]
     if len(homes) == 1:
         return homes[0]
@@ -199,8 +242,8 @@ def explain(problem: ValidationError) -> str:
     for error in problem.errors():
         where = ".".join(str(part) for part in error["loc"] if part != "function-before")
         if error["type"] == "extra_forbidden":
-            takes = Training.model_fields if where.startswith("training") else Choice.model_fields
-            lines.append(unknown("key", where.rpartition(".")[2], takes))
+            group = GROUPS.get(where.partition(".")[0], Choice)
+            lines.append(unknown("key", where.rpartition(".")[2], group.model_fields))
         else:
             lines.append(f"{where} is {error.get('input')!r}: {error['msg']}")
     return "; ".join(lines)

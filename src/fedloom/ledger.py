@@ -14,6 +14,7 @@ from torch import Tensor
 from fedloom.evaluate.accuracy import Score
 from fedloom.files import atomically
 from fedloom.types import Reply, State, Task
+from fedloom.world.simulated import Costs
 
 BYTES = 4  # of a float32
 ROUNDS = pa.schema(
@@ -22,7 +23,7 @@ ROUNDS = pa.schema(
     + [("per_class", pa.list_(pa.float64()))]
     + [(name, pa.float64()) for name in ("personal_accuracy", "training_loss")]
     + [(name, pa.int64()) for name in ("clients", "arrived", "bytes_down", "bytes_up")]
-    + [(name, pa.float64()) for name in ("virtual_seconds", "wall_seconds")]
+    + [(name, pa.float64()) for name in ("virtual_seconds", "joules", "wall_seconds")]
 )
 
 
@@ -41,8 +42,8 @@ class Ledger:
         self._rounds: list[dict[str, Any]] = []
         self._clients: list[dict[str, Tensor]] = []
 
-    def add(self, task: Task, reply: Reply, seconds: float) -> None:
-        """A round that was played; `reply` as it arrived."""
+    def add(self, task: Task, reply: Reply, seconds: float, costs: Costs | None = None) -> None:
+        """A round that was played, `reply` as it arrived; in a world, with what it cost."""
         count, total = len(reply.ids), task.model.shape[0]
         down = traffic(task.mask, task.extras, total, count).to(reply.ids.device)
         up = traffic(reply.mask, reply.extras, total, count).to(reply.ids.device) * reply.arrived
@@ -54,9 +55,11 @@ class Ledger:
             "bytes_down": down,
             "bytes_up": up,
             **{name: value for name, value in reply.report.items() if value.dim() == 1},
+            **({} if costs is None else costs.columns()),  # of those as well whose reply did not arrive
         }
         self._clients.append({**rows, "client": self._numbers[reply.ids.cpu()]})
-        self._rounds.append({"round": task.round, "wall_seconds": seconds, "rows": rows})
+        duration = None if costs is None else costs.duration
+        self._rounds.append({"round": task.round, "wall_seconds": seconds, "virtual": duration, "rows": rows})
 
     def score(self, score: Score, personal: Tensor | None) -> None:
         """The evaluation after the round added last."""
@@ -88,7 +91,8 @@ class Ledger:
             "arrived": arrived,
             "bytes_down": int(rows["bytes_down"].sum()),
             "bytes_up": int(rows["bytes_up"].sum()),
-            "virtual_seconds": None,
+            "virtual_seconds": None if entry["virtual"] is None else float(entry["virtual"]),
+            "joules": float(rows["joules"].sum()) if "joules" in rows else None,
             "wall_seconds": entry["wall_seconds"],
         }
 

@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -34,6 +35,7 @@ log = logging.getLogger("fedloom")
 
 Watch = Callable[[dict[str, Any]], None]  # told of every round's row
 
+SMALL = 20_000_000  # multiply-adds of a step of the whole cohort, about
 SAVE_EVERY = 10.0  # seconds between writings of the tables while a run goes on
 
 
@@ -52,6 +54,11 @@ class Result:
         """The last evaluated top-1 accuracy of the global model."""
         return next((row["accuracy"] for row in reversed(self.rounds) if row["accuracy"] is not None), None)
 
+    def _total(self, name: str) -> float | None:
+        """The sum over rounds; None where nothing is simulated."""
+        values = [row[name] for row in self.rounds if row[name] is not None]
+        return sum(values) if values else None
+
     def summary(self) -> dict[str, Any]:
         """One object for machines; None where nothing is known yet."""
         scored = [row for row in self.rounds if row["accuracy"] is not None]
@@ -66,7 +73,8 @@ class Result:
             "loss": last.get("loss"),
             "bytes_up": sum(row["bytes_up"] for row in self.rounds),
             "bytes_down": sum(row["bytes_down"] for row in self.rounds),
-            "virtual_seconds": None,
+            "virtual_seconds": self._total("virtual_seconds"),
+            "joules": self._total("joules"),
             "wall_seconds": self.wall_seconds,
         }
 
@@ -98,15 +106,17 @@ def run(
         raise BadExperiment(f"out is '{folder}', which exists and is not empty; name a new folder.")
     world = prepare(experiment, method, model, data)
     method, setting, weights = world.method, world.setting, world.model
+    engine = world.engine if world.world is None else world.world
     memory, ledger = method.init(setting, weights), Ledger(world.clients)
     started = saved = time.perf_counter()
-    with _opened(folder, experiment, world):
+    with _opened(folder, experiment, world), _threads(world):
         try:
             for number in range(1, experiment.rounds + 1):
                 began = time.perf_counter()
                 chance = Chance(experiment.seed, number, weights.device)
-                weights, memory, task, reply = play_round(method, memory, weights, setting, world.engine, chance)
-                ledger.add(task, reply, time.perf_counter() - began)
+                weights, memory, task, reply = play_round(method, memory, weights, setting, engine, chance)
+                costs = None if world.world is None else world.world.costs
+                ledger.add(task, reply, time.perf_counter() - began, costs)
                 if number % experiment.evaluate_every == 0 or number == experiment.rounds:
                     own = None if world.own_test is None else personal_accuracy(world.engine, weights, *world.own_test)
                     ledger.score(evaluate(setting, weights, world.test, world.classes), own)
@@ -157,6 +167,18 @@ def _opened(folder: Path | None, experiment: Experiment, world: Simulation) -> I
         log.setLevel(level)
         log.removeHandler(handler)
         handler.close()
+
+
+@contextmanager
+def _threads(world: Simulation) -> Iterator[None]:
+    """One thread for small work: there several gain nothing, and lose tenfold when anything else runs."""
+    before, cohort = torch.get_num_threads(), getattr(world.method.select, "count", world.setting.fleet.size)
+    if world.setting.layout.total * max(1, world.method.work.batch) * cohort < SMALL:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _save_model(folder: Path, setting: Setting, weights: Tensor) -> None:

@@ -71,6 +71,8 @@ def summary_table(result: Result) -> Table:
     rows.append(
         ("sent up, down", f"{size(facts['bytes_up'])}, {size(facts['bytes_down'])}  (float32 numbers, not encoded)")
     )
+    if facts["virtual_seconds"] is not None:
+        rows.append(("virtual time, energy", f"{facts['virtual_seconds']:.0f} s, {facts['joules'] / 1000:.1f} kJ"))
     rows.append(("time", f"{facts['wall_seconds']:.1f} s"))
     rows.append(("run folder", facts["run"] or "none"))
     for name, value in rows:

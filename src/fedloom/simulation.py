@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,11 @@ from fedloom.method import Method
 from fedloom.models import build
 from fedloom.settings import from_file, make
 from fedloom.types import Fleet, Setting
+from fedloom.world.channel import Pieces
+from fedloom.world.devices import Devices
+from fedloom.world.fleets import make_devices
+from fedloom.world.simulated import Simulated, World
+from fedloom.world.trace import read_trace
 
 
 class Simulation(NamedTuple):
@@ -33,6 +39,7 @@ class Simulation(NamedTuple):
     setting: Setting
     network: nn.Module  # as the user wrote it; the setting's has keyed dropout
     engine: Local
+    world: Simulated | None  # the engine in a world, where a fleet of devices was chosen
     model: Tensor  # [P] before the first round
     test: Examples
     own_test: tuple[Examples, Shards] | None  # every client's own test split, if there is one
@@ -78,7 +85,11 @@ def prepare(
     module = keyed(network)
     layout = layout_of(module)
     labels = [np.bincount(dataset.y_train[parts.train[client]], minlength=dataset.classes) for client in present]
-    fleet = Fleet(torch.tensor(shards.sizes, device=device), torch.from_numpy(np.stack(labels)).to(device))
+    fleet = Fleet(
+        torch.tensor(shards.sizes, device=device),
+        torch.from_numpy(np.stack(labels)).to(device),
+        _devices(experiment, present, device),
+    )
     setting = Setting(fleet, module, layout, per_example, train.x[:2])
     _try(setting, test, dataset.classes)
     if experiment.engine == "loop":
@@ -90,12 +101,40 @@ def prepare(
         setting=setting,
         network=network,
         engine=engine,
+        world=None
+        if fleet.devices is None
+        else Simulated(engine, method, setting, _world(experiment, present, device)),
         model=flatten(module, layout),
         test=test,
         own_test=_own_split(parts.test, present, train) or _own_part(dataset, dealt, present, test),
         clients=present,
         classes=dataset.classes,
         note=dealt.note,
+    )
+
+
+def _devices(experiment: Experiment, present: list[int], device: torch.device) -> Devices | None:
+    """The devices of the clients that take part."""
+    if experiment.fleet.name == "none":
+        return None
+    devices = make_devices(experiment.fleet.name, experiment.clients, experiment.seed, **experiment.fleet.settings)
+    return devices.at(torch.tensor(present)).to(device)
+
+
+def _world(experiment: Experiment, present: list[int], device: torch.device) -> World:
+    """What is simulated beside the devices."""
+    chosen = experiment.world
+    if chosen.trace is not None and len(present) < experiment.clients:
+        raise BadData(f"{experiment.clients - len(present)} clients are empty, so a trace's numbers would not fit.")
+    return World(
+        channel=experiment.build_channel(),
+        pieces=None if chosen.pieces is None else Pieces(chosen.pieces, chosen.piece_loss),
+        trace=None if chosen.trace is None else read_trace(Path(chosen.trace), experiment.clients).to(device),
+        compute=chosen.compute,
+        deadline=chosen.deadline,
+        first=chosen.first,
+        server_up=chosen.server_up,
+        server_down=chosen.server_down,
     )
 
 

@@ -55,7 +55,8 @@ def unpack_gaps(data: Bytes, places: int) -> Bits:
     ends = np.flatnonzero(data < 128)
     if len(data) and (not len(ends) or ends[-1] != len(data) - 1):
         raise Rejected("mask", "the last gap is not complete.")
-    starts = np.concatenate([ends[:0], ends[:1] * 0, ends[:-1] + 1])
+    starts = np.zeros_like(ends)
+    starts[1:] = ends[:-1] + 1
     lengths = ends - starts + 1
     if (lengths > LONGEST).any() or (data[ends[lengths > 1]] == 0).any():
         raise Rejected("mask", "a gap is not written in the shortest way.")
@@ -76,14 +77,14 @@ def unpack_gaps(data: Bytes, places: int) -> Bits:
 
 def gaps_size(mask: Tensor) -> Tensor:
     """Bytes of the gaps of each mask [C, P], without writing them [C]."""
-    client, place = mask.nonzero(as_tuple=True)
-    before = torch.cat([place.new_full((1,), -1), place[:-1]])
-    first = torch.cat([client.new_full((1,), -1), client[:-1]]) != client
-    gap = place - torch.where(first[: len(place)], -1, before[: len(place)]) - 1
+    places = mask.shape[1]
+    flat = mask.flatten().nonzero().squeeze(1)
+    apart = torch.diff(flat, prepend=flat.new_full((1,), -1)) - 1
+    gap = torch.minimum(apart, flat % places)  # a client's first entry counts from its own beginning
     length = torch.ones_like(gap)
     for step in range(1, LONGEST):
         length += gap >= 1 << (7 * step)
-    return torch.zeros(len(mask), dtype=torch.int64, device=mask.device).index_add_(0, client, length)
+    return torch.zeros(len(mask), dtype=torch.int64, device=mask.device).index_add_(0, flat // places, length)
 
 
 def pack(mask: Bits) -> tuple[str, Bytes]:

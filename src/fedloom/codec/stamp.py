@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Literal, get_args
 
+import torch
 from torch import Tensor
 
+from fedloom.codec.container import raw_bytes
 from fedloom.errors import BadExperiment, unknown
 
 Direction = Literal["down", "up"]  # a task, a reply
@@ -30,7 +32,9 @@ class Stamp:
         for name, width in WIDTHS.items():
             number = getattr(self, name)
             if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 10**width:
-                raise BadExperiment(f"{name} of a stamp is {number!r}; expected a whole number of up to {width} digits.")
+                raise BadExperiment(
+                    f"{name} of a stamp is {number!r}; expected a whole number of up to {width} digits."
+                )
         if len(self.base) != 16 or set(self.base) - set("0123456789abcdef"):
             raise BadExperiment(f"base of a stamp is {self.base!r}; expected what base_hash(model) returns.")
         if self.direction not in get_args(Direction):
@@ -48,7 +52,7 @@ class Stamp:
 
 def base_hash(model: Tensor) -> str:
     """A short hash of a model's numbers [P]; computed once a round, not once a message."""
-    return short_hash(memoryview(model.detach().float().cpu().contiguous().numpy().astype("<f4", copy=False)).cast("B"))
+    return short_hash(raw_bytes(model.detach().to("cpu", torch.float32).contiguous().numpy()))
 
 
 def short_hash(data: bytes | memoryview) -> str:

@@ -70,21 +70,19 @@ def conv(layer: nn.Conv1d | nn.Conv2d, name: str, run: Pass, x: Tensor) -> Tenso
     groups = layer.groups if layer.groups == 1 else x.shape[1] // w.shape[2]  # a sliced depthwise layer has fewer
     if isinstance(layer.padding, str) or layer.padding_mode != "zeros":
         raise NotImplementedError(f"padding '{layer.padding}' / '{layer.padding_mode}'")
-    cpu = x.device.type == "cpu"
-    if cpu and (x.shape[1] > 1 or run.clients == 1):
-        how = (layer.stride, layer.padding, layer.dilation, groups)
-        if x.dim() == 4:
-            x = x.contiguous(memory_format=torch.channels_last)  # pooling after it gains most
+    how = (layer.stride, layer.padding, layer.dilation, groups)
+    last = x.device.type == "cpu" and x.dim() == 4  # channels last: on CPUs pooling gains most
+    if x.device.type == "cpu" and (x.shape[1] > 1 or run.clients == 1):
+        x = x.contiguous(memory_format=torch.channels_last) if last else x
         out: Tensor = ClientConv.apply(x, w, b, how, run.step_of(name), run.part_of(name))  # type: ignore[no-untyped-call]
         return out
     folded = x.unflatten(0, (run.clients, -1)).transpose(0, 1).flatten(1, 2)  # [B, C * channels, ...]
-    if cpu and folded.dim() == 4:
-        folded = folded.contiguous(memory_format=torch.channels_last)
+    folded = folded.contiguous(memory_format=torch.channels_last) if last else folded
     bias = None if b is None else b.flatten()
     call = F.conv1d if isinstance(layer, nn.Conv1d) else F.conv2d
-    folded = call(folded, w.flatten(0, 1), bias, layer.stride, layer.padding, layer.dilation, run.clients * groups)
-    out = folded.unflatten(1, (run.clients, -1))
-    return out.transpose(0, 1).flatten(0, 1)
+    folded = call(folded, w.flatten(0, 1), bias, *how[:3], run.clients * groups)
+    out = folded.unflatten(1, (run.clients, -1)).transpose(0, 1)  # [C, B, channels, ...]
+    return out.movedim(2, -1).flatten(0, 1).movedim(-1, 1) if last else out.flatten(0, 1)
 
 
 def batch_norm(layer: nn.BatchNorm1d | nn.BatchNorm2d, name: str, run: Pass, x: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from fedloom.method import Method
 from fedloom.methods.fedavg import fedavg
+from fedloom.methods.fedcs import fedcs
 from fedloom.methods.feddc import feddc
 from fedloom.methods.feddyn import feddyn
 from fedloom.methods.federated_dropout import federated_dropout
@@ -16,6 +17,8 @@ from fedloom.methods.hermes import hermes
 from fedloom.methods.heterofl import heterofl
 from fedloom.methods.ist import ist
 from fedloom.methods.oap import oap
+from fedloom.methods.oort import oort
+from fedloom.methods.power_of_choice import power_of_choice
 from fedloom.methods.prunefl import prunefl
 from fedloom.methods.scaffold import scaffold
 from fedloom.methods.splitfl import splitfl
@@ -26,6 +29,9 @@ METHODS: dict[str, Callable[..., Method]] = {
     "scaffold": scaffold,
     "feddyn": feddyn,
     "feddc": feddc,
+    "fedcs": fedcs,
+    "oort": oort,
+    "power-of-choice": power_of_choice,
     "federated-dropout": federated_dropout,
     "fjord": fjord,
     "fedrolex": fedrolex,

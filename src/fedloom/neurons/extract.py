@@ -137,6 +137,6 @@ def found(model: nn.Module, example: Any, map: NeuronMap | None) -> NeuronMap:
     layout = layout_of(model)
     if [(axes.name, axes.shape) for axes in map.tensors] != [*zip(layout.names, layout.shapes)]:
         raise BadModel(
-            f"map must be that of the {type(model).__name__}; got one of a model with other tensors, or with others frozen."
+            f"map must be that of the {type(model).__name__}; got one of a model with other tensors, or others frozen."
         )
     return map

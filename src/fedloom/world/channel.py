@@ -144,7 +144,8 @@ class Pieces:
             torch.arange(span.stop - span.start, device=device) * self.count // (span.stop - span.start)
             for _, span in neurons.spans(neurons.full_size)
         ]
-        members = neurons.expand(torch.cat(dealt) == torch.arange(self.count, device=device)[:, None], rows=True)
+        every = torch.cat([torch.arange(0, device=device), *dealt])
+        members = neurons.expand(every == torch.arange(self.count, device=device)[:, None], rows=True)
         return members.byte().argmax(0)  # numbers of no neuron are in all, and travel in the first
 
     def survive(self, ids: Tensor, chance: Chance) -> Tensor:

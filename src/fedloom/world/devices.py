@@ -40,11 +40,12 @@ class Devices(NamedTuple):
         """The same numbers on another torch device."""
         return Devices(*(value.to(device) for value in self))
 
-    def now(self, chance: Chance) -> Devices:
-        """With this round's rates: those of the table times a number from 1 - fading to 1 + fading."""
-        draw = chance.uniform("fading", torch.arange(self.size, device=chance.device)).double()
-        factor = 1 + self.fading * (2 * draw - 1)
-        return self._replace(up=self.up * factor, down=self.down * factor)
+    def now(self, chance: Chance, ids: Tensor | None = None) -> Devices:
+        """Those of some clients (None: of all) at this round's rates, each times a number in 1 -+ its fading."""
+        own = self if ids is None else self.at(ids)
+        draw = chance.uniform("fading", torch.arange(self.size, device=chance.device) if ids is None else ids).double()
+        factor = 1 + own.fading * (2 * draw - 1)
+        return own._replace(up=own.up * factor, down=own.down * factor)
 
 
 RANGES: dict[str, tuple[float, float, bool, bool]] = {  # lowest, highest, and whether these two are allowed themselves

@@ -70,9 +70,10 @@ def iot() -> dict[str, Range]:
 
 
 def mobile_4g() -> dict[str, Range]:
-    """Phones on LTE: medians of 13/6 Mbit/s and 1-3 W of radio (Huang et al., MobiSys 2012), 44-66 ms (Opensignal 2019).
+    """Phones on LTE: 13/6 Mbit/s and 1-3 W of radio (Huang et al., MobiSys 2012), 44-66 ms (Opensignal, US 2019).
 
-    The spread around them, computing, memory and the part of time that a phone is idle are orders of magnitude.
+    The rates are medians. The spread around them, computing, memory and how often a phone is idle are orders of
+    magnitude.
     """
     return {
         **equal(),
@@ -91,7 +92,7 @@ def mobile_4g() -> dict[str, Range]:
 
 
 def mobile_5g() -> dict[str, Range]:
-    """Phones on mid-band 5G: 68-287 Mbit/s down (Ookla's medians of US networks, 2022-23), about 20 up (Opensignal 2022).
+    """Phones on mid-band 5G: 68-287 Mbit/s down (Ookla, US networks' medians 2022-23), 20 up (Opensignal, US 2022).
 
     The spread of the uplink, latency, computing and watts are orders of magnitude.
     """

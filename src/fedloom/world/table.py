@@ -76,8 +76,8 @@ def _read(path: Path) -> Any:
             with pa.parquet.ParquetFile(path) as file:
                 return file.read()
         names = pa.csv.open_csv(path).schema.names
-        texts = pa.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True)
-        return pa.csv.read_csv(path, convert_options=texts)
+        texts = {"column_types": dict.fromkeys(names, pa.string()), "strings_can_be_null": True, "null_values": [""]}
+        return pa.csv.read_csv(path, convert_options=pa.csv.ConvertOptions(**texts))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise BadData(f"{path} cannot be read as a table ({str(error).splitlines()[0]})") from error
 

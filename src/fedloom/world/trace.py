@@ -41,15 +41,17 @@ class Trace(NamedTuple):
 
     def to(self, device: torch.device | str) -> Trace:
         """The same trace on another torch device."""
-        return Trace(*(value.to(device) if isinstance(value, Tensor) else value for value in self))
+        times, keys, first, facts = (value.to(device) for value in self[:4])
+        return Trace(times, keys, first, facts, self.period)
 
 
 def read_trace(path: Path, total: int, clients: Tensor | None = None, period: float | None = None) -> Trace:
-    """A table with columns `time` (seconds from 0), `client` (0 to `total` - 1) and any of `available` (0 or 1),
-    `up_factor`, `down_factor` (above 0; 1 where left out).
+    """A trace from a table, one row for each change of a client.
 
-    Clients without rows are always there at their full rates. `clients` [N] are the numbers of those in the fleet, if
-    some are left out. Without a `period` the last step lasts as long as the one before it.
+    Columns are `time` (seconds from 0), `client` (0 to `total` - 1) and any of `available` (0 or 1), `up_factor` and
+    `down_factor` (above 0), which are 1 where they are left out. Clients without rows are always there at their full
+    rates. `clients` [N] are the numbers of those in the fleet, if some are left out. Without a `period` the last step
+    lasts as long as the one before it.
     """
     columns = read_numbers(path, ("time", "client"), FACTS)
     client, time = clients_in(path, columns["client"], total), columns["time"]

@@ -1,0 +1,230 @@
+"""What does a smaller model save? A client's epoch at a share of the neurons against the whole, in time and memory.
+
+    python benchmarks/submodel.py [--cycles 15] [--threads 2] [--json FILE] [cnn2 2nn fleet resnet18]
+
+cnn2, 2nn: cohorts of one client (and, for 2nn, of ten) with 500 made-up images each, one epoch in batches of 50.
+`engine` is what a run does: cut the sent part out of the model, train it, put it back. `frozen` trains the sent neurons
+of the client's own whole network. `plain` is `extract`ed, then trained by hand with nn.Module and torch.optim.SGD.
+Ratios are medians over the cycles of a way's time to that of the whole model in the same cycle; a cycle runs each way
+once, so that noise of the machine meets all of them.
+
+Memory is what the operating system counts: a process of its own for each way plays a round to warm up, then the highest
+resident size during a second round is compared with the size before it. Freed blocks go back to the system at once
+(MALLOC_MMAP_THRESHOLD_), so that what is counted is in use. The data and the global model are there before.
+
+fleet: 100 clients with 100 images each, shares 0.2, 0.4, 0.6, 0.8 and 1.0, all in a round, sliced against masked.
+resnet18: how long deriving the neurons and extracting half of them take.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedloom.allocate.tiers import Tiers
+from fedloom.chance import Chance
+from fedloom.client import Examples
+from fedloom.engine.gradient import fastest_gradient
+from fedloom.engine.local import Local, Shards
+from fedloom.layout import flatten, layout_of
+from fedloom.local.keep_own import KeepOwn
+from fedloom.local.rule import LocalRule
+from fedloom.local.sub_model import SubModel
+from fedloom.local.work import Work
+from fedloom.mask.ranked import Ranked
+from fedloom.method import Method
+from fedloom.models import build
+from fedloom.models.table import example
+from fedloom.neurons.extract import extract
+from fedloom.neurons.trace import neuron_map
+from fedloom.round import play_round
+from fedloom.simulation import per_example
+from fedloom.types import Fleet, Setting
+
+BATCH, RATE = 50, 0.1
+SHAPES = {"cnn2": (3, 32, 32), "2nn": (1, 28, 28)}
+WAYS: dict[str, tuple[str, float]] = {  # name -> (what trains, its share of the neurons)
+    "engine 1": ("engine", 1.0),
+    "engine 0.5": ("engine", 0.5),
+    "engine 0.25": ("engine", 0.25),
+    "frozen 0.25": ("frozen", 0.25),
+    "plain 1": ("plain", 1.0),
+    "plain 0.5": ("plain", 0.5),
+    "plain 0.25": ("plain", 0.25),
+}
+
+
+class Workload:
+    """Some clients with made-up images; every way plays one round of them all."""
+
+    def __init__(self, model: str, clients: int, samples: int) -> None:
+        torch.manual_seed(0)
+        shape, images = SHAPES[model], clients * samples
+        self.data = Examples(torch.rand(images, *shape), torch.randint(0, 10, (images,)))
+        self.shards = Shards(list(torch.arange(images).split(samples)), torch.device("cpu"))
+        self.module = build(model, shape, 10)
+        layout = layout_of(self.module)
+        fleet = Fleet(torch.tensor(self.shards.sizes), torch.zeros(clients, 10, dtype=torch.int64))
+        self.setting = Setting(fleet, self.module, layout, per_example, self.data.x[:2])
+        self.model, self.neurons = flatten(self.module, layout), self.setting.neurons
+        self.gradient = fastest_gradient(self.setting, self.data)
+
+    def engine(self, rule: LocalRule, shares: tuple[float, ...], sliced: bool = True) -> Callable[[int], Tensor]:
+        """One round of sub-models of random neurons."""
+        method = Method(allocate=Tiers(shares), mask=Ranked("random"), local=rule, work=Work(epochs=1, batch=BATCH))
+        memory = method.init(self.setting, self.model)
+        local = Local(method, self.setting, self.data, self.shards, gradient=self.gradient, sliced=sliced)
+        return lambda number: play_round(method, memory, self.model, self.setting, local, Chance(0, number))[0]
+
+    def plain(self, share: float, number: int) -> Tensor:
+        """Every client's epoch by hand, on a model of its own that is really smaller."""
+        keep = self.neurons.cut(torch.rand(self.neurons.size), share)
+        for rows in self.shards.examples.split(self.shards.sizes):
+            small = deepcopy(self.module) if share == 1 else extract(self.module, keep, map=self.neurons)
+            optimiser = torch.optim.SGD(small.parameters(), lr=RATE)
+            for batch in rows[torch.randperm(len(rows))].split(BATCH):
+                optimiser.zero_grad()
+                F.cross_entropy(small(self.data.x[batch]), self.data.y[batch]).backward()
+                optimiser.step()
+        return nn.utils.parameters_to_vector(small.parameters()).detach()
+
+    def way(self, name: str) -> Callable[[int], Tensor]:
+        """One of `WAYS`."""
+        how, share = WAYS[name]
+        if how == "plain":
+            return lambda number: self.plain(share, number)
+        return self.engine(KeepOwn(freeze=True) if how == "frozen" else SubModel(), (share,))
+
+
+def measure(ways: dict[str, Callable[[int], Tensor]], cycles: int) -> dict[str, list[float]]:
+    """Milliseconds of each way in every cycle; the first cycle warms up and is not counted."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for cycle in range(cycles + 1):
+        for name, way in ways.items():
+            began = time.perf_counter()
+            way(cycle + 1)
+            if cycle:
+                times[name].append(1000 * (time.perf_counter() - began))
+    return times
+
+
+def ratio(times: dict[str, list[float]], name: str, whole: str) -> float:
+    """The median over the cycles of one way's time to another's."""
+    return statistics.median(a / b for a, b in zip(times[name], times[whole]))
+
+
+def resident(kind: str) -> int:
+    """Bytes of this process in memory: VmRSS now, VmHWM at most."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(kind))
+
+
+def peak(model: str, way: str) -> int:
+    """Bytes that one client's round takes at its highest, above what there was before (in a process of its own)."""
+    play = Workload(model, 1, 500).way(way)
+    play(1)
+    Path("/proc/self/clear_refs").write_text("5")  # forget the highest size so far
+    before = resident("VmRSS")
+    play(2)
+    return resident("VmHWM") - before
+
+
+def peaks(model: str, threads: int) -> dict[str, float]:
+    """MiB of each way."""
+    found = {}
+    for name in WAYS:
+        command = [sys.executable, __file__, "--threads", str(threads), "--peak", model, name]
+        output = subprocess.check_output(command, env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"})
+        found[name] = int(output) / 2**20
+    return found
+
+
+def client(model: str, clients: int, options: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Time and memory of every way, with ratios to the whole model trained in the same manner."""
+    work = Workload(model, clients, 500)
+    times = measure({name: work.way(name) for name in WAYS}, options.cycles)
+    memory = peaks(model, options.threads) if clients == 1 and sys.platform == "linux" else {}
+    results = {}
+    for name, (how, _) in WAYS.items():
+        whole = "plain 1" if how == "plain" else "engine 1"
+        row = {"milliseconds": statistics.median(times[name]), "of_whole": ratio(times, name, whole)}
+        text = f"{model} x{clients:<3d} {name:12s} {row['milliseconds']:8.1f} ms   {row['of_whole']:.2f} of whole"
+        if memory:
+            row |= {"peak_mib": memory[name], "peak_of_whole": memory[name] / memory[whole]}
+            text += f"   {row['peak_mib']:6.1f} MiB   {row['peak_of_whole']:.2f} of whole"
+        print(text)
+        results[name] = row
+    return results
+
+
+def fleet(model: str, cycles: int) -> dict[str, float]:
+    """A whole fleet of five tiers, each client's network really smaller or the whole with zeros."""
+    work = Workload(model, 100, 100)
+    shares = (0.2, 0.4, 0.6, 0.8, 1.0)
+    ways = {name: work.engine(SubModel(), shares, name == "sliced") for name in ("masked", "sliced")}
+    times = measure(ways, cycles)
+    found = {name: statistics.median(taken) for name, taken in times.items()}
+    found["faster"] = ratio(times, "masked", "sliced")
+    print(
+        f"fleet of {model}: masked {found['masked']:.1f} ms   sliced {found['sliced']:.1f} ms   "
+        f"{found['faster']:.2f} times faster"
+    )
+    return found
+
+
+def resnet18(cycles: int) -> dict[str, float]:
+    """Milliseconds to derive a ResNet-18's neurons and to extract half of them."""
+    module, inputs = build("resnet18", (3, 32, 32), 10), example((3, 32, 32))
+    neurons = neuron_map(module, inputs)
+    keep = neurons.cut(torch.rand(neurons.size), 0.5)
+    ways: dict[str, Callable[[int], Tensor]] = {
+        "map": lambda number: neuron_map(module, inputs).lists[0],
+        "extract": lambda number: next(extract(module, keep, map=neurons).parameters()),
+    }
+    found = {name: statistics.median(taken) for name, taken in measure(ways, cycles).items()}
+    print(f"resnet18: map {found['map']:.0f} ms   extract at 0.5 {found['extract']:.1f} ms")
+    return found
+
+
+def main() -> None:
+    """Run what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workloads", nargs="*", default=["cnn2", "2nn", "fleet", "resnet18"])
+    parser.add_argument("--cycles", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--peak", nargs=2, metavar=("MODEL", "WAY"), help="print one way's peak memory in bytes")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    if options.peak:
+        print(peak(*options.peak))
+        return
+    machine = f"{platform.processor() or platform.machine()}, {options.threads} threads, torch {torch.__version__}"
+    print(machine)
+    results: dict[str, object] = {"machine": machine}
+    for model, cohorts in {"cnn2": [1], "2nn": [1, 10]}.items():
+        if model in options.workloads:
+            results |= {f"{model} x{clients}": client(model, clients, options) for clients in cohorts}
+    if "fleet" in options.workloads:
+        results |= {f"fleet {model}": fleet(model, max(3, options.cycles // 3)) for model in SHAPES}
+    if "resnet18" in options.workloads:
+        results["resnet18"] = resnet18(3)
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

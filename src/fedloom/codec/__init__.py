@@ -1,0 +1,31 @@
+"""How does a message become bytes and back, strictly checked?"""
+
+from fedloom.codec.codec import Codec
+from fedloom.codec.expected import Expected, Message
+from fedloom.codec.frame import Frame, Range
+from fedloom.codec.part import AnyKeep, AnyMask, Part
+from fedloom.codec.price import Cost, price, size
+from fedloom.codec.read import decode
+from fedloom.codec.rejected import Reason, Rejected
+from fedloom.codec.stamp import Stamp, base_hash
+from fedloom.codec.write import encode
+
+__all__ = [
+    "AnyKeep",
+    "AnyMask",
+    "Codec",
+    "Cost",
+    "Expected",
+    "Frame",
+    "Message",
+    "Part",
+    "Range",
+    "Reason",
+    "Rejected",
+    "Stamp",
+    "base_hash",
+    "decode",
+    "encode",
+    "price",
+    "size",
+]

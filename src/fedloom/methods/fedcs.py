@@ -1,0 +1,17 @@
+"""FedCS (Nishio and Yonetani, arXiv:1804.08333): only clients that are fast enough take part.
+
+As FedDD compares with it, which is the default: of all clients those with the shortest download, compute and upload of
+the whole model, as many as the budget pays for. With a `deadline`, as in the original (algorithm
+3): of random candidates greedily as many as can upload one after the other in time, with no time for selection and
+aggregation themselves. The server knows every client's rates.
+"""
+
+from fedloom.method import Method
+from fedloom.part import Select
+from fedloom.select.within import FastestWithinBudget, WithinDeadline
+
+
+def fedcs(budget: float = 0.6, deadline: float | None = None, candidates: int = 10) -> Method:
+    """`budget` is the part of all clients that may upload; with a `deadline` (in seconds) `candidates` are asked."""
+    select: Select = FastestWithinBudget(budget) if deadline is None else WithinDeadline(deadline, candidates)
+    return Method(select=select)

@@ -1,0 +1,77 @@
+"""Damaged messages by the thousand: none is accepted, none raises anything else, none takes memory.
+
+With the checksum repaired afterwards, as an attacker would, a message may be accepted; then it is a valid one.
+"""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+
+from codec.parcels import KINDS, PARTS, SPOILS, Parcel, parcel, reseal
+from fedloom.codec import Part, Rejected, decode
+
+WIDTH = 1000  # so that the limit is much more than an interpreter needs to read a header
+HELD = [parcel(word, kind, seed, WIDTH) for seed, (word, kind) in enumerate((w, k) for w in PARTS for k in KINDS)]
+
+
+def campaign(attempts: int, seed: int, repaired: bool) -> tuple[int, int]:
+    """Decode so many damaged messages; how many were accepted, and the most memory that one took over its limit."""
+    random, accepted, worst = np.random.default_rng(seed), 0, 0.0
+    tracemalloc.start()
+    for number in range(attempts):
+        item = HELD[number % len(HELD)]
+        other = HELD[random.integers(0, len(HELD))]
+        data = SPOILS[random.integers(0, len(SPOILS))](item.data, other.data, random)
+        data = reseal(data) if repaired else data
+        if data == item.data:
+            continue
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        try:
+            message = decode(data, item.expected)
+        except Rejected:
+            pass
+        else:
+            accepted += 1
+            assert_valid(item, data, message)
+        worst = max(worst, (tracemalloc.get_traced_memory()[1] - before) / item.expected.limit)
+    tracemalloc.stop()
+    assert worst < 2
+    return accepted, attempts
+
+
+def assert_valid(item: Parcel, data: bytes, message) -> None:  # type: ignore[no-untyped-def]
+    """A message in its own right: finite, of the mask's length, and (where nothing is rounded) writable as it came."""
+    total = item.expected.frame.total
+    assert message.values.isfinite().all()
+    assert len(message.values) == (total if message.mask is None else int(message.mask.sum()))
+    assert all(value.isfinite().all() for value in message.extras.values())
+    assert 1 <= message.report["examples"] <= 10_000
+    if not str(item.given["kind"]).startswith("int8"):
+        part = Part(message.mask, message.keep, item.part.rows, item.part.known)
+        values = message.on(torch.zeros(total))
+        assert item.again(values=values, part=part, extras=message.extras, report=message.report) == data
+
+
+def test_no_damaged_message_is_accepted():
+    assert campaign(3000, seed=1, repaired=False)[0] == 0
+
+
+def test_a_repaired_checksum_lets_only_valid_messages_in():
+    accepted, attempts = campaign(1500, seed=2, repaired=True)
+    assert 0 < accepted < attempts / 3  # a flipped bit of a value is another value
+
+
+@pytest.mark.slow
+def test_no_damaged_message_of_a_hundred_thousand_is_accepted():
+    assert campaign(100_000, seed=3, repaired=False)[0] == 0
+
+
+@pytest.mark.slow
+def test_repaired_checksums_by_the_thousands():
+    accepted, attempts = campaign(30_000, seed=4, repaired=True)
+    assert 0 < accepted < attempts / 3
