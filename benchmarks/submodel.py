@@ -3,8 +3,8 @@
     python benchmarks/submodel.py [--cycles 15] [--threads 2] [--json FILE] [cnn2 2nn fleet resnet18]
 
 cnn2, 2nn: cohorts of one client (and, for 2nn, of ten) with 500 made-up images each, one epoch in batches of 50.
-`engine` is what a run does: cut the sent part out of the model, train it, put it back. `frozen` trains the sent neurons
-of the client's own whole network. `plain` is `extract`ed, then trained by hand with nn.Module and torch.optim.SGD.
+`engine` is what a run's clients do: cut the sent part out of the model, train it, put it back. `frozen` trains the sent
+neurons of the client's own whole network. `plain` is `extract`ed, then trained by hand with nn.Module and torch.optim.
 Ratios are medians over the cycles of a way's time to that of the whole model in the same cycle; a cycle runs each way
 once, so that noise of the machine meets all of them.
 
@@ -12,7 +12,7 @@ Memory is what the operating system counts: a process of its own for each way pl
 resident size during a second round is compared with the size before it. Freed blocks go back to the system at once
 (MALLOC_MMAP_THRESHOLD_), so that what is counted is in use. The data and the global model are there before.
 
-fleet: 100 clients with 100 images each, shares 0.2, 0.4, 0.6, 0.8 and 1.0, all in a round, sliced against masked.
+fleet: 100 clients with 500 images each, shares 0.2, 0.4, 0.6, 0.8 and 1.0, all in a round, sliced against masked.
 resnet18: how long deriving the neurons and extracting half of them take.
 """
 
@@ -52,7 +52,7 @@ from fedloom.neurons.extract import extract
 from fedloom.neurons.trace import neuron_map
 from fedloom.round import play_round
 from fedloom.simulation import per_example
-from fedloom.types import Fleet, Setting
+from fedloom.types import Fleet, Setting, Task
 
 BATCH, RATE = 50, 0.1
 SHAPES = {"cnn2": (3, 32, 32), "2nn": (1, 28, 28)}
@@ -82,12 +82,30 @@ class Workload:
         self.model, self.neurons = flatten(self.module, layout), self.setting.neurons
         self.gradient = fastest_gradient(self.setting, self.data)
 
-    def engine(self, rule: LocalRule, shares: tuple[float, ...], sliced: bool = True) -> Callable[[int], Tensor]:
-        """One round of sub-models of random neurons."""
-        method = Method(allocate=Tiers(shares), mask=Ranked("random"), local=rule, work=Work(epochs=1, batch=BATCH))
-        memory = method.init(self.setting, self.model)
-        local = Local(method, self.setting, self.data, self.shards, gradient=self.gradient, sliced=sliced)
+    def method(self, rule: LocalRule, shares: tuple[float, ...]) -> Method:
+        """Sub-models of random neurons."""
+        return Method(allocate=Tiers(shares), mask=Ranked("random"), local=rule, work=Work(epochs=1, batch=BATCH))
+
+    def local(self, method: Method, sliced: bool = True) -> Local:
+        """The engine."""
+        return Local(method, self.setting, self.data, self.shards, gradient=self.gradient, sliced=sliced)
+
+    def round(self, method: Method, sliced: bool) -> Callable[[int], Tensor]:
+        """A whole round, the server's part included."""
+        memory, local = method.init(self.setting, self.model), self.local(method, sliced)
         return lambda number: play_round(method, memory, self.model, self.setting, local, Chance(0, number))[0]
+
+    def engine(self, rule: LocalRule, share: float) -> Callable[[int], Tensor]:
+        """What the clients do in a round, from the task to the reply."""
+        method, ids = self.method(rule, (share,)), torch.arange(self.setting.fleet.size)
+        shares = torch.full((len(ids),), share)
+        portion, _ = method.mask({}, self.setting, self.model, ids, shares, Chance(0, 1))
+        everyone = torch.ones_like(ids, dtype=torch.bool)
+        task = Task(
+            self.model, portion.mask, portion.keep, shares, everyone, {}, 1, RATE, RATE, self.setting.layout.trained
+        )
+        local = self.local(method)
+        return lambda number: local(ids, task, Chance(0, number)).params
 
     def plain(self, share: float, number: int) -> Tensor:
         """Every client's epoch by hand, on a model of its own that is really smaller."""
@@ -106,7 +124,7 @@ class Workload:
         how, share = WAYS[name]
         if how == "plain":
             return lambda number: self.plain(share, number)
-        return self.engine(KeepOwn(freeze=True) if how == "frozen" else SubModel(), (share,))
+        return self.engine(KeepOwn(freeze=True) if how == "frozen" else SubModel(), share)
 
 
 def measure(ways: dict[str, Callable[[int], Tensor]], cycles: int) -> dict[str, list[float]]:
@@ -172,9 +190,9 @@ def client(model: str, clients: int, options: argparse.Namespace) -> dict[str, d
 
 def fleet(model: str, cycles: int) -> dict[str, float]:
     """A whole fleet of five tiers, each client's network really smaller or the whole with zeros."""
-    work = Workload(model, 100, 100)
-    shares = (0.2, 0.4, 0.6, 0.8, 1.0)
-    ways = {name: work.engine(SubModel(), shares, name == "sliced") for name in ("masked", "sliced")}
+    work = Workload(model, 100, 500)
+    method = work.method(SubModel(), (0.2, 0.4, 0.6, 0.8, 1.0))
+    ways = {name: work.round(method, name == "sliced") for name in ("masked", "sliced")}
     times = measure(ways, cycles)
     found = {name: statistics.median(taken) for name, taken in times.items()}
     found["faster"] = ratio(times, "masked", "sliced")

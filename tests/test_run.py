@@ -34,7 +34,7 @@ from fedloom.types import Cohort, Setting, State, Task
 
 ROUNDS = [
     *("round", "accuracy", "top5", "loss", "per_class", "personal_accuracy", "training_loss"),
-    *("clients", "arrived", "bytes_down", "bytes_up", "virtual_seconds", "wall_seconds"),
+    *("clients", "arrived", "bytes_down", "bytes_up", "virtual_seconds", "joules", "wall_seconds"),
 ]
 CLIENTS = ["round", "client", "share", "arrived", "bytes_down", "bytes_up", "examples", "steps", "loss"]
 

@@ -31,35 +31,44 @@ def about() -> None:
     """
 
 
+DataOption = Annotated[str, typer.Option(help="a name from `fedloom list data`, or a .npz, .csv or .parquet file")]
+PartitionOption = Annotated[str, typer.Option(help="how data are dealt to clients: `fedloom list partitions`")]
+ClientsOption = Annotated[int, typer.Option(help="clients in the fleet")]
+ModelOption = Annotated[str, typer.Option(help="a name from `fedloom list models`, or my_file.py:my_network")]
+FleetOption = Annotated[
+    str, typer.Option(help="devices: a name from `fedloom list fleets`, your own .csv or .parquet, or none")
+]
+RoundsOption = Annotated[int, typer.Option(help="how many rounds")]
+SeedOption = Annotated[int, typer.Option(help="the same seed gives the same run")]
+EngineOption = Annotated[str, typer.Option(help="local: the cohort at once; loop: one client after another")]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="any other setting, such as rate=0.05, epochs=5, method.mu=0.1, partition.alpha=0.5, per_round=20, "
+        "channel.up=0.3, world.deadline=60; repeat as needed",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object at the end and nothing else")]
+
+
 @app.command("run")
 def run_command(
     method: Annotated[str, typer.Argument(help="a name from `fedloom list methods`, or my_file.py:my_method")],
-    data: Annotated[
-        str, typer.Option(help="a name from `fedloom list data`, or a .npz, .csv or .parquet file")
-    ] = "digits",
-    partition: Annotated[
-        str, typer.Option(help="how data are dealt to clients: `fedloom list partitions`")
-    ] = "dirichlet",
-    clients: Annotated[int, typer.Option(help="clients in the fleet")] = 100,
-    model: Annotated[str, typer.Option(help="a name from `fedloom list models`, or my_file.py:my_network")] = "mlp",
-    fleet: Annotated[
-        str, typer.Option(help="devices: a name from `fedloom list fleets`, your own .csv or .parquet, or none")
-    ] = "none",
-    rounds: Annotated[int, typer.Option(help="how many rounds")] = 50,
-    seed: Annotated[int, typer.Option(help="the same seed gives the same run")] = 0,
-    engine: Annotated[str, typer.Option(help="local: the cohort at once; loop: one client after another")] = "local",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")] = "auto",
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="any other setting, such as rate=0.05, epochs=5, method.mu=0.1,"
-            " partition.alpha=0.5, per_round=20; repeat as needed",
-        ),
-    ] = None,
+    data: DataOption = "digits",
+    partition: PartitionOption = "dirichlet",
+    clients: ClientsOption = 100,
+    model: ModelOption = "mlp",
+    fleet: FleetOption = "none",
+    rounds: RoundsOption = 50,
+    seed: SeedOption = 0,
+    engine: EngineOption = "local",
+    device: DeviceOption = "auto",
+    set_: SetOption = None,
     out: Annotated[Path | None, typer.Option(help="the run folder; a new one under runs/ if left out")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object at the end and nothing else")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Train a fleet with METHOD and write a run folder.
 
@@ -83,10 +92,83 @@ def run_command(
         errors.print(f"interrupted; the rounds that were finished are in {folder}", markup=False, highlight=False)
         raise typer.Exit(130) from None
     if as_json:
-        facts = result.summary()  # JSON has no NaN
-        typer.echo(json.dumps({k: None if isinstance(v, float) and not isfinite(v) else v for k, v in facts.items()}))
+        _print_json(result.summary())
     else:
         console.print(summary_table(result))
+
+
+@app.command("compare")
+def compare_command(
+    methods: Annotated[list[str], typer.Argument(help="names from `fedloom list methods`; the first is the reference")],
+    target: Annotated[float | None, typer.Option(help="accuracy to reach: what did it cost to get there?")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="how many seeds, from --seed on")] = 3,
+    data: DataOption = "digits",
+    partition: PartitionOption = "dirichlet",
+    clients: ClientsOption = 100,
+    model: ModelOption = "mlp",
+    fleet: FleetOption = "none",
+    rounds: RoundsOption = 50,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    set_: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run METHODS on the same data, fleet, world and seeds, and print one table.
+
+    For example `fedloom compare fedavg fedcs oort --fleet table4 --target 0.8`. A setting that only some methods
+    have is given to those that have it.
+    """
+    from fedloom.compare import compare
+    from fedloom.experiment import Experiment, with_settings
+    from fedloom.show import comparison_rows, comparison_table, progress
+
+    values: dict[str, Any] = {
+        "data": data, "partition": partition, "clients": clients, "model": model, "fleet": fleet, "rounds": rounds,
+        "seed": seed, "device": device,
+    }  # fmt: skip
+    pairs = _pairs(set_ or [])
+    experiments = {
+        name: Experiment(**with_settings({**values, "method": name}, _fitting(name, pairs, methods)))
+        for name in methods
+    }
+    console = errors if as_json else Console()
+    total = seeds * sum(experiment.rounds for experiment in experiments.values())
+    done = 0
+    with progress(console, "compare", total) as watch:
+
+        def each(name: str, seed: int, row: dict[str, Any]) -> None:
+            nonlocal done
+            done += 1
+            watch({**row, "round": done, "state": f"{name}, seed {seed}"})
+
+        contenders = compare(experiments, range(seed, seed + seeds), each)
+    if as_json:
+        _print_json({"target": target, "methods": comparison_rows(contenders, target)})
+    else:
+        console.print(comparison_table(contenders, target))
+
+
+def _fitting(name: str, pairs: dict[str, Any], methods: list[str]) -> dict[str, Any]:
+    """The settings that a method takes; one that no method takes is left in, to be refused."""
+    from fedloom.experiment import method_maker
+    from fedloom.settings import settings_of
+
+    own = {other: set(settings_of(method_maker(other))) for other in methods}
+    every = set().union(*own.values())
+    return {key: v for key, v in pairs.items() if (k := key.removeprefix("method.")) not in every or k in own[name]}
+
+
+def _print_json(facts: dict[str, Any]) -> None:
+    """JSON has no NaN: null stands there."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(one) for key, one in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(one) for one in value]
+        return None if isinstance(value, float) and not isfinite(value) else value
+
+    typer.echo(json.dumps(plain(facts)))
 
 
 class Kind(StrEnum):

@@ -156,12 +156,22 @@ class Experiment(Section):
         method = make(f"method '{self.method.name}'", maker, self.method.settings)
         if not isinstance(method, Method):
             raise BadExperiment(f"method '{self.method.name}' returned {type(method).__name__}; expected a Method.")
-        method = self.training.apply(method)
+        method = _with_work(self.training.apply(method))
         if self.per_round is not None:
             if not hasattr(method.select, "count"):
                 raise BadExperiment(f"per_round is {self.per_round}, but '{self.method.name}' chooses its own cohort.")
             method = replace(method, select=replace(method.select, count=self.per_round))  # type: ignore[type-var]
         return method
+
+
+def _with_work(method: Method) -> Method:
+    """Parts that reckon with the clients' work are told the method's own."""
+    told = {}
+    for slot in ("select", "allocate"):
+        part: Any = getattr(method, slot)
+        if hasattr(part, "work"):
+            told[slot] = replace(part, work=method.work)
+    return replace(method, **told)
 
 
 def method_maker(name: str) -> Callable[..., Any]:

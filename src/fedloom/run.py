@@ -172,7 +172,7 @@ def _opened(folder: Path | None, experiment: Experiment, world: Simulation) -> I
 @contextmanager
 def _threads(world: Simulation) -> Iterator[None]:
     """One thread for small work: there several gain nothing, and lose tenfold when anything else runs."""
-    before, cohort = torch.get_num_threads(), getattr(world.method.select, "count", world.setting.fleet.size)
+    before, cohort = torch.get_num_threads(), getattr(world.method.select, "count", None) or world.setting.fleet.size
     if world.setting.layout.total * max(1, world.method.work.batch) * cohort < SMALL:
         torch.set_num_threads(1)
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 from rich.text import Text
 
+from fedloom.compare import Contender, cost_of
+from fedloom.evaluate.targets import Cost
 from fedloom.run import Result, Watch
 
 LINES = 10  # how often a run reports where there is no terminal
@@ -38,10 +40,12 @@ def _line(console: Console, row: dict[str, Any], rounds: int) -> None:
 
 
 def _state(row: dict[str, Any]) -> str:
+    """How a run stands; a comparison says which run it is."""
     parts = [
         f"{name} {row[key]:.4f}" for name, key in (("accuracy", "accuracy"), ("loss", "loss")) if row[key] is not None
     ]
-    return "  ".join(parts) or f"training loss {row['training_loss']}"
+    parts = parts or [f"training loss {row['training_loss']}"]
+    return "  ".join([row["state"], *parts] if "state" in row else parts)
 
 
 def size(count: float) -> str:
@@ -78,3 +82,54 @@ def summary_table(result: Result) -> Table:
     for name, value in rows:
         table.add_row(name, Text(value))
     return table
+
+
+def comparison_rows(contenders: list[Contender], target: float | None) -> list[dict[str, Any]]:
+    """One row a method, for machines; costs are to the target where one is given, else of the whole run."""
+    rows = []
+    for contender in contenders:
+        costs = contender.spent() if target is None else contender.reached(target)
+        row: dict[str, Any] = {"method": contender.name, "accuracy": contender.accuracy()._asdict()}
+        row |= {"best_accuracy": contender.best()._asdict(), "seeds": len(contender.results), "reached": len(costs)}
+        for what in Cost._fields:
+            found = cost_of(costs, what)
+            row[what] = None if found is None else found._asdict()
+        rows.append(row)
+    return rows
+
+
+def comparison_table(contenders: list[Contender], target: float | None) -> Table:
+    """The same for people; ratios are to the first method."""
+    rows = comparison_rows(contenders, target)
+    what = "of the whole run" if target is None else f"to reach {target:g}"
+    caption = f"mean over seeds, ± 95 % interval; costs {what}, in brackets relative to {rows[0]['method']}"
+    table = Table("method", "accuracy", "reached", title="comparison", title_justify="left", caption=caption)
+    writers: dict[str, Callable[[float], str]] = {
+        "rounds": lambda v: f"{v:.1f}",
+        "seconds": _duration,
+        "bytes": size,
+        "joules": lambda v: f"{v / 1000:.1f} kJ",
+    }
+    shown = [name for name in writers if any(row[name] is not None for row in rows)]
+    for name in shown:
+        table.add_column({"seconds": "virtual time", "joules": "energy"}.get(name, name), justify="right")
+    for row in rows:
+        cells = [row["method"], _with_half(row["accuracy"]), f"{row['reached']} of {row['seeds']}"]
+        for name in shown:
+            own, first = row[name], rows[0][name]
+            ratio = f" ({own['mean'] / first['mean']:.2f})" if own and first and first["mean"] else ""
+            cells.append("never" if own is None else writers[name](own["mean"]) + ratio)
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def _with_half(value: dict[str, Any]) -> str:
+    half = "" if value["half"] is None else f" ± {value['half']:.4f}"
+    return f"{value['mean']:.4f}{half}"
+
+
+def _duration(seconds: float) -> str:
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.1f} s"

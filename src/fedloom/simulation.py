@@ -123,13 +123,13 @@ def _devices(experiment: Experiment, present: list[int], device: torch.device) -
 
 def _world(experiment: Experiment, present: list[int], device: torch.device) -> World:
     """What is simulated beside the devices."""
-    chosen = experiment.world
-    if chosen.trace is not None and len(present) < experiment.clients:
-        raise BadData(f"{experiment.clients - len(present)} clients are empty, so a trace's numbers would not fit.")
+    chosen, trace = experiment.world, None
+    if chosen.trace is not None:
+        trace = read_trace(Path(chosen.trace), experiment.clients, clients=torch.tensor(present)).to(device)
     return World(
         channel=experiment.build_channel(),
         pieces=None if chosen.pieces is None else Pieces(chosen.pieces, chosen.piece_loss),
-        trace=None if chosen.trace is None else read_trace(Path(chosen.trace), experiment.clients).to(device),
+        trace=trace,
         compute=chosen.compute,
         deadline=chosen.deadline,
         first=chosen.first,

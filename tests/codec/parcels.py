@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
@@ -96,6 +97,7 @@ class Parcel(NamedTuple):
         return encode(**{**words, **changes})
 
 
+@cache
 def parcel(word: str = "neurons", kind: Any = "float32", seed: int = 0, width: int = 20, extras: bool = True) -> Parcel:
     """A valid message."""
     shape = frame(width, extras)
@@ -131,12 +133,32 @@ def edit(data: bytes, old: str | None, new: str) -> bytes:
     return reseal(len(head).to_bytes(8, "little") + head + body)
 
 
+def tensors(data: bytes) -> dict[str, Any]:
+    """What the header says of each tensor."""
+    said: dict[str, Any] = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    del said["__metadata__"]
+    return said
+
+
+def claim(
+    data: bytes, name: str, dtype: str | None = None, shape: list[int] | None = None, offsets: list[int] | None = None
+) -> bytes:
+    """The message with a header that says something else of one tensor, and a right checksum."""
+    said = tensors(data)[name]
+
+    def text(dtype: str, shape: list[int], offsets: list[int]) -> str:
+        sizes, ends = (",".join(f"{number:10}" for number in each) for each in (shape, offsets))
+        return f'"{name}":{{"dtype":"{dtype}","shape":[{sizes}],"data_offsets":[{ends}]}}'
+
+    old = text(said["dtype"], said["shape"], said["data_offsets"])
+    shape, offsets = said["shape"] if shape is None else shape, said["data_offsets"] if offsets is None else offsets
+    return edit(data, old, text(said["dtype"] if dtype is None else dtype, shape, offsets))
+
+
 def place(data: bytes, name: str) -> tuple[int, int]:
     """Where a tensor's bytes lie in the message."""
-    length = int.from_bytes(data[:8], "little")
-    said = data[8 : 8 + length].split(b'"%s":{' % name.encode())[1].split(b'"data_offsets":[')[1].split(b"]")[0]
-    start, stop = (int(number) for number in said.split(b","))
-    return 8 + length + start, 8 + length + stop
+    start, stop = tensors(data)[name]["data_offsets"]
+    return 8 + int.from_bytes(data[:8], "little") + start, 8 + int.from_bytes(data[:8], "little") + stop
 
 
 def overwrite(data: bytes, at: int, new: bytes) -> bytes:

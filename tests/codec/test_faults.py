@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tracemalloc
 from dataclasses import replace
 from typing import Any, get_args
@@ -11,8 +10,35 @@ import numpy as np
 import pytest
 import torch
 
-from codec.parcels import KINDS, PARTS, Parcel, bools, edit, frame, numbers, overwrite, parcel, place, reseal
-from fedloom.codec import AnyKeep, AnyMask, Expected, Frame, Part, Range, Reason, Rejected, Stamp, decode
+from codec.parcels import (
+    KINDS,
+    PARTS,
+    Parcel,
+    bools,
+    claim,
+    edit,
+    frame,
+    numbers,
+    overwrite,
+    parcel,
+    place,
+    reseal,
+    tensors,
+)
+from fedloom.codec import (
+    AnyKeep,
+    AnyMask,
+    Expected,
+    Frame,
+    Part,
+    Range,
+    Reason,
+    Rejected,
+    Stamp,
+    base_hash,
+    decode,
+    encode,
+)
 from fedloom.errors import FedloomError
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -24,14 +50,15 @@ def reason(data: Any, expected: Expected) -> str:
     try:
         decode(data, expected)
     except Rejected as refused:
-        assert refused.reason in get_args(Reason)
-        assert str(refused) == f"{refused.reason}: {refused.text}"
         return refused.reason
     return "accepted"
 
 
 def test_a_rejection_is_one_of_ours():
     assert issubclass(Rejected, FedloomError)
+    refused = Rejected("size", "too long")
+    assert str(refused) == "size: too long"
+    assert refused.reason in get_args(Reason)
     assert reason(parcel().data, parcel().expected) == "accepted"
 
 
@@ -42,41 +69,37 @@ def test_a_rejection_is_one_of_ours():
 @every_part
 def test_a_tensor_of_another_type_is_refused(word, kind):
     item = parcel(word, kind)
-    length = int.from_bytes(item.data[:8], "little")
-    tensors = json.loads(item.data[8 : 8 + length])
-    del tensors["__metadata__"]
-    for name, said in tensors.items():
-        for other in ("F64", "I32", "BOOL", "O", "|V8", "[('a', '<f4')]", ""):
-            spoilt = edit(item.data, f'"{name}":{{"dtype":"{said["dtype"]}"', f'"{name}":{{"dtype":"{other}"')
-            assert reason(spoilt, item.expected) in ("dtype", "header")
-            short = edit(item.data, f'"{name}":{{"dtype":"{said["dtype"]}"', f'"{name}":{{"dtype":"{other:.1}"')
-            assert reason(short, item.expected) == "dtype"
+    for name, said in tensors(item.data).items():
+        for other in {"F64", "F32", "I32", "BOOL", "O", "|V8", "[('a', '<f4')]", ""} - {said["dtype"]}:
+            assert reason(claim(item.data, name, dtype=other), item.expected) == "dtype"
 
 
 @every_kind
 @every_part
 def test_a_tensor_of_another_shape_is_refused(word, kind):
     item = parcel(word, kind)
+    for name, said in tensors(item.data).items():
+        shape = said["shape"]
+        others = [[*shape, 1], [1, *shape], [-1], [0], [2 * n for n in shape] or [2], *one_off(shape)]
+        for other in others:
+            answer = reason(claim(item.data, name, shape=other), item.expected)
+            contradicts = ["header"] * (name in ("values", "mask"))  # what is read from it does not fit its offsets
+            assert other == shape or answer in ("shape", "mask", *contradicts), (name, other)
+
+
+def one_off(shape: list[int]) -> list[list[int]]:
+    """Every dimension one larger or smaller."""
+    return [[n + (i == at) * by for i, n in enumerate(shape)] for at in range(len(shape)) for by in (-1, 1)]
+
+
+def test_extras_of_another_shape_are_refused():
+    item = parcel()
     shape = item.expected.frame
-    one = part_with_one_more(item)
-    assert one is None or reason(item.again(part=one), replace(item.expected, part=item.part)) in ("mask", "shape")
-    for name, (dtype, sizes) in shape.extras.items():
-        for other in ((*sizes, 1), (*(n + 1 for n in sizes), *[1] * (not sizes)), sizes[1:] or (2,)):
-            extras = {**shape.extras, name: (dtype, other)}
-            values = {**item.given["extras"], name: torch.zeros(other, dtype=dtype)}
-            wrong = item.again(frame=Frame(shape.layout, shape.neurons, extras, shape.report), extras=values)
-            assert reason(wrong, item.expected) in ("shape", "size", "header"), (name, other)
-    for name in ("values", "scale", "mask", "extra.control", "extra.centre", "report"):
-        if f'"{name}":{{'.encode() in item.data:
-            start = item.data.index(f'"{name}":{{'.encode())
-            said = item.data[start:].split(b"]")[0].decode()
-            count = int(said.split("[")[1].split(",")[0])
-            for other in (count + 1, count - 1, 0, 2 * count, -1):
-                lied = (
-                    said.split("[")[0] + f"[{other:10}" + ("," + said.split(",", 2)[2] if name[6:] == "centre" else "")
-                )
-                expected = ("shape", "mask", "size")
-                assert other == count or reason(edit(item.data, said, lied), item.expected) in expected, (name, other)
+    for name, (dtype, size) in shape.extras.items():
+        for other in ((*size, 1), *(tuple(each) for each in one_off(list(size))), size[1:] or (2,)):
+            frame = Frame(shape.layout, shape.neurons, {**shape.extras, name: (dtype, other)}, shape.report)
+            extras = {**item.given["extras"], name: torch.zeros(other, dtype=dtype)}
+            assert reason(item.again(frame=frame, extras=extras), item.expected) == "shape", (name, other)
 
 
 def part_with_one_more(item: Parcel) -> Part | None:
@@ -210,9 +233,8 @@ def test_numbers_that_are_not_finite_are_refused(word, kind):
                 extra = item.given["extras"][name].clone()
                 extra.view(-1)[at] = bad
                 assert reason(item.again(extras={**item.given["extras"], name: extra}), item.expected) == "value"
-    for at in (~mask).nonzero() if mask is not None else []:
-        poisoned = item.values.index_fill(0, at, torch.nan)
-        assert item.again(values=poisoned) == item.data  # what is not sent does not matter
+    if mask is not None:  # what is not sent does not matter
+        assert item.again(values=item.values.masked_fill(~mask, torch.nan)) == item.data
 
 
 def test_small_and_negative_zeros_pass():
@@ -317,16 +339,10 @@ def test_bytes_may_come_in_any_box():
 
 def test_claims_of_terabytes_allocate_nothing():
     item = parcel("gaps", width=1000)
-    vast = f"{2**40}"
-    spoilt = []
-    for name in ("values", "mask", "extra.control", "report", "extra.centre"):
-        said = f'"{name}":{{"dtype":"' + item.data.split(f'"{name}":{{"dtype":"'.encode())[1][:3].decode()
-        start = item.data.index(said.encode())
-        shape = item.data[start:].split(b"]")[0].decode()
-        spoilt += [edit(item.data, shape, shape.split("[")[0] + "[" + vast)]
-        spoilt += [edit(item.data, shape, shape.split("[")[0] + "[" + vast + "," + vast)]
-        offsets = item.data[start:].split(b'"data_offsets":[')[1].split(b"]")[0].decode()
-        spoilt += [edit(item.data, offsets, f"0,{vast}"), edit(item.data, offsets, f"{vast},{vast}")]
+    vast, spoilt = 2**40, []
+    for name in tensors(item.data):
+        spoilt += [claim(item.data, name, shape=shape) for shape in ([vast], [vast, vast])]
+        spoilt += [claim(item.data, name, offsets=ends) for ends in ([0, vast], [vast, vast], [-vast, vast])]
     for length in (2**63, 2**40, len(item.data) + 1, item.expected.longest_header + 8):
         spoilt.append(reseal(length.to_bytes(8, "little") + item.data[8:]))
     spoilt += [edit(item.data, None, text) for text in ("[" * 600, "{" * 300, '{"a":' * 100, "9" * 500, "{}", "null")]
@@ -348,7 +364,7 @@ def test_reading_takes_less_than_twice_the_limit(word, kind):
     decode(item.data, item.expected)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 2 * item.expected.limit
+    assert peak + item.expected.frame.total < 2 * item.expected.limit  # torch's own mask is not traced
 
 
 # ---- row 10: other versions, runs, rounds, clients, models
@@ -381,8 +397,6 @@ def test_another_version_is_refused():
 def test_a_round_cannot_be_played_again():
     shape = frame(extras=False)
     models = [numbers(seed, shape.total) for seed in (1, 2)]
-    from fedloom.codec import base_hash, encode
-
     stamps = [
         [Stamp("r", turn + 1, client, base_hash(model)) for client in range(20)] for turn, model in enumerate(models)
     ]
@@ -427,12 +441,10 @@ def test_headers_are_spelt_in_one_way(old, new):
 
 def test_offsets_with_holes_overlaps_or_ends_outside_are_refused():
     item = parcel("neurons")
-    start, stop = place(item.data, "mask")
-    base = 8 + int.from_bytes(item.data[:8], "little")
-    said = f"[{start - base:10},{stop - base:10}]"
-    for low, high in ((-1, 0), (0, 4), (1, 1), (4, 4), (0, -1), (-start, 0)):
-        lied = f"[{start - base + low:10},{stop - base + high:10}]"
-        assert reason(edit(item.data, said, lied), item.expected) == "header"
+    for name, said in tensors(item.data).items():
+        start, stop = said["data_offsets"]
+        for low, high in ((-1, 0), (0, 4), (1, 1), (4, 4), (0, -1), (-start - 1, 0), (0, 10**6)):
+            assert reason(claim(item.data, name, offsets=[start + low, stop + high]), item.expected) == "header"
 
 
 def test_extras_that_were_not_agreed_are_refused():

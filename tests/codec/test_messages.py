@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
@@ -111,22 +114,21 @@ def test_equal_input_gives_equal_bytes(word, kind):
 
 
 def test_one_message_as_it_is_written():
-    shape = frame(3, extras=False)
-    message = encode(
-        shape, Stamp("r", 2, 5, "0123456789abcdef"), torch.zeros(shape.total), Part(keep=bools(0, 0.5, 12))
-    )
+    shape = frame(3, extras=False)  # 11-3-9-5
+    keep = torch.tensor([True, False, False] + [True, True] + [False] * 7)  # 11-1-2-5
+    message = encode(shape, Stamp("r", 2, 5, "0123456789abcdef"), torch.ones(shape.total), Part(keep=keep))
     length = int.from_bytes(message[:8], "little")
     assert length % 8 == 0
-    head = message[8 : 8 + length].decode()
+    head, data = message[8 : 8 + length].decode(), message[8 + length :]
     start, stop = head.split('"checksum":"')
     assert start == '{"__metadata__":{"format":"fedloom-1",'
     assert stop[8:].rstrip() == (
-        '","run":"98cc6d7b7eecf7b9","round":"00000002","client":"00000000000000000005","attempt":"0001",'
-        '"direction":"up  ","base":"0123456789abcdef","codec":"float32","part":"neurons"},'
-        '"values":{"dtype":"F32","shape":[        50],"data_offsets":[         0,       200]},'
-        '"mask":{"dtype":"U8","shape":[         2],"data_offsets":[       200,       202]}}'
+        f'","run":"{blake2b(b"r", digest_size=8).hexdigest()}","round":"00000002","client":"00000000000000000005",'
+        '"attempt":"0001","direction":"up  ","base":"0123456789abcdef","codec":"float32","part":"neurons"},'
+        '"values":{"dtype":"F32","shape":[        31],"data_offsets":[         0,       124]},'
+        '"mask":{"dtype":"U8","shape":[         2],"data_offsets":[       124,       126]}}'
     )
-    assert len(message) == 8 + length + 202
+    assert data == np.ones(31, "<f4").tobytes() + bytes([0b00011001, 0])
 
 
 def test_the_shorter_way_to_write_a_mask_is_taken():

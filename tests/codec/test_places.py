@@ -10,6 +10,7 @@ from hypothesis import given, settings, strategies as st
 from codec.parcels import bools, seeds
 from fedloom.codec.places import (
     bitmap_size,
+    counts,
     gaps_size,
     pack,
     pack_bits,
@@ -52,8 +53,9 @@ def test_both_ways_come_back(seed, places, share):
 @settings(max_examples=80)
 def test_sizes_are_known_without_writing(seed, clients, places, share):
     masks = bools(seed, share, clients, places)
+    assert counts(masks).tolist() == masks.sum(1).tolist()
     assert gaps_size(masks).tolist() == [len(pack_gaps(mask.numpy())) for mask in masks]
-    assert packed_size(masks).tolist() == [len(pack(mask.numpy())[1]) for mask in masks]
+    assert packed_size(masks, counts(masks)).tolist() == [len(pack(mask.numpy())[1]) for mask in masks]
 
 
 @pytest.mark.parametrize("gap", [0, 127, 128, 16383, 16384, 2097151, 2097152])

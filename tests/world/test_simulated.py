@@ -37,7 +37,6 @@ from worlds import (
     every_method,
     everything,
     play,
-    played,
     reply_rows,
     scattered_parts,
     small,
@@ -62,7 +61,7 @@ def fates(engine: Simulated) -> list[str]:
 def test_a_perfect_world_changes_no_number(method):
     here = equipped()
     run = play(here, method, simulated(here, method))
-    assert_identical(everything(run), everything(played("mlp", method)))
+    assert_identical(everything(run), everything(play(here, method, here.local(method))))
 
 
 @every_method
@@ -427,8 +426,9 @@ def test_parts_from_slow_links_make_the_shortest_rounds(seed):
 
 def test_a_world_needs_devices():
     here = world("mlp")
+    bare = replace(here.setting, fleet=here.setting.fleet._replace(devices=None))
     with pytest.raises(BadExperiment, match="a simulated world needs a fleet with devices"):
-        Simulated(here.local(ALL), ALL, here.setting)
+        Simulated(here.local(ALL), ALL, bare)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from fedloom.codec.rejected import Rejected
 Bits = NDArray[np.bool_]
 Bytes = NDArray[np.uint8]
 LONGEST = 5  # bytes of a gap: 35 bits
+TOGETHER = 1 << 22  # places of a cohort that are looked at together
 
 
 def bitmap_size(places: int) -> int:
@@ -95,6 +96,18 @@ def pack(mask: Bits) -> tuple[str, Bytes]:
     return "bits", pack_bits(mask)
 
 
-def packed_size(mask: Tensor) -> Tensor:
-    """Bytes of each mask [C, P] in the shorter of both ways [C]."""
-    return gaps_size(mask).clamp(max=bitmap_size(mask.shape[1]))
+def counts(mask: Tensor) -> Tensor:
+    """Entries of each mask [C, P] -> [C]; numpy counts bytes fifty times faster than torch adds them up."""
+    if mask.device.type != "cpu":
+        return mask.sum(1)
+    return torch.tensor([np.count_nonzero(row) for row in mask.numpy()], dtype=torch.int64)
+
+
+def packed_size(mask: Tensor, count: Tensor) -> Tensor:
+    """Bytes of each mask [C, P] of so many entries [C] in the shorter of both ways [C]."""
+    limit = bitmap_size(mask.shape[1])
+    sizes = torch.full((len(mask),), limit, device=mask.device)
+    few = (count < limit).nonzero().squeeze(1)  # a gap takes a byte or more
+    for part in few.split(max(1, TOGETHER // mask.shape[1])):
+        sizes[part] = gaps_size(mask[part]).clamp(max=limit)
+    return sizes

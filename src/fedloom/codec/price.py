@@ -11,7 +11,7 @@ from fedloom.codec.container import header
 from fedloom.codec.frame import ITEM, Frame
 from fedloom.codec.kinds import DTYPES, Kind, scale_count
 from fedloom.codec.part import Part, check_mask, must
-from fedloom.codec.places import packed_size
+from fedloom.codec.places import counts, packed_size
 from fedloom.codec.stamp import Stamp
 from fedloom.codec.write import fields
 
@@ -40,11 +40,12 @@ def size(frame: Frame, part: Part = Part(), kind: Kind = "float32") -> Cost:  # 
     if part.keep is not None:
         count = must(frame.neurons).count(part.keep, part.rows).sum(-1)
     elif part.mask is not None:
-        count = check_mask(part.mask, frame.total).sum(-1)
+        masks = check_mask(part.mask, frame.total).reshape(-1, frame.total)
+        count = counts(masks).view(part.mask.shape[:-1])
     else:
         count = torch.tensor(frame.total)
     if word == "bits" and part.mask is not None:
-        index = packed_size(part.mask.reshape(-1, frame.total)).view(count.shape)
+        index = packed_size(masks, count.reshape(-1)).view(count.shape)
     else:
         index = torch.full_like(count, frame.index_size(word))
     return price(frame, kind, word, count, index)

@@ -11,6 +11,7 @@ from fedloom.local.work import Batches
 from fedloom.method import Method
 from fedloom.neurons.extract import slice_index
 from fedloom.types import Setting, State, Task
+from fedloom.upload.as_sent import AsSent
 
 
 def widths(setting: Setting, keep: Tensor | None) -> list[tuple[int, ...]]:
@@ -50,9 +51,13 @@ def learn_sliced(
         return whole.clone(memory_format=torch.contiguous_format).scatter_(1, at, small)
 
     part = task._replace(mask=None, extras=cut(task.extras), trained=layout.trained)
-    learnt, new = learn(method, gradient.of_shapes(layout), data, part, task.model[index], cut(state), batches)
+    params = task.model.expand(len(index), -1).gather(1, index)
+    learnt, new = learn(method, gradient.of_shapes(layout), data, part, params, cut(state), batches)
     none = torch.zeros((), dtype=task.model.dtype, device=index.device).expand(len(index), total)
-    first, sent = back(learnt.first, none), back(learnt.sent, none)
+    sent = back(learnt.sent, none)
+    first = (
+        sent if isinstance(method.upload, AsSent) else back(learnt.first, none)
+    )  # as large as all else: only if read
     extras = {name: back(v, none) if v.shape[1:] == index.shape[1:] else v for name, v in learnt.extras.items()}
     kept = {name: back(v, state[name]) for name, v in new.items()}
     return Learnt(first, sent, extras, learnt.losses), kept

@@ -44,7 +44,7 @@ class Interval(NamedTuple):
 
     mean: float
     half: float | None
-    count: int
+    seeds: int
 
 
 def interval(values: Sequence[float]) -> Interval:
