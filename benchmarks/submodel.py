@@ -19,6 +19,7 @@ resnet18: how long deriving the neurons and extracting half of them take.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import platform
@@ -51,6 +52,7 @@ from fedloom.models.table import example
 from fedloom.neurons.extract import extract
 from fedloom.neurons.trace import neuron_map
 from fedloom.round import play_round
+from fedloom.select.uniform import Uniform
 from fedloom.simulation import per_example
 from fedloom.types import Fleet, Setting, Task
 
@@ -83,8 +85,9 @@ class Workload:
         self.gradient = fastest_gradient(self.setting, self.data)
 
     def method(self, rule: LocalRule, shares: tuple[float, ...]) -> Method:
-        """Sub-models of random neurons."""
-        return Method(allocate=Tiers(shares), mask=Ranked("random"), local=rule, work=Work(epochs=1, batch=BATCH))
+        """All clients train sub-models of random neurons."""
+        everyone, work = Uniform(self.setting.fleet.size), Work(epochs=1, batch=BATCH)
+        return Method(select=everyone, allocate=Tiers(shares), mask=Ranked("random"), local=rule, work=work)
 
     def local(self, method: Method, sliced: bool = True) -> Local:
         """The engine."""
@@ -154,6 +157,7 @@ def peak(model: str, way: str) -> int:
     """Bytes that one client's round takes at its highest, above what there was before (in a process of its own)."""
     play = Workload(model, 1, 500).way(way)
     play(1)
+    ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # forget the highest size so far
     before = resident("VmRSS")
     play(2)

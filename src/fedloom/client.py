@@ -62,8 +62,12 @@ def feed(data: Examples, batches: Batches) -> Iterator[Batch]:
     weight /= weight.sum(2, keepdim=True)  # [C, S, B]
     for step, active in enumerate(batches.active):
         index = batches.examples[:active, step]
-        x = data.x.index_select(0, index.flatten()).unflatten(0, index.shape)  # quicker than data.x[index]
-        yield Batch(x, data.y[index], weight[:active, step], batches.keys[:active, step])
+        yield Batch(
+            data.x.index_select(0, index.flatten()).unflatten(0, index.shape),  # quicker than data.x[index]
+            data.y[index],
+            weight[:active, step],
+            batches.keys[:active, step],
+        )
 
 
 class Learnt(NamedTuple):

@@ -72,6 +72,13 @@ class Training(Section):
         return replace(method, optimiser=optimiser, work=replace(method.work, **work))
 
 
+class Encoding(Section):
+    """How replies are written down."""
+
+    values: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
+    scale: Literal["block", "tensor"] = "block"  # of int8: one for 256 numbers, or one for a tensor
+
+
 class WorldSettings(Section):
     """What is simulated beside the fleet and its channel; any of it needs a fleet."""
 
@@ -94,6 +101,8 @@ class Experiment(Section):
     model: Named = Choice(name="mlp")
     fleet: Named = Choice(name="none")
     channel: Named = Choice(name="bernoulli")
+    codec: Encoding = Encoding()
+    exact_bytes: bool = Field(default=False, description="encode and decode every reply, not one a round")
     training: Training = Training()
     world: WorldSettings = WorldSettings()
     clients: int = Field(100, ge=1, description="clients in the fleet")
@@ -183,7 +192,11 @@ def method_maker(name: str) -> Callable[..., Any]:
 
 
 SECTIONS = ("method", "data", "partition", "model", "fleet", "channel")  # a name with settings of its own
-GROUPS: dict[str, type[Section]] = {"training": Training, "world": WorldSettings}  # settings without a name
+GROUPS: dict[str, type[Section]] = {
+    "training": Training,
+    "world": WorldSettings,
+    "codec": Encoding,
+}  # settings without a name
 
 
 def with_settings(values: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:

@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
+from fedloom.codec import Cost
 from fedloom.evaluate.accuracy import Score
 from fedloom.files import atomically
-from fedloom.types import Reply, State, Task
+from fedloom.types import Reply, Task
 from fedloom.world.simulated import Costs
 
-BYTES = 4  # of a float32
 ROUNDS = pa.schema(
     [("round", pa.int64())]
     + [(name, pa.float64()) for name in ("accuracy", "top5", "loss")]
@@ -27,13 +27,6 @@ ROUNDS = pa.schema(
 )
 
 
-def traffic(mask: Tensor | None, extras: State, total: int, count: int) -> Tensor:
-    """Bytes of the float32 numbers that each of a cohort sends or is sent [C], before any encoding."""
-    numbers = torch.full((count,), total) if mask is None else mask.sum(1)
-    floats = sum(value[0].numel() for value in extras.values() if value.is_floating_point())
-    return BYTES * (numbers + floats)  # other extras are what a client can derive by itself
-
-
 class Ledger:
     """Rows of `rounds.parquet` and `clients.parquet`."""
 
@@ -42,18 +35,20 @@ class Ledger:
         self._rounds: list[dict[str, Any]] = []
         self._clients: list[dict[str, Tensor]] = []
 
-    def add(self, task: Task, reply: Reply, seconds: float, costs: Costs | None = None) -> None:
-        """A round that was played, `reply` as it arrived; in a world, with what it cost."""
-        count, total = len(reply.ids), task.model.shape[0]
-        down = traffic(task.mask, task.extras, total, count).to(reply.ids.device)
-        up = traffic(reply.mask, reply.extras, total, count).to(reply.ids.device) * reply.arrived
+    def add(
+        self, task: Task, reply: Reply, seconds: float, prices: tuple[Cost, Cost], costs: Costs | None = None
+    ) -> None:
+        """A round that was played, `reply` as it arrived, with the bytes down and up; in a world, with what it cost."""
+        down, up = (Cost(*(part.to(reply.ids.device) for part in price)) for price in prices)
+        sent = reply.arrived if costs is None else costs.bytes_up > 0  # in a world, also what was lost on the way
         rows = {
             "round": torch.full_like(reply.ids, task.round),
             "client": reply.ids,
             "share": task.share,
             "arrived": reply.arrived,
-            "bytes_down": down,
-            "bytes_up": up,
+            "bytes_down": down.total,
+            "bytes_up": up.total * sent,
+            **{f"bytes_up_{name}": part * sent for name, part in up._asdict().items()},
             **{name: value for name, value in reply.report.items() if value.dim() == 1},
             **({} if costs is None else costs.columns()),  # of those as well whose reply did not arrive
         }

@@ -106,7 +106,7 @@ def run(
         raise BadExperiment(f"out is '{folder}', which exists and is not empty; name a new folder.")
     world = prepare(experiment, method, model, data)
     method, setting, weights = world.method, world.setting, world.model
-    engine = world.engine if world.world is None else world.world
+    engine = world.wire if world.world is None else world.world
     memory, ledger = method.init(setting, weights), Ledger(world.clients)
     started = saved = time.perf_counter()
     with _opened(folder, experiment, world), _threads(world):
@@ -115,8 +115,8 @@ def run(
                 began = time.perf_counter()
                 chance = Chance(experiment.seed, number, weights.device)
                 weights, memory, task, reply = play_round(method, memory, weights, setting, engine, chance)
-                costs = None if world.world is None else world.world.costs
-                ledger.add(task, reply, time.perf_counter() - began, costs)
+                seconds, costs = time.perf_counter() - began, None if world.world is None else world.world.costs
+                ledger.add(task, reply, seconds, world.wire.prices(task, reply), costs)
                 if number % experiment.evaluate_every == 0 or number == experiment.rounds:
                     own = None if world.own_test is None else personal_accuracy(world.engine, weights, *world.own_test)
                     ledger.score(evaluate(setting, weights, world.test, world.classes), own)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedloom.client import Examples
+from fedloom.codec import Codec
 from fedloom.data.dataset import Dataset, check
 from fedloom.data.load import load
 from fedloom.data.partition import Partition, partition, split
@@ -30,6 +31,7 @@ from fedloom.world.devices import Devices
 from fedloom.world.fleets import make_devices
 from fedloom.world.simulated import Simulated, World
 from fedloom.world.trace import read_trace
+from fedloom.world.wire import Wire
 
 
 class Simulation(NamedTuple):
@@ -39,7 +41,8 @@ class Simulation(NamedTuple):
     setting: Setting
     network: nn.Module  # as the user wrote it; the setting's has keyed dropout
     engine: Local
-    world: Simulated | None  # the engine in a world, where a fleet of devices was chosen
+    wire: Wire  # the engine with its replies through the codec
+    world: Simulated | None  # that in a world, where a fleet of devices was chosen
     model: Tensor  # [P] before the first round
     test: Examples
     own_test: tuple[Examples, Shards] | None  # every client's own test split, if there is one
@@ -96,14 +99,15 @@ def prepare(
         engine: Local = Loop(method, setting, train, shards)
     else:
         engine = Local(method, setting, train, shards, experiment.chunk, sliced=experiment.execution == "sliced")
+    wire = Wire(engine, method, setting, Codec(**experiment.codec.model_dump()), experiment.exact_bytes)
+    world = _world(experiment, present, device)
     return Simulation(
         method=method,
         setting=setting,
         network=network,
         engine=engine,
-        world=None
-        if fleet.devices is None
-        else Simulated(engine, method, setting, _world(experiment, present, device)),
+        wire=wire,
+        world=None if fleet.devices is None else Simulated(wire, method, setting, world, wire.price),
         model=flatten(module, layout),
         test=test,
         own_test=_own_split(parts.test, present, train) or _own_part(dataset, dealt, present, test),

@@ -104,13 +104,13 @@ class StackedGradient:
         leaves = [tensors[name].requires_grad_() for name in self.layout.parameters]
         self._network.train()
         losses = self._losses(tensors, batch, None)
-        found = torch.autograd.grad(losses, leaves, _weight(batch, losses), materialize_grads=True)
+        found = torch.autograd.grad(losses, leaves, batch.weight.flatten().to(losses), materialize_grads=True)
         grads = [g.flatten(1) for g in found]
         if trained < self.layout.total:
             moved = [tensors[name].flatten(1) for name in self.layout.names if name not in self._trained]
             params[:, trained:] = torch.cat(moved, 1)
             grads.append(torch.zeros_like(params[:, trained:]))
-        return torch.cat(grads, 1), _means(batch, losses)
+        return torch.cat(grads, 1), _means(losses, batch.weight)
 
     def descend(
         self, first: Tensor, batches: Iterator[Batch], rate: float, shrink: float
@@ -127,9 +127,10 @@ class StackedGradient:
                 views = {name: t[:now].detach() for name, t in tensors.items()}
                 leaves = {name: views[name].requires_grad_() for name in self.layout.parameters}
                 may = {} if self._frozen is None else self.layout.split(self._frozen.mask[:now])
-            losses = self._losses(views, batch, step)
-            losses.backward(_weight(batch, losses))
-            total[:now] += _means(batch, losses)
+            losses, weight = self._losses(views, batch, step), batch.weight
+            del batch  # memory is highest in the backward pass, where layers keep what they need of the examples
+            losses.backward(weight.flatten().to(losses))
+            total[:now] += _means(losses, weight)
             for name, leaf in leaves.items():  # what no layer fused
                 if leaf.grad is not None or name.rpartition(".")[0] not in self._fused:
                     _move(leaf.detach(), leaf.grad, step, may.get(name))
@@ -149,14 +150,9 @@ class StackedGradient:
         return output.view(*x.shape[:2], *output.shape[1:])
 
 
-def _weight(batch: Batch, losses: Tensor) -> Tensor:
-    """How much the loss of every example counts [C * B]."""
-    return batch.weight.flatten().to(losses.dtype)
-
-
-def _means(batch: Batch, losses: Tensor) -> Tensor:
-    """The clients' losses [C]."""
-    return (losses.detach().view_as(batch.weight) * batch.weight).sum(1)
+def _means(losses: Tensor, weight: Tensor) -> Tensor:
+    """Losses of all examples [C * B] as the clients' [C]."""
+    return (losses.detach().view_as(weight) * weight).sum(1)
 
 
 def _move(w: Tensor, g: Tensor | None, step: Step, may: Tensor | None) -> None:

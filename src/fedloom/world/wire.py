@@ -1,0 +1,110 @@
+"""What do messages weigh? Every reply goes through the codec: priced to the byte, rounded as it would be on a wire.
+
+The bytes of one client a round are really written, read back and compared, so that the formula that prices the others
+cannot drift from the codec; `exact` does so for everybody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedloom.chance import Chance
+from fedloom.codec import Codec, Cost, Expected, Frame, Part, Range, Stamp, base_hash
+from fedloom.errors import RunStopped
+from fedloom.method import Method
+from fedloom.round import Engine
+from fedloom.types import Reply, Setting, State, Task
+from fedloom.upload.as_sent import AsSent
+
+CARRIED = (torch.float32, torch.int64)  # kinds of extras that travel; a client derives others by itself
+REPORT = {"examples": Range(0, whole=True), "steps": Range(0, whole=True), "loss": Range()}
+
+
+@dataclass
+class Wire:
+    """An engine whose replies arrive as the codec brings them; downloads are whole float32 numbers."""
+
+    engine: Engine
+    method: Method
+    setting: Setting
+    codec: Codec = Codec()
+    exact: bool = False
+    _seen: tuple[Tensor, bool] | None = field(default=None, repr=False)  # the last mask, and if neurons make it up
+
+    def __call__(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
+        """Train, then write and read."""
+        reply = self.engine(ids, task, chance)
+        keys = chance.key("codec", ids)
+        received = reply
+        if self.codec.values != "float32":  # of changes, which are smaller than weights and round better
+            change = torch.where(reply.params.isfinite(), reply.params - task.model, 0)
+            brought = self.codec.roundtrip(change, keys, reply.mask, self.setting.layout)
+            received = reply._replace(params=task.model + brought)
+        self._check(task, reply, received, keys)
+        return received
+
+    def prices(self, task: Task, reply: Reply) -> tuple[Cost, Cost]:
+        """What the cohort's downloads and uploads weigh [C each], apart by values, indices and overhead."""
+        down = Codec().size(self._frame(task.extras, {}), self._asked(task))
+        up = self.codec.size(self._frame(reply.extras, REPORT), self._sent(task, reply))
+        return _for_each(down, len(reply.ids)), _for_each(up, len(reply.ids))
+
+    def price(self, task: Task, reply: Reply) -> tuple[Tensor, Tensor]:
+        """The same as totals, as a simulated world asks for them."""
+        down, up = self.prices(task, reply)
+        return down.total.to(reply.ids.device), up.total.to(reply.ids.device)
+
+    def _sent(self, task: Task, reply: Reply) -> Part:
+        """What goes up; where the server chose the part, which it is need not travel."""
+        if isinstance(self.method.upload, AsSent):
+            return self._asked(task)._replace(known=True)
+        return Part(reply.mask)
+
+    def _asked(self, task: Task) -> Part:
+        """What goes down: whole neurons where the mask is made of them, which some masks are but for a few rows."""
+        if task.keep is None or task.mask is None or not self.method.local.cuts:
+            return Part(task.mask)
+        if self._seen is None or self._seen[0] is not task.mask:
+            self._seen = task.mask, torch.equal(self.setting.neurons.expand(task.keep), task.mask)
+        return Part(task.mask, task.keep) if self._seen[1] else Part(task.mask)
+
+    def _frame(self, extras: State, report: dict[str, Range]) -> Frame:
+        carried = {name: (v.dtype, tuple(v.shape[1:])) for name, v in extras.items() if v.dtype in CARRIED}
+        cuts = self.method.local.cuts  # else the network may be one that cannot be traced
+        return Frame(self.setting.layout, self.setting.neurons if cuts else None, carried, report)
+
+    def _check(self, task: Task, reply: Reply, received: Reply, keys: Tensor) -> None:
+        """Write and read one reply, or all; it must come back as simulated, in as many bytes as priced."""
+        frame, part = self._frame(reply.extras, REPORT), self._sent(task, reply)
+        _, up = self.prices(task, reply)
+        base, plain = base_hash(task.model), self.codec.values == "float32"
+        for row in range(len(reply.ids)) if self.exact else range(min(1, len(reply.ids))):
+            stamp = Stamp("simulation", task.round, int(reply.ids[row]), base)
+            mask, keep = (None if given is None else given[row] for given in (part.mask, part.keep))
+            own = part._replace(mask=mask, keep=keep)
+            values = reply.params[row] if plain else reply.params[row] - task.model
+            if not bool(values.isfinite().all()):
+                continue  # a diverged client: a real receiver refuses it
+            extras = {name: reply.extras[name][row] for name in frame.extras}
+            report = {name: float(reply.report[name][row]) for name in REPORT}
+            data = self.codec.encode(frame, stamp, values, own, extras, report, keys[row])
+            message = self.codec.decode(data, Expected(frame, stamp, own))
+            zero = task.model if plain else torch.zeros_like(task.model)
+            brought = message.on(zero.cpu()).to(task.model.device)
+            mask = None if own.whole else own.numbers(frame.neurons)
+            wanted = received.params[row] if plain else received.params[row] - task.model
+            got = brought if plain else (task.model + brought) - task.model
+            same = (got == wanted) | (torch.zeros_like(wanted, dtype=torch.bool) if mask is None else ~mask)
+            if len(data) != int(up.total[row]) or not bool(same.all()):
+                raise RunStopped(
+                    f"the codec brought client {int(reply.ids[row])}'s reply of round {task.round} back changed, or in "
+                    f"{len(data)} bytes instead of {int(up.total[row])}: please report this."
+                )
+
+
+def _for_each(cost: Cost, count: int) -> Cost:
+    """A price per client, where one price is everybody's."""
+    return Cost(*(part.cpu().expand(count) if part.dim() == 0 else part for part in cost))
