@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from enum import StrEnum
-from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +15,22 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from fedloom.errors import BadExperiment, FedloomError, RunStopped
+from fedloom.options import (
+    ClientsOption,
+    DataOption,
+    DeviceOption,
+    EngineOption,
+    FleetOption,
+    JsonOption,
+    ModelOption,
+    PartitionOption,
+    RoundsOption,
+    SeedOption,
+    SetOption,
+    counted,
+    pairs_of,
+    print_json,
+)
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"
@@ -29,29 +44,6 @@ def about() -> None:
 
     Start with `fedloom run fedavg`, then `fedloom list methods`.
     """
-
-
-DataOption = Annotated[str, typer.Option(help="a name from `fedloom list data`, or a .npz, .csv or .parquet file")]
-PartitionOption = Annotated[str, typer.Option(help="how data are dealt to clients: `fedloom list partitions`")]
-ClientsOption = Annotated[int, typer.Option(help="clients in the fleet")]
-ModelOption = Annotated[str, typer.Option(help="a name from `fedloom list models`, or my_file.py:my_network")]
-FleetOption = Annotated[
-    str, typer.Option(help="devices: a name from `fedloom list fleets`, your own .csv or .parquet, or none")
-]
-RoundsOption = Annotated[int, typer.Option(help="how many rounds")]
-SeedOption = Annotated[int, typer.Option(help="the same seed gives the same run")]
-EngineOption = Annotated[str, typer.Option(help="local: the cohort at once; loop: one client after another")]
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="any other setting, such as rate=0.05, epochs=5, method.mu=0.1, partition.alpha=0.5, per_round=20, "
-        "channel.up=0.3, world.deadline=60; repeat as needed",
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object at the end and nothing else")]
 
 
 @app.command("run")
@@ -82,7 +74,7 @@ def run_command(
         "method": method, "data": data, "partition": partition, "clients": clients, "model": model, "fleet": fleet,
         "rounds": rounds, "seed": seed, "engine": engine, "device": device,
     }  # fmt: skip
-    experiment = Experiment(**with_settings(values, _pairs(set_ or [])))
+    experiment = Experiment(**with_settings(values, pairs_of(set_ or [])))
     console = errors if as_json else Console()
     folder = out or _new_folder(f"{Path(method.partition('.py:')[0]).name}-{Path(data).stem}")
     try:
@@ -92,7 +84,7 @@ def run_command(
         errors.print(f"interrupted; the rounds that were finished are in {folder}", markup=False, highlight=False)
         raise typer.Exit(130) from None
     if as_json:
-        _print_json(result.summary())
+        print_json(result.summary())
     else:
         console.print(summary_table(result))
 
@@ -126,26 +118,64 @@ def compare_command(
         "data": data, "partition": partition, "clients": clients, "model": model, "fleet": fleet, "rounds": rounds,
         "seed": seed, "device": device,
     }  # fmt: skip
-    pairs = _pairs(set_ or [])
+    pairs = pairs_of(set_ or [])
     experiments = {
         name: Experiment(**with_settings({**values, "method": name}, _fitting(name, pairs, methods)))
         for name in methods
     }
     console = errors if as_json else Console()
     total = seeds * sum(experiment.rounds for experiment in experiments.values())
-    done = 0
-    with progress(console, "compare", total) as watch:
-
-        def each(name: str, seed: int, row: dict[str, Any]) -> None:
-            nonlocal done
-            done += 1
-            watch({**row, "round": done, "state": f"{name}, seed {seed}"})
-
+    with counted(console, "compare", total, progress) as each:
         contenders = compare(experiments, range(seed, seed + seeds), each)
     if as_json:
-        _print_json({"target": target, "methods": comparison_rows(contenders, target)})
+        print_json({"target": target, "methods": comparison_rows(contenders, target)})
     else:
         console.print(comparison_table(contenders, target))
+
+
+@app.command("plan")
+def plan_command(
+    fleet: Annotated[str, typer.Option(help="your devices: a .csv or .parquet, or a name from `fedloom list fleets`")],
+    target: Annotated[float, typer.Option(help="accuracy to reach")],
+    methods: Annotated[str, typer.Option(help="candidates, joined by commas; a choice of ours if left out")] = "",
+    seeds: Annotated[int, typer.Option(min=1, help="how many seeds, from --seed on")] = 1,
+    data: DataOption = "digits",
+    partition: PartitionOption = "dirichlet",
+    clients: ClientsOption = 100,
+    model: ModelOption = "mlp",
+    rounds: RoundsOption = 50,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    set_: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say which method and codec reach a target on your fleet soonest, and which cheapest.
+
+    For example `fedloom plan --fleet my_devices.csv --model mlp --target 0.8`.
+    """
+    from fedloom.experiment import Experiment, with_settings
+    from fedloom.plan import CANDIDATES, CODECS, plan
+    from fedloom.show import plan_table, progress
+
+    values: dict[str, Any] = {
+        "data": data, "partition": partition, "clients": clients, "model": model, "fleet": fleet, "rounds": rounds,
+        "seed": seed, "device": device,
+    }  # fmt: skip
+    experiment = Experiment(**with_settings(values, pairs_of(set_ or [])))
+    chosen = [name.strip() for name in methods.split(",")] if methods else list(CANDIDATES)
+    console = errors if as_json else Console()
+    with counted(console, "plan", seeds * experiment.rounds * len(chosen) * len(CODECS), progress) as each:
+        found = plan(experiment, target, chosen, range(seed, seed + seeds), watch=each)
+    if as_json:
+        front = {option.name for option in found.front}
+        options = [
+            {"name": o.name, "rounds": o.rounds, "seconds": o.seconds, "bytes": o.bytes, "joules": o.joules,
+             "front": o.name in front}
+            for o in found.options
+        ]  # fmt: skip
+        print_json({"target": target, "options": options, "missed": [c.name for c in found.missed]})
+    else:
+        console.print(plan_table(found))
 
 
 def _fitting(name: str, pairs: dict[str, Any], methods: list[str]) -> dict[str, Any]:
@@ -156,19 +186,6 @@ def _fitting(name: str, pairs: dict[str, Any], methods: list[str]) -> dict[str, 
     own = {other: set(settings_of(method_maker(other))) for other in methods}
     every = set().union(*own.values())
     return {key: v for key, v in pairs.items() if (k := key.removeprefix("method.")) not in every or k in own[name]}
-
-
-def _print_json(facts: dict[str, Any]) -> None:
-    """JSON has no NaN: null stands there."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: plain(one) for key, one in value.items()}
-        if isinstance(value, list | tuple):
-            return [plain(one) for one in value]
-        return None if isinstance(value, float) and not isfinite(value) else value
-
-    typer.echo(json.dumps(plain(facts)))
 
 
 class Kind(StrEnum):
@@ -224,7 +241,7 @@ def neurons_command(
     sizes = shape.lower().split("x")
     if not all(size.isdigit() and int(size) > 0 for size in sizes):
         raise BadExperiment(f"shape is '{shape}'; expected sizes joined by x, such as 1x28x28.")
-    numbers, settings = tuple(int(size) for size in sizes), _pairs(set_ or [])
+    numbers, settings = tuple(int(size) for size in sizes), pairs_of(set_ or [])
     if ".py:" in model:
         network = make(f"model '{model}'", from_file("model", model), settings)
     else:
@@ -233,19 +250,6 @@ def neurons_command(
         network = build(model, numbers, classes, vocabulary, **settings)
     for table in tables(neuron_map(network, example(numbers, vocabulary))):
         Console().print(table)
-
-
-def _pairs(texts: list[str]) -> dict[str, Any]:
-    """`--set` arguments as a dictionary."""
-    from fedloom.settings import parse_value
-
-    pairs = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise BadExperiment(f"--set got '{text}'; expected KEY=VALUE, such as rate=0.05.")
-        pairs[key.strip()] = parse_value(value.strip())
-    return pairs
 
 
 def _new_folder(stem: str) -> Path:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from fedloom.compare import Contender, cost_of
 from fedloom.evaluate.targets import Cost
+from fedloom.plan import Plan
 from fedloom.run import Result, Watch
 
 LINES = 10  # how often a run reports where there is no terminal
@@ -131,3 +132,21 @@ def _duration(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.1f} {unit}"
     return f"{seconds:.1f} s"
+
+
+def plan_table(plan: Plan) -> Table:
+    """The candidates by time to the target; a star marks the trade-off, options that no other beats."""
+    best = {what: plan.best(what) for what in ("seconds", "bytes", "joules")}
+    names = {"seconds": "soonest", "bytes": "fewest bytes", "joules": "least energy"}
+    caption = "* on the trade-off between time, bytes and energy: no other is better in all three"
+    table = Table(title=f"to reach {plan.target:g}", title_justify="left", caption=caption)
+    for name in ("", "method, codec", "rounds", "virtual time", "bytes", "energy", "best at"):
+        table.add_column(name)
+    for option in plan.options:
+        cells = ["*" if option in plan.front else "", option.name, f"{option.rounds:.1f}", _duration(option.seconds)]
+        cells += [size(option.bytes), f"{option.joules / 1000:.1f} kJ"]
+        cells.append(", ".join(names[what] for what, winner in best.items() if winner is option))
+        table.add_row(*(Text(cell) for cell in cells))
+    for contender in plan.missed:
+        table.add_row("", Text(contender.name), f"never (best {contender.best().mean:.3f})", "", "", "", "")
+    return table

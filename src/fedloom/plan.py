@@ -1,0 +1,93 @@
+"""Which method should this fleet use? Simulate the candidates and say which reach the target soonest and cheapest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedloom.compare import Contender, compare, cost_of
+from fedloom.errors import BadExperiment
+from fedloom.experiment import Experiment
+
+CANDIDATES = ("fedavg", "fedprox", "scaffold", "fedcs", "oort", "fjord", "fedrolex", "federated-dropout", "heterofl")
+CODECS = ("float32", "int8")
+
+
+@dataclass(frozen=True)
+class Option:
+    """A candidate that reached the target under every seed, and what that took on average."""
+
+    name: str
+    experiment: Experiment
+    rounds: float
+    seconds: float
+    bytes: float
+    joules: float
+
+    def beats(self, other: Option) -> bool:
+        """No worse in time, bytes and energy, and better in one."""
+        ours, theirs = (self.seconds, self.bytes, self.joules), (other.seconds, other.bytes, other.joules)
+        return all(a <= b for a, b in zip(ours, theirs)) and ours != theirs
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was tried: those that reached the target, by time, and those that did not."""
+
+    target: float
+    options: tuple[Option, ...]
+    missed: tuple[Contender, ...]
+
+    @property
+    def front(self) -> tuple[Option, ...]:
+        """The trade-off: options that no other beats, from the soonest to the cheapest."""
+        return tuple(one for one in self.options if not any(other.beats(one) for other in self.options))
+
+    def best(self, what: str) -> Option | None:
+        """The option with the least of `seconds`, `bytes` or `joules`."""
+        return min(self.options, key=lambda option: getattr(option, what), default=None)
+
+
+def plan(
+    experiment: Experiment,
+    target: float,
+    methods: Sequence[str] = CANDIDATES,
+    seeds: Sequence[int] = (0,),
+    codecs: Sequence[str] = CODECS,
+    watch: Callable[[str, int, dict[str, Any]], None] | None = None,
+) -> Plan:
+    """Simulate every method with every codec on the experiment's data, model, fleet and world.
+
+    Args:
+        experiment: all but the method and the codec; it must name a fleet.
+        target: the accuracy to reach.
+        methods: names of methods to try.
+        seeds: every candidate runs once for each.
+        codecs: how replies may be written.
+        watch: called with name, seed and row after every round.
+    """
+    if experiment.fleet.name == "none":
+        raise BadExperiment(
+            "fleet is 'none', so nothing costs time; name your fleet file or one of `fedloom list fleets`."
+        )
+    if not 0 < target <= 1:
+        raise BadExperiment(f"target is {target}; an accuracy lies above 0 and at most at 1.")
+    base = experiment.model_dump()
+    candidates = {
+        name if codec == "float32" else f"{name}, {codec}": Experiment(
+            **{**base, "method": name, "codec": {**base["codec"], "values": codec}}
+        )
+        for name in methods
+        for codec in codecs
+    }
+    options, missed = [], []
+    for contender in compare(candidates, seeds, watch):
+        costs = contender.reached(target)
+        means = {what: cost_of(costs, what) for what in ("rounds", "seconds", "bytes", "joules")}
+        if len(costs) < len(seeds) or any(mean is None for mean in means.values()):
+            missed.append(contender)
+        else:
+            found = {what: mean.mean for what, mean in means.items() if mean is not None}
+            options.append(Option(contender.name, candidates[contender.name], **found))
+    return Plan(target, tuple(sorted(options, key=lambda option: option.seconds)), tuple(missed))
