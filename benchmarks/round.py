@@ -51,9 +51,8 @@ class Workload:
         self.module = build(model, shape, 10)
         self.per_round, self.clients, self.samples = per_round, clients, samples
         layout = layout_of(self.module)
-        self.setting = Setting(
-            Fleet(torch.tensor(self.shards.sizes)), self.module, layout, per_example, self.data.x[:2]
-        )
+        fleet = Fleet(torch.tensor(self.shards.sizes), torch.ones(clients, 10, dtype=torch.int64))
+        self.setting = Setting(fleet, self.module, layout, per_example, self.data.x[:2])
         self.method = Method(select=Uniform(per_round), work=Work(epochs=1, batch=BATCH))
         self.model = flatten(self.module, layout)
         self.local = Local(self.method, self.setting, self.data, self.shards)

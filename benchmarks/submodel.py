@@ -3,8 +3,8 @@
     python benchmarks/submodel.py [--cycles 15] [--threads 2] [--json FILE] [cnn2 2nn fleet resnet18]
 
 cnn2, 2nn: cohorts of one client (and, for 2nn, of ten) with 500 made-up images each, one epoch in batches of 50.
-`engine` is what a run's clients do: cut the sent part out of the model, train it, put it back. `frozen` trains the sent
-neurons of the client's own whole network. `plain` is `extract`ed, then trained by hand with nn.Module and torch.optim.
+`engine` is what clients do with the part of the model they are sent: plan the batches and learn. `frozen` trains the
+sent neurons of their own whole networks. `plain` is `extract`ed and trained by hand with nn.Module and torch.optim.SGD.
 Ratios are medians over the cycles of a way's time to that of the whole model in the same cycle; a cycle runs each way
 once, so that noise of the machine meets all of them.
 
@@ -37,9 +37,9 @@ from torch import Tensor, nn
 
 from fedloom.allocate.tiers import Tiers
 from fedloom.chance import Chance
-from fedloom.client import Examples
-from fedloom.engine.gradient import fastest_gradient
+from fedloom.client import Examples, learn
 from fedloom.engine.local import Local, Shards
+from fedloom.engine.stacked import StackedGradient
 from fedloom.layout import flatten, layout_of
 from fedloom.local.keep_own import KeepOwn
 from fedloom.local.rule import LocalRule
@@ -49,7 +49,7 @@ from fedloom.mask.ranked import Ranked
 from fedloom.method import Method
 from fedloom.models import build
 from fedloom.models.table import example
-from fedloom.neurons.extract import extract
+from fedloom.neurons.extract import extract, slice_index
 from fedloom.neurons.trace import neuron_map
 from fedloom.round import play_round
 from fedloom.select.uniform import Uniform
@@ -82,33 +82,42 @@ class Workload:
         fleet = Fleet(torch.tensor(self.shards.sizes), torch.zeros(clients, 10, dtype=torch.int64))
         self.setting = Setting(fleet, self.module, layout, per_example, self.data.x[:2])
         self.model, self.neurons = flatten(self.module, layout), self.setting.neurons
-        self.gradient = fastest_gradient(self.setting, self.data)
+        self.gradient = StackedGradient(self.setting)
 
     def method(self, rule: LocalRule, shares: tuple[float, ...]) -> Method:
         """All clients train sub-models of random neurons."""
         everyone, work = Uniform(self.setting.fleet.size), Work(epochs=1, batch=BATCH)
         return Method(select=everyone, allocate=Tiers(shares), mask=Ranked("random"), local=rule, work=work)
 
-    def local(self, method: Method, sliced: bool = True) -> Local:
-        """The engine."""
-        return Local(method, self.setting, self.data, self.shards, gradient=self.gradient, sliced=sliced)
-
     def round(self, method: Method, sliced: bool) -> Callable[[int], Tensor]:
         """A whole round, the server's part included."""
-        memory, local = method.init(self.setting, self.model), self.local(method, sliced)
+        memory = method.init(self.setting, self.model)
+        local = Local(method, self.setting, self.data, self.shards, gradient=self.gradient, sliced=sliced)
         return lambda number: play_round(method, memory, self.model, self.setting, local, Chance(0, number))[0]
 
-    def engine(self, rule: LocalRule, share: float) -> Callable[[int], Tensor]:
-        """What the clients do in a round, from the task to the reply."""
-        method, ids = self.method(rule, (share,)), torch.arange(self.setting.fleet.size)
-        shares = torch.full((len(ids),), share)
-        portion, _ = method.mask({}, self.setting, self.model, ids, shares, Chance(0, 1))
-        everyone = torch.ones_like(ids, dtype=torch.bool)
-        task = Task(
-            self.model, portion.mask, portion.keep, shares, everyone, {}, 1, RATE, RATE, self.setting.layout.trained
-        )
-        local = self.local(method)
-        return lambda number: local(ids, task, Chance(0, number)).params
+    def clients(self, rule: LocalRule, share: float) -> Callable[[int], Tensor]:
+        """What all clients do with the part they are sent, as devices would: nothing is cut or put back here."""
+        ids, sizes, layout = torch.arange(self.setting.fleet.size), self.shards.sizes, self.setting.layout
+        method, gradient, state = self.method(rule, (share,)), self.gradient, {}
+        params, mask = self.model.expand(len(ids), -1), None
+        keep = self.neurons.cut(torch.rand(len(ids), self.neurons.size), share)
+        if rule.whole:
+            mask, state = self.neurons.expand(keep), {"own": params}
+        else:
+            index, shapes = slice_index(self.neurons, keep)
+            layout = layout._replace(shapes=shapes)
+            gradient = gradient.of_shapes(layout)
+            params = params if share == 1 else params.gather(1, index)
+        shares, everyone = torch.full((len(ids),), share), torch.ones(len(ids), dtype=torch.bool)
+        task = Task(self.model, mask, keep, shares, everyone, {}, 1, RATE, RATE, layout.trained)
+
+        def play(number: int) -> Tensor:
+            batches = method.work.plan(ids, self.shards.rows(ids, max(sizes)), sizes, Chance(0, number))
+            way = gradient if mask is None else gradient.freezing(keep, mask)
+            learnt, _ = learn(method, way, self.data, task, params, state, batches, held=mask is not None)
+            return learnt.sent
+
+        return play
 
     def plain(self, share: float, number: int) -> Tensor:
         """Every client's epoch by hand, on a model of its own that is really smaller."""
@@ -127,7 +136,7 @@ class Workload:
         how, share = WAYS[name]
         if how == "plain":
             return lambda number: self.plain(share, number)
-        return self.engine(KeepOwn(freeze=True) if how == "frozen" else SubModel(), share)
+        return self.clients(KeepOwn(freeze=True) if how == "frozen" else SubModel(), share)
 
 
 def measure(ways: dict[str, Callable[[int], Tensor]], cycles: int) -> dict[str, list[float]]:

@@ -227,7 +227,7 @@ WRONG: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "network's setting": (["neurons", "mlp", "--set", "width=8"], ("mlp", "'width'", "did you mean 'widths'?")),
     "fact of the data": (["neurons", "mlp", "--set", "shape=8"], ("mlp", "'shape'")),
     # refused by the parser
-    "rounds a word": (["run", "fedavg", "--rounds", "many"], ("--rounds", "integer")),
+    "rounds a word": (["run", "fedavg", "--rounds", "many"], ("--rounds", "valid int")),
     "option misspelt": (["run", "fedavg", "--round", "1"], ("--round",)),
     "no method": (["run"], ("method",)),
     "command": (["rum"], ("rum",)),

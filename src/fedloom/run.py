@@ -44,7 +44,7 @@ class Result:
     """What came out of a run."""
 
     experiment: Experiment
-    model: nn.Module  # the network with the trained weights
+    model: nn.Module  # the network with the trained weights, on the CPU
     rounds: list[dict[str, Any]]  # one row a round, as in rounds.parquet
     wall_seconds: float
     folder: Path | None
@@ -129,7 +129,7 @@ def run(
             if folder is not None:
                 ledger.write(folder)
                 _save_model(folder, setting, weights)
-    network = load(world.network, setting.layout, weights).eval()
+    network = load(world.network, setting.layout, weights).cpu().eval()
     return Result(experiment, network, ledger.rounds(), time.perf_counter() - started, folder)
 
 

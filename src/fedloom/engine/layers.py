@@ -59,9 +59,8 @@ def _affine(run: Pass, name: str, x: Tensor, axes: int) -> Tensor:
 def linear(layer: nn.Linear, name: str, run: Pass, x: Tensor) -> Tensor:
     """One batched product over the clients."""
     w, b = run.tensors[f"{name}.weight"], run.tensors.get(f"{name}.bias")
-    rows = x.reshape(run.clients, -1, x.shape[-1])
-    out: Tensor = ClientLinear.apply(rows, w, b, run.step_of(name), run.part_of(name))  # type: ignore[no-untyped-call]
-    return out.view(*x.shape[:-1], w.shape[1])
+    out: Tensor = ClientLinear.apply(x, w, b, run.step_of(name), run.part_of(name))  # type: ignore[no-untyped-call]
+    return out
 
 
 def conv(layer: nn.Conv1d | nn.Conv2d, name: str, run: Pass, x: Tensor) -> Tensor:

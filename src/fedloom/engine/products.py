@@ -84,21 +84,24 @@ def _settled(gw: Tensor, gb: Tensor | None, w: Tensor, b: Tensor | None, step: S
 
 
 class ClientLinear(torch.autograd.Function):
-    """`x @ w^T + b` for inputs [C, B, i], weights [C, o, i] and biases [C, o] or None."""
+    """`x @ w^T + b` for inputs [C * B, ..., i], weights [C, o, i] and biases [C, o] or None."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, step: Step | None, part: Part | None) -> Tensor:
         """One batched product."""
-        ctx.save_for_backward(x, w, b)
-        ctx.step, ctx.part = step, part
-        return torch.bmm(x, w.mT) if b is None else torch.baddbmm(b.unsqueeze(1), x, w.mT)
+        rows = x.reshape(len(w), -1, x.shape[-1])
+        ctx.save_for_backward(rows, w, b)
+        ctx.shape, ctx.step, ctx.part = x.shape, step, part
+        out = torch.bmm(rows, w.mT) if b is None else torch.baddbmm(b.unsqueeze(1), rows, w.mT)
+        return out.view(*x.shape[:-1], w.shape[1])
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         """The input's gradient first: it needs the weight from before the step."""
         x, w, b = ctx.saved_tensors
         step, part = ctx.step, ctx.part
-        gx = torch.bmm(g, w) if ctx.needs_input_grad[0] else None
+        g = g.reshape(len(w), -1, w.shape[1])
+        gx = torch.bmm(g, w).view(ctx.shape) if ctx.needs_input_grad[0] else None
         if part is not None:
             g, x = _picked(g, part.rows), _picked(x, part.columns)
         gb = None if b is None else g.sum(1)
@@ -142,32 +145,33 @@ class ClientConv(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of input, weight and bias, or the step itself."""
         x, w, b = ctx.saved_tensors
-        part, back = ctx.part, b is not None
-        gs, xs, wanted = g.chunk(len(w)), x.chunk(len(w)), ctx.needs_input_grad[0]
-        if part is None:
-            found = [_convolved_back(*one, ctx.how, (wanted, True, back)) for one in zip(gs, xs, w)]
-            gx = [one[0] for one in found]
-        else:
-            gx = [_convolved_back(*one, ctx.how, (True, False, False))[0] for one in zip(gs, xs, w)] if wanted else []
-            found = []
-            for c in range(len(w)):
-                few, seen = _channels(gs[c], part.rows, c), _channels(xs[c], part.columns, c)
-                like = w[c, : few.shape[1], : seen.shape[1]]
-                found.append(_convolved_back(few, seen, like, ctx.how, (False, True, back)))
-        gw = torch.stack([one[1] for one in found])
-        gb = torch.stack([one[2] for one in found]) if back else None
-        return _joined(gx) if wanted else None, *_settled(gw, gb, w, b, ctx.step, part), None, None, None
+        part, wanted = ctx.part, ctx.needs_input_grad[0]
+        gx, gw, gb = [], [], []
+        for c, (own_g, own_x) in enumerate(zip(g.chunk(len(w)), x.chunk(len(w)))):
+            if wanted or part is None:
+                found = _convolved_back(own_g, own_x, w[c], ctx.how, (wanted, part is None))
+                gx.append(found[0])
+            if part is not None:
+                own_g, own_x = _channels(own_g, part.rows, c), _channels(own_x, part.columns, c)
+                like = w[c, : own_g.shape[1], : own_x.shape[1]]
+                found = _convolved_back(own_g, own_x, like, ctx.how, (False, True))
+            gw.append(found[1])
+            if b is not None:
+                gb.append(own_g.sum((0, *range(2, g.dim()))))
+        settled = _settled(torch.stack(gw), torch.stack(gb) if gb else None, w, b, ctx.step, part)
+        return _joined(gx) if wanted else None, *settled, None, None, None
 
 
 def _convolved_back(
-    g: Tensor, x: Tensor, w: Tensor, how: tuple[Any, ...], wanted: tuple[bool, bool, bool]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """One client's gradients of input, weight and bias."""
+    g: Tensor, x: Tensor, w: Tensor, how: tuple[Any, ...], wanted: tuple[bool, bool]
+) -> tuple[Tensor, Tensor]:
+    """One client's gradients of input and weight; torch's own of the bias takes several times as long as a sum."""
     stride, padding, dilation, groups = how
-    found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
-        g, x, w, [w.shape[0]], stride, padding, dilation, False, [0] * len(stride), groups, wanted
+    none = [0] * len(stride)
+    gx, gw, _ = torch.ops.aten.convolution_backward(
+        g, x, w, None, stride, padding, dilation, False, none, groups, (*wanted, False)
     )
-    return found
+    return gx, gw
 
 
 def _channels(x: Tensor, index: Tensor | None, client: int) -> Tensor:

@@ -41,8 +41,10 @@ class Wire:
         received = reply
         if self.codec.values != "float32":  # of changes, which are smaller than weights and round better
             change = torch.where(reply.params.isfinite(), reply.params - task.model, 0)
-            brought = self.codec.roundtrip(change, keys, reply.mask, self.setting.layout)
-            received = reply._replace(params=task.model + brought)
+            mask = None if reply.mask is None else reply.mask.cpu()
+            # on the host: some accelerators divide a little differently, and a step of int8 may fall the other way
+            brought = self.codec.roundtrip(change.cpu(), keys.cpu(), mask, self.setting.layout)
+            received = reply._replace(params=task.model + brought.to(change.device))
         self._check(task, reply, received, keys)
         return received
 
@@ -90,7 +92,7 @@ class Wire:
                 continue  # a diverged client: a real receiver refuses it
             extras = {name: reply.extras[name][row] for name in frame.extras}
             report = {name: float(reply.report[name][row]) for name in REPORT}
-            data = self.codec.encode(frame, stamp, values, own, extras, report, keys[row])
+            data = self.codec.encode(frame, stamp, values, own, extras, report, keys[row].cpu())
             message = self.codec.decode(data, Expected(frame, stamp, own))
             zero = task.model if plain else torch.zeros_like(task.model)
             brought = message.on(zero.cpu()).to(task.model.device)
