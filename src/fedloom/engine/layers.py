@@ -72,7 +72,6 @@ def conv(layer: nn.Conv1d | nn.Conv2d, name: str, run: Pass, x: Tensor) -> Tenso
     how = (layer.stride, layer.padding, layer.dilation, groups)
     last = x.device.type == "cpu" and x.dim() == 4  # channels last: on CPUs pooling gains most
     if x.device.type == "cpu" and (x.shape[1] > 1 or run.clients == 1):
-        x = x.contiguous(memory_format=torch.channels_last) if last else x
         out: Tensor = ClientConv.apply(x, w, b, how, run.step_of(name), run.part_of(name))  # type: ignore[no-untyped-call]
         return out
     folded = x.unflatten(0, (run.clients, -1)).transpose(0, 1).flatten(1, 2)  # [B, C * channels, ...]

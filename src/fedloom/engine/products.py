@@ -129,6 +129,7 @@ class ClientConv(torch.autograd.Function):
         ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, how: tuple[Any, ...], step: Step | None, part: Part | None
     ) -> Tensor:
         """Each client's own convolution."""
+        x = x.contiguous()  # plain order throughout: mixed orders crashed torch 2.13's CPU kernels on tiny images
         ctx.save_for_backward(x, w, b)
         ctx.how, ctx.step, ctx.part = how, step, part
         stride, padding, dilation, groups = how
@@ -168,6 +169,7 @@ def _convolved_back(
     """One client's gradients of input and weight; torch's own of the bias takes several times as long as a sum."""
     stride, padding, dilation, groups = how
     none = [0] * len(stride)
+    g, x, w = g.contiguous(), x.contiguous(), w.contiguous()
     gx, gw, _ = torch.ops.aten.convolution_backward(
         g, x, w, None, stride, padding, dilation, False, none, groups, (*wanted, False)
     )

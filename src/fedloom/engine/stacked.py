@@ -91,6 +91,8 @@ class StackedGradient:
         """The loss of every example [C * B], ready to be differentiated."""
         fused = self._fused if batch.x.device.type == "cpu" else frozenset()
         parts = {} if self._frozen is None else self._frozen.parts
+        if self._frozen is not None:
+            fused = fused & parts.keys()  # a layer without a part, such as a depthwise one, moves by the mask
         self._now.run = Pass(tensors, len(batch.y), batch.weight, batch.keys, step, fused, parts)
         for layer in self._dropouts:
             layer.calls = 0  # a new pass
