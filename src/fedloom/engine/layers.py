@@ -70,9 +70,8 @@ def conv(layer: nn.Conv1d | nn.Conv2d, name: str, run: Pass, x: Tensor) -> Tenso
     if isinstance(layer.padding, str) or layer.padding_mode != "zeros":
         raise NotImplementedError(f"padding '{layer.padding}' / '{layer.padding_mode}'")
     how = (layer.stride, layer.padding, layer.dilation, groups)
-    last = x.device.type == "cpu" and x.dim() == 4 and _dense(layer)
+    last = x.device.type == "cpu" and x.dim() == 4  # channels last: on CPUs pooling gains most
     if x.device.type == "cpu" and (x.shape[1] > 1 or run.clients == 1):
-        x = x.contiguous(memory_format=torch.channels_last) if last else x.contiguous().view(x.shape)
         out: Tensor = ClientConv.apply(x, w, b, how, run.step_of(name), run.part_of(name))  # type: ignore[no-untyped-call]
         return out
     folded = x.unflatten(0, (run.clients, -1)).transpose(0, 1).flatten(1, 2)  # [B, C * channels, ...]
@@ -82,15 +81,6 @@ def conv(layer: nn.Conv1d | nn.Conv2d, name: str, run: Pass, x: Tensor) -> Tenso
     folded = call(folded, w.flatten(0, 1), bias, *how[:3], run.clients * groups)
     out = folded.unflatten(1, (run.clients, -1)).transpose(0, 1)  # [C, B, channels, ...]
     return out.movedim(2, -1).flatten(0, 1).movedim(-1, 1) if last else out.flatten(0, 1)
-
-
-def _dense(layer: nn.Conv1d | nn.Conv2d) -> bool:
-    """Are all inputs read? Then channels go last, by which pooling gains most.
-
-    Torch's strided 1x1 convolutions of few channels write past the end of their memory if channels are last (torch 2.13,
-    AVX2), even if only the strides of a single channel say so.
-    """
-    return all(size >= stride for size, stride in zip(layer.kernel_size, layer.stride))
 
 
 def batch_norm(layer: nn.BatchNorm1d | nn.BatchNorm2d, name: str, run: Pass, x: Tensor) -> Tensor:

@@ -177,11 +177,9 @@ def _convolved_back(
 
 
 def _channels(x: Tensor, index: Tensor | None, client: int) -> Tensor:
-    """One client's own channels of [B, channels, ...], in the order of memory that `x` has."""
+    """One client's own channels of [B, channels, ...], which stay last in memory."""
     if index is None:
         return x
-    if x.dim() != 4 or x.is_contiguous():
-        return x.index_select(1, index[client])
     last = x.movedim(1, -1)
     flat = last.reshape(-1, x.shape[1]).index_select(1, index[client])
     return flat.view(*last.shape[:-1], -1).movedim(-1, 1)
