@@ -27,7 +27,7 @@ from fedloom.show import progress, size
 SMALL = ["--clients", "4", "--rounds", "2", "--set", "per_round=2", "--set", "epochs=1", "--set", "batch=32"]
 SUMMARY = [
     *("run", "method", "rounds", "accuracy", "best_accuracy", "personal_accuracy", "loss"),
-    *("bytes_up", "bytes_down", "virtual_seconds", "joules", "wall_seconds"),
+    *("examples_trained", "bytes_up", "bytes_down", "virtual_seconds", "joules", "wall_seconds"),
 ]
 FILES = {"experiment.json", "rounds.parquet", "clients.parquet", "model.safetensors", "log.txt"}
 # an own process may have been started with Ctrl-C switched off; a terminal never does that

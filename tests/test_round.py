@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.local.rule import LocalRule
+from fedloom.errors import BadExperiment
+from fedloom.local.chain import Chain
+from fedloom.local.keep_own import KeepOwn
+from fedloom.local.sub_model import SubModel
 from fedloom.method import Method
 from fedloom.methods.fedavg import fedavg
 from fedloom.part import Aggregate, Allocate, Mask, Repair, Select
@@ -130,7 +134,7 @@ class Sum(Aggregate):
 
 
 @dataclass(frozen=True)
-class Noted(LocalRule):
+class Noted(SubModel):
     """Server half only."""
 
     def brief(self, memory: State, setting: Setting, ids: Tensor) -> State:
@@ -179,7 +183,7 @@ def test_a_task_carries_the_rates() -> None:
 
 
 def test_rows_of_a_task() -> None:
-    here, method = world("mlp"), small(Method(mask=Scattered()))
+    here, method = world("mlp"), small(Method(mask=Scattered(), local=SubModel()))
     task = play(here, method, here.local(method), rounds=1).tasks[0]._replace(extras={"a": torch.arange(8.0)})
     some = task.rows(torch.tensor([6, 2]))
     assert task.mask is not None
@@ -192,7 +196,7 @@ def test_rows_of_a_task() -> None:
 
 def test_who_is_selected_does_not_depend_on_what_is_masked() -> None:
     here = world("mlp")
-    plain, masked = small(fedavg()), small(Method(mask=Scattered()))
+    plain, masked = small(fedavg()), small(Method(mask=Scattered(), local=SubModel()))
     runs = [play(here, method, here.local(method)) for method in (plain, masked)]
     for one, other in zip(runs[0].replies, runs[1].replies):
         assert torch.equal(one.ids, other.ids)
@@ -206,3 +210,15 @@ def test_the_mean_is_over_those_who_arrived() -> None:
     weights = run.replies[0].report["examples"] * heard
     mean = (weights / weights.sum()) @ run.replies[0].params
     torch.testing.assert_close(everything(run)["model"], mean, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("parts", "why"),
+    [
+        ({"mask": Scattered()}, "mask=Scattered does not fit this method: it sends part of the model, but LocalRule"),
+        ({"local": Chain((SubModel(), KeepOwn()))}, "of SubModel and KeepOwn one leaves out"),
+    ],
+)
+def test_parts_that_cannot_be_mixed_refuse(parts: dict[str, Any], why: str) -> None:
+    with pytest.raises(BadExperiment, match=why):
+        Method(**parts)

@@ -34,10 +34,10 @@ from fedloom.types import Cohort, Setting, State, Task
 
 ROUNDS = [
     *("round", "accuracy", "top5", "loss", "per_class", "personal_accuracy", "training_loss"),
-    *("clients", "arrived", "bytes_down", "bytes_up", "virtual_seconds", "joules", "wall_seconds"),
+    *("clients", "arrived", "examples_trained", "bytes_down", "bytes_up", "virtual_seconds", "joules", "wall_seconds"),
 ]
 BYTES = ["bytes_down", "bytes_up", "bytes_up_values", "bytes_up_indices", "bytes_up_overhead"]
-CLIENTS = ["round", "client", "share", "arrived", *BYTES, "examples", "steps", "loss"]
+CLIENTS = ["round", "client", "share", "arrived", "examples_trained", *BYTES, "examples", "steps", "loss"]
 
 
 def small(**changes: Any) -> Experiment:
@@ -227,6 +227,7 @@ def test_the_summary(finished):
         "best_accuracy": max(row["accuracy"] for row in finished.rounds),
         "personal_accuracy": None,
         "loss": finished.rounds[-1]["loss"],
+        "examples_trained": sum(row["examples_trained"] for row in finished.rounds),
         "bytes_up": sum(row["bytes_up"] for row in finished.rounds),
         "bytes_down": sum(row["bytes_down"] for row in finished.rounds),
         "virtual_seconds": None,

@@ -132,11 +132,12 @@ class World(NamedTuple):
 
     def local(self, method: Method, chunk: int | None = None, sliced: bool = True) -> Local:
         """The cohort as matrices."""
-        return Local(method, self.setting, self.data, self.shards, chunk, _gradient(self), sliced)
+        own = self.data, self.shards  # what clients keep back to judge by: here what they train on
+        return Local(method, self.setting, self.data, self.shards, chunk, _gradient(self), sliced, own)
 
     def loop(self, method: Method) -> Loop:
         """One client after another."""
-        return Loop(method, self.setting, self.data, self.shards)
+        return Loop(method, self.setting, self.data, self.shards, (self.data, self.shards))
 
 
 @cache

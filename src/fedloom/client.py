@@ -6,23 +6,15 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.local.work import Batches
 from fedloom.method import Method
-from fedloom.types import Reply, Setting, State, Task, rows
+from fedloom.types import Batch, Reply, Setting, State, Task, rows
 
 _MOMENTS = "optimiser."  # names of what a kept optimiser remembers, in the client's state
-
-
-class Batch(NamedTuple):
-    """One step's examples, of the clients that take the step."""
-
-    x: Tensor  # [C, B, ...]
-    y: Tensor  # [C, B]
-    weight: Tensor  # [C, B] sums to 1 for every client; 0 pads short batches
-    keys: Tensor  # [C] chance for the network's own randomness
 
 
 class Gradient(Protocol):
@@ -53,7 +45,7 @@ def initial_state(method: Method, setting: Setting, model: Tensor) -> State:
     if method.optimiser.fresh:
         return state
     moments = method.optimiser.begin(model[None, : setting.layout.trained])
-    return {**state, **{f"{_MOMENTS}{name}": value[0] for name, value in moments.items()}}
+    return _together(state, {name: value[0] for name, value in moments.items()})
 
 
 def feed(data: Examples, batches: Batches) -> Iterator[Batch]:
@@ -88,14 +80,16 @@ def reply_of(
     state: State,
     batches: Batches,
     chance: Chance,
+    judged: State,
 ) -> Reply:
     """Choose what goes back, and report."""
-    own = {name: value for name, value in state.items() if not name.startswith(_MOMENTS)}
+    own, _ = _apart(state)
     mask = method.upload(setting, task, own, learnt.first, learnt.sent, chance)
     report = {
         "examples": setting.fleet.examples[ids],
         "steps": batches.steps,
         "loss": learnt.losses / batches.steps,
+        **judged,
     }
     return Reply(ids, learnt.sent, mask, learnt.extras, report, task.authorised)
 
@@ -115,16 +109,78 @@ def learn(
     `held`: the gradient itself holds in place what the rule does not train.
     """
     rule, optimiser = method.local, method.optimiser
-    own = {name: value for name, value in state.items() if not name.startswith(_MOMENTS)}
-    moments = {name.removeprefix(_MOMENTS): value for name, value in state.items() if name.startswith(_MOMENTS)}
+    own, moments = _apart(state)
     first = rule.start(task, own, params)
     done = None
     if optimiser.plain and not rule.corrects and (held or rule.trains(task) is None):
         done = gradient.descend(first, feed(data, batches), task.rate, 1 - task.rate * optimiser.weight_decay)
     last, losses = done or _descend(method, gradient, task, own, moments, first, feed(data, batches))
     sent, extras, own = rule.finish(task, own, first, last, batches.steps)
-    kept = {f"{_MOMENTS}{name}": value for name, value in moments.items()}
-    return Learnt(first, sent, extras, losses), {**own, **kept}
+    return Learnt(first, sent, extras, losses), _together(own, moments)
+
+
+def narrowed(
+    method: Method,
+    setting: Setting,
+    ids: Tensor,
+    task: Task,
+    state: State,
+    data: Examples,
+    rows: Tensor,
+    chance: Chance,
+) -> tuple[Task, State]:
+    """The task with the part that each client itself chooses to train, of examples `rows` [C, M] (padded)."""
+    own, moments = _apart(state)
+    look = [_look(data, ids, rows, setting.fleet.examples[ids], method.local.looks or 0, chance)]
+    mask, own = method.local.narrow(setting, ids, task, own, look, chance)
+    return task._replace(mask=mask, keep=None), _together(own, moments)
+
+
+def _look(data: Examples, ids: Tensor, rows: Tensor, sizes: Tensor, each: int, chance: Chance) -> Batch:
+    """Up to `each` examples of every class of each client's own, in an order that stands still during a run."""
+    place = torch.arange(rows.shape[1], device=rows.device)
+    keys = chance._replace(round=0).key("look", ids[:, None], place)
+    keys = keys.masked_fill(place >= sizes[:, None], torch.iinfo(torch.int64).max)  # padding goes last
+    rows = rows.gather(1, keys.argsort(dim=1, stable=True))
+    labels = data.y[rows]
+    one_hot = F.one_hot(labels, int(data.y.max()) + 1)
+    before = one_hot.cumsum(1).gather(2, labels[:, :, None])[:, :, 0]  # of its class, counted from 1
+    weight = ((before <= each) & (place < sizes[:, None])).to(torch.float32)
+    seen = place < weight.any(0).nonzero().max() + 1  # what nobody looks at is not gathered
+    rows, weight = rows[:, seen], weight[:, seen]
+    return Batch(data.x[rows], data.y[rows], weight / weight.sum(1, keepdim=True), keys[:, 0])
+
+
+def judged(
+    method: Method,
+    setting: Setting,
+    gradient: Gradient,
+    task: Task,
+    learnt: Learnt,
+    state: State,
+    batches: Batches,
+    data: Examples,
+    held: Tensor,
+    sizes: Tensor,
+) -> tuple[State, State]:
+    """What the rule makes of the models' losses on examples `held` [C, M] (padded), the first `sizes` [C] real."""
+    own, moments = _apart(state)
+    output = gradient.outputs(learnt.sent, data.x[held])
+    losses = setting.loss(output.flatten(0, 1), data.y[held].flatten()).unflatten(0, held.shape)
+    real = torch.arange(held.shape[1], device=held.device) < sizes[:, None]
+    mean = torch.where(real, losses, 0).sum(1) / sizes  # NaN where there is none
+    columns, own = method.local.judge(task, own, learnt.losses / batches.steps, mean)
+    return columns, _together(own, moments)
+
+
+def _apart(state: State) -> tuple[State, State]:
+    """What the rule remembers, and what a kept optimiser does."""
+    own = {name: value for name, value in state.items() if not name.startswith(_MOMENTS)}
+    return own, {name.removeprefix(_MOMENTS): v for name, v in state.items() if name.startswith(_MOMENTS)}
+
+
+def _together(own: State, moments: State) -> State:
+    return {**own, **{f"{_MOMENTS}{name}": value for name, value in moments.items()}}
 
 
 def _descend(

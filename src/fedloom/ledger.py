@@ -9,12 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from fedloom.codec import Cost
 from fedloom.evaluate.accuracy import Score
 from fedloom.files import atomically
-from fedloom.types import Reply, Task
+from fedloom.types import Reply, State, Task
 from fedloom.world.simulated import Costs
 
 ROUNDS = pa.schema(
@@ -22,7 +23,7 @@ ROUNDS = pa.schema(
     + [(name, pa.float64()) for name in ("accuracy", "top5", "loss")]
     + [("per_class", pa.list_(pa.float64()))]
     + [(name, pa.float64()) for name in ("personal_accuracy", "training_loss")]
-    + [(name, pa.int64()) for name in ("clients", "arrived", "bytes_down", "bytes_up")]
+    + [(name, pa.int64()) for name in ("clients", "arrived", "examples_trained", "bytes_down", "bytes_up")]
     + [(name, pa.float64()) for name in ("virtual_seconds", "joules", "wall_seconds")]
 )
 
@@ -34,11 +35,24 @@ class Ledger:
         self._numbers = torch.tensor(clients)  # the partition's number of each client in the fleet
         self._rounds: list[dict[str, Any]] = []
         self._clients: list[dict[str, Tensor]] = []
+        self._numbers_kept: list[str] = []  # names of columns that the method's parts add
+        self.kept: State = {}  # larger tensors that they keep of the last round
 
     def add(
-        self, task: Task, reply: Reply, seconds: float, prices: tuple[Cost, Cost], costs: Costs | None = None
+        self,
+        task: Task,
+        reply: Reply,
+        seconds: float,
+        prices: tuple[Cost, Cost],
+        examples: Tensor,
+        costs: Costs | None = None,
+        kept: State | None = None,
     ) -> None:
-        """A round that was played, `reply` as it arrived, with the bytes down and up; in a world, with what it cost."""
+        """A round that was played.
+
+        `reply` is as it arrived, `prices` are bytes down and up, `examples` [C] how many each client trains on, repeats
+        counted; in a world, `costs` say what the round took. `kept` is what the method's parts record of it.
+        """
         down, up = (Cost(*(part.to(reply.ids.device) for part in price)) for price in prices)
         sent = reply.arrived if costs is None else costs.bytes_up > 0  # in a world, also what was lost on the way
         rows = {
@@ -46,6 +60,7 @@ class Ledger:
             "client": reply.ids,
             "share": task.share,
             "arrived": reply.arrived,
+            "examples_trained": examples if costs is None else examples * costs.trained,
             "bytes_down": down.total,
             "bytes_up": up.total * sent,
             **{f"bytes_up_{name}": part * sent for name, part in up._asdict().items()},
@@ -54,7 +69,11 @@ class Ledger:
         }
         self._clients.append({**rows, "client": self._numbers[reply.ids.cpu()]})
         duration = None if costs is None else costs.duration
-        self._rounds.append({"round": task.round, "wall_seconds": seconds, "virtual": duration, "rows": rows})
+        columns = {name: value for name, value in (kept or {}).items() if value.dim() == 0}
+        self.kept = {name: value for name, value in (kept or {}).items() if value.dim() > 0}
+        self._numbers_kept += [name for name in columns if name not in self._numbers_kept]
+        entry = {"round": task.round, "wall_seconds": seconds, "virtual": duration, "rows": rows, "kept": columns}
+        self._rounds.append(entry)
 
     def score(self, score: Score, personal: Tensor | None) -> None:
         """The evaluation after the round added last."""
@@ -84,19 +103,25 @@ class Ledger:
             "training_loss": float((rows["loss"] * rows["arrived"]).sum()) / arrived if arrived else None,
             "clients": len(rows["client"]),
             "arrived": arrived,
+            "examples_trained": int(rows["examples_trained"].sum()),
             "bytes_down": int(rows["bytes_down"].sum()),
             "bytes_up": int(rows["bytes_up"].sum()),
             "virtual_seconds": None if entry["virtual"] is None else float(entry["virtual"]),
             "joules": float(rows["joules"].sum()) if "joules" in rows else None,
             "wall_seconds": entry["wall_seconds"],
+            **{name: float(value) for name, value in entry["kept"].items()},
         }
 
     def write(self, folder: Path) -> None:
-        """Both tables, each replaced as a whole."""
+        """Both tables and what else was kept, each replaced as a whole."""
         clients = {
             name: torch.cat([rows[name] for rows in self._clients]).cpu().numpy()
             for name in (self._clients[0] if self._clients else {})
         }
-        rounds = pa.Table.from_pylist(self.rounds(), ROUNDS)
+        schema = pa.schema([*ROUNDS, *((name, pa.float64()) for name in self._numbers_kept)])
+        rounds = pa.Table.from_pylist(self.rounds(), schema)
         for file, table in (("rounds.parquet", rounds), ("clients.parquet", pa.table(clients))):
             atomically(folder / file, partial(pq.write_table, table))
+        if self.kept:
+            tensors = {name: value.contiguous().cpu() for name, value in self.kept.items()}
+            atomically(folder / "kept.safetensors", lambda path: save_file(tensors, path))

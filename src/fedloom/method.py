@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedloom.aggregate.coverage_mean import CoverageMean
 from fedloom.allocate.whole import Whole
+from fedloom.errors import BadExperiment
 from fedloom.local.optimiser import Optimiser, Sgd
 from fedloom.local.rule import LocalRule
 from fedloom.local.work import Work
@@ -21,6 +22,7 @@ from fedloom.upload.as_sent import AsSent
 Memory = dict[str, State]  # what the server remembers, by slot
 
 SERVER_SLOTS = ("select", "allocate", "mask", "repair", "aggregate")
+SLOTS = ("select", "allocate", "mask", "local", "upload", "repair", "aggregate")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +39,24 @@ class Method:
     optimiser: Optimiser = Sgd()
     work: Work = Work()
 
+    def __post_init__(self) -> None:
+        """Every part may refuse the company of the others."""
+        for slot in SLOTS:
+            part = getattr(self, slot)
+            if (why := part.clash(self)) is not None:
+                raise BadExperiment(f"{slot}={type(part).__name__} does not fit this method: {why}")
+
     def init(self, setting: Setting, model: Tensor) -> Memory:
         """What the server remembers before the first round."""
         memory = {slot: getattr(self, slot).init(setting, model) for slot in SERVER_SLOTS}
         return {**memory, "local": self.local.server_state(setting, model)}
+
+    def record(self, memory: Memory) -> State:
+        """What the parts keep of the round just played, as `slot.name`."""
+        kept = {slot: getattr(self, slot).record(memory[slot]) for slot in SERVER_SLOTS}
+        return {f"{slot}.{name}": value for slot, own in kept.items() for name, value in own.items()}
+
+    def notes(self, setting: Setting) -> list[str]:
+        """What should be known before a run begins."""
+        notes = [getattr(self, slot).note(setting) for slot in SERVER_SLOTS]
+        return [note for note in notes if note is not None]

@@ -4,15 +4,29 @@ Every part is pure: it is given its memory and facts, and returns its decision a
 dataclass, so that it prints, compares and can be rebuilt elsewhere; a leaf is not subclassed further.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.types import Cohort, Portion, Reply, Setting, State, Task
 
+if TYPE_CHECKING:
+    from fedloom.method import Method
 
-class ServerPart(ABC):  # noqa: B024  its subclasses below each add the one abstract call
+
+class Part(ABC):  # noqa: B024  its subclasses below each add the one abstract call
+    """What fills a slot of a method."""
+
+    def clash(self, method: Method) -> str | None:
+        """Why this part cannot work in that method; None: it can."""
+        return None
+
+
+class ServerPart(Part):
     """A decision of the server's."""
 
     def init(self, setting: Setting, model: Tensor) -> State:
@@ -23,13 +37,25 @@ class ServerPart(ABC):  # noqa: B024  its subclasses below each add the one abst
         """Learn from the replies, before repair and aggregation."""
         return memory
 
+    def record(self, memory: State) -> State:
+        """What is worth keeping of this round: single numbers become columns, of larger tensors the last stays."""
+        return {}
+
+    def note(self, setting: Setting) -> str | None:
+        """What should be known before a run begins, such as what the memory will weigh."""
+        return None
+
+
+class NobodyLeft(Exception):
+    """No client will ever take part again: the run is over."""
+
 
 class Select(ServerPart):
     """Who takes part."""
 
     @abstractmethod
     def __call__(self, memory: State, setting: Setting, chance: Chance) -> tuple[Cohort, State]:
-        """Choose this round's cohort."""
+        """Choose this round's cohort, at least one client; `NobodyLeft` if there is none and never will be."""
 
 
 class Allocate(ServerPart):
@@ -43,6 +69,13 @@ class Allocate(ServerPart):
 class Mask(ServerPart):
     """Which part of the model each is sent."""
 
+    def clash(self, method: Method) -> str | None:
+        """Clients must know what to do without the rest."""
+        if method.local.cuts or method.local.whole:
+            return None
+        rule = type(method.local).__name__
+        return f"it sends part of the model, but {rule} trains all of it; put SubModel() or KeepOwn() into local."
+
     @abstractmethod
     def __call__(
         self, memory: State, setting: Setting, model: Tensor, ids: Tensor, share: Tensor, chance: Chance
@@ -50,7 +83,7 @@ class Mask(ServerPart):
         """A mask [C, P], and the neurons [C, K] if it is made of whole ones."""
 
 
-class Upload(ABC):
+class Upload(Part):
     """What goes back; decided on the client."""
 
     @abstractmethod

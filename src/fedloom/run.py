@@ -27,9 +27,11 @@ from fedloom.files import atomically
 from fedloom.layout import load
 from fedloom.ledger import Ledger
 from fedloom.method import Method
+from fedloom.part import NobodyLeft
 from fedloom.round import play_round
 from fedloom.simulation import Simulation, prepare
-from fedloom.types import Setting
+from fedloom.types import Setting, State
+from fedloom.world.clock import processed
 
 log = logging.getLogger("fedloom")
 
@@ -48,6 +50,7 @@ class Result:
     rounds: list[dict[str, Any]]  # one row a round, as in rounds.parquet
     wall_seconds: float
     folder: Path | None
+    kept: State  # larger tensors that the method's parts recorded of the last round, as in kept.safetensors
 
     @property
     def accuracy(self) -> float | None:
@@ -71,6 +74,7 @@ class Result:
             "best_accuracy": max((row["accuracy"] for row in scored), default=None),
             "personal_accuracy": last.get("personal_accuracy"),
             "loss": last.get("loss"),
+            "examples_trained": sum(row["examples_trained"] for row in self.rounds),
             "bytes_up": sum(row["bytes_up"] for row in self.rounds),
             "bytes_down": sum(row["bytes_down"] for row in self.rounds),
             "virtual_seconds": self._total("virtual_seconds"),
@@ -114,9 +118,15 @@ def run(
             for number in range(1, experiment.rounds + 1):
                 began = time.perf_counter()
                 chance = Chance(experiment.seed, number, weights.device)
-                weights, memory, task, reply = play_round(method, memory, weights, setting, engine, chance)
+                try:
+                    weights, memory, task, reply = play_round(method, memory, weights, setting, engine, chance)
+                except NobodyLeft as why:
+                    log.info("over before round %d: %s", number, why)
+                    break
                 seconds, costs = time.perf_counter() - began, None if world.world is None else world.world.costs
-                ledger.add(task, reply, seconds, world.wire.prices(task, reply), costs)
+                examples = processed(method.work, setting.fleet.examples[reply.ids])
+                prices, kept = world.wire.prices(task, reply), method.record(memory)
+                ledger.add(task, reply, seconds, prices, examples, costs, kept)
                 if number % experiment.evaluate_every == 0 or number == experiment.rounds:
                     own = None if world.own_test is None else personal_accuracy(world.engine, weights, *world.own_test)
                     ledger.score(evaluate(setting, weights, world.test, world.classes), own)
@@ -130,14 +140,15 @@ def run(
                 ledger.write(folder)
                 _save_model(folder, setting, weights)
     network = load(world.network, setting.layout, weights).cpu().eval()
-    return Result(experiment, network, ledger.rounds(), time.perf_counter() - started, folder)
+    return Result(experiment, network, ledger.rounds(), time.perf_counter() - started, folder, ledger.kept)
 
 
 @contextmanager
 def _opened(folder: Path | None, experiment: Experiment, world: Simulation) -> Iterator[None]:
     """The run folder with its experiment written and its log open."""
     if folder is None:
-        log.info(world.note)
+        for note in world.notes:
+            log.info(note)
         yield
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -148,7 +159,8 @@ def _opened(folder: Path | None, experiment: Experiment, world: Simulation) -> I
         | {"python": platform.python_version()},
         "device": str(world.model.device),
         "parameters": world.setting.layout.trained,
-        "partition": world.note,
+        "partition": world.notes[0],
+        "notes": world.notes[1:],
     }
     atomically(folder / "experiment.json", lambda path: path.write_text(json.dumps(about, indent=2) + "\n"))
     handler = logging.FileHandler(folder / "log.txt")
@@ -157,7 +169,8 @@ def _opened(folder: Path | None, experiment: Experiment, world: Simulation) -> I
     level = log.level
     log.setLevel(logging.INFO)
     try:
-        log.info(world.note)
+        for note in world.notes:
+            log.info(note)
         yield
         log.info("finished")
     except BaseException as problem:

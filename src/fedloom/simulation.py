@@ -48,7 +48,7 @@ class Simulation(NamedTuple):
     own_test: tuple[Examples, Shards] | None  # every client's own test split, if there is one
     clients: list[int]  # the partition's number of each client in the fleet; empty ones are left out
     classes: int
-    note: str  # how the data were dealt
+    notes: list[str]  # how the data were dealt, and what the method's parts say before they begin
 
 
 def per_example(output: Tensor, target: Tensor) -> Tensor:
@@ -95,10 +95,18 @@ def prepare(
     )
     setting = Setting(fleet, module, layout, per_example, train.x[:2])
     _try(setting, test, dataset.classes)
+    own_test = _own_split(parts.test, present, train) or _own_part(dataset, dealt, present, test)
+    held = _own_split(parts.validation, present, train) or own_test
+    if method.local.judges and held is None:
+        raise BadExperiment(
+            "split keeps nothing back, and the method's clients try their models on examples of their own; set it to "
+            "training, validation and test shares, as in split=0.7,0,0.3."
+        )
     if experiment.engine == "loop":
-        engine: Local = Loop(method, setting, train, shards)
+        engine: Local = Loop(method, setting, train, shards, held)
     else:
-        engine = Local(method, setting, train, shards, experiment.chunk, sliced=experiment.execution == "sliced")
+        sliced = experiment.execution == "sliced"
+        engine = Local(method, setting, train, shards, experiment.chunk, sliced=sliced, held=held)
     wire = Wire(engine, method, setting, Codec(**experiment.codec.model_dump()), experiment.exact_bytes)
     world = _world(experiment, present, device)
     return Simulation(
@@ -110,10 +118,10 @@ def prepare(
         world=None if fleet.devices is None else Simulated(wire, method, setting, world, wire.price),
         model=flatten(module, layout),
         test=test,
-        own_test=_own_split(parts.test, present, train) or _own_part(dataset, dealt, present, test),
+        own_test=own_test,
         clients=present,
         classes=dataset.classes,
-        note=dealt.note,
+        notes=[dealt.note, *method.notes(setting)],
     )
 
 

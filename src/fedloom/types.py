@@ -92,6 +92,15 @@ class Task(NamedTuple):
         )
 
 
+class Batch(NamedTuple):
+    """One step's examples, of the clients that take the step."""
+
+    x: Tensor  # [C, B, ...]
+    y: Tensor  # [C, B]
+    weight: Tensor  # [C, B] sums to 1 for every client; 0 pads short batches
+    keys: Tensor  # [C] chance for the network's own randomness
+
+
 class Reply(NamedTuple):
     """What comes up, cohort to server. `mask` None means everything."""
 

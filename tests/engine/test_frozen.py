@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedloom.allocate.tiers import Tiers
-from fedloom.client import Batch, Examples
+from fedloom.client import Examples
 from fedloom.engine.frozen import freeze
 from fedloom.engine.stacked import StackedGradient
 from fedloom.local.chain import Chain
@@ -22,6 +22,7 @@ from fedloom.local.prox import Prox
 from fedloom.mask.ranked import Ranked
 from fedloom.method import Method
 from fedloom.models import build
+from fedloom.types import Batch
 from worlds import CLASSES, SIZES, World, assert_close, assert_identical, play, small, states_of, world, world_of
 
 FROZEN = small(Method(allocate=Tiers((0.2, 0.6, 1.0)), mask=Ranked("random"), local=KeepOwn(freeze=True)))

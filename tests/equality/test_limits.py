@@ -57,7 +57,6 @@ def test_is_fedavg_exactly(method: Method) -> None:
 @pytest.mark.parametrize(
     "method",
     [
-        pytest.param(small(Method(mask=Scattered(1.0))), id="a mask of everything"),
         pytest.param(small(Method(mask=Scattered(1.0), local=SubModel())), id="a sub-model of everything"),
         pytest.param(small(Method(mask=Scattered(1.0), local=KeepOwn(freeze=True))), id="own models, all overwritten"),
         pytest.param(replace(FEDAVG, optimiser=Sgd(rate=0.1, clip=1e9)), id="step by step instead of fused"),

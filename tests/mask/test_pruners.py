@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.chance import Chance
-from fedloom.client import Batch
 from fedloom.errors import BadExperiment
 from fedloom.layout import flatten, layout_of
 from fedloom.mask.pruners import (
@@ -34,7 +33,7 @@ from fedloom.mask.pruners import (
     synflow_mask,
     weights_of,
 )
-from fedloom.types import Fleet, Setting
+from fedloom.types import Batch, Fleet, Setting
 from worlds import cross_entropy, world
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "pruning_scores.json").read_text())["cases"]

@@ -7,12 +7,12 @@ import logging
 import torch
 from torch import Tensor, nn
 
-from fedloom.client import Batch, Examples, Gradient
+from fedloom.client import Examples, Gradient
 from fedloom.engine.plain import PlainGradient
 from fedloom.engine.stacked import StackedGradient
 from fedloom.engine.vmapped import VmappedGradient
 from fedloom.layout import flatten
-from fedloom.types import Setting
+from fedloom.types import Batch, Setting
 
 log = logging.getLogger("fedloom")
 

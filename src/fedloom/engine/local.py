@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.client import Examples, Gradient, initial_state, learn, reply_of
+from fedloom.client import Examples, Gradient, Learnt, initial_state, judged, learn, narrowed, reply_of
 from fedloom.engine.gradient import fastest_gradient
 from fedloom.engine.plain import PlainGradient
 from fedloom.engine.sliced import learn_sliced, widths
 from fedloom.engine.stacked import StackedGradient
 from fedloom.engine.states import ClientStates
 from fedloom.errors import RunStopped
+from fedloom.local.work import Batches
 from fedloom.method import Method
 from fedloom.types import Reply, Setting, State, Task
 
@@ -48,8 +49,9 @@ class Local:
         chunk: int | None = None,
         gradient: Gradient | None = None,
         sliced: bool = True,
+        held: tuple[Examples, Shards] | None = None,
     ) -> None:
-        self.sliced = sliced
+        self.sliced, self.held = sliced, held  # what clients keep back to try their models on
         self.method, self.setting, self.data, self.shards = method, setting, data, shards
         self.gradient = gradient or fastest_gradient(setting, data)
         self.states = ClientStates(setting.fleet.size, data.x.device)
@@ -78,7 +80,10 @@ class Local:
         task = task if whole else task.rows(at)
         sizes = [self.shards.sizes[i] for i in listed]
         state = self.states.get(listed, initial_state(self.method, self.setting, task.model))
-        batches = self.method.work.plan(ids, self.shards.rows(ids, max(sizes)), sizes, chance)
+        rows = self.shards.rows(ids, max(sizes))
+        batches = self.method.work.plan(ids, rows, sizes, chance)
+        if self.method.local.looks is not None:
+            task, state = narrowed(self.method, self.setting, ids, task, state, self.data, rows, chance)
         if self._cuts(task) and isinstance(self.gradient, StackedGradient):
             learnt, state = learn_sliced(self.method, self.setting, self.gradient, self.data, task, state, batches)
         else:
@@ -86,8 +91,22 @@ class Local:
             if held and isinstance(gradient, StackedGradient) and task.keep is not None and task.mask is not None:
                 gradient = gradient.freezing(task.keep, task.mask)
             learnt, state = learn(self.method, gradient, self.data, task, params, state, batches, held)
+        report: State = {}
+        if self.method.local.judges:
+            report, state = self._judge(ids, listed, task, learnt, state, batches)
         self.states.put(listed, state)
-        return reply_of(self.method, self.setting, ids, task, learnt, state, batches, chance)
+        return reply_of(self.method, self.setting, ids, task, learnt, state, batches, chance, report)
+
+    def _judge(
+        self, ids: Tensor, listed: list[int], task: Task, learnt: Learnt, state: State, batches: Batches
+    ) -> tuple[State, State]:
+        """Trained models tried on what their clients kept back."""
+        assert self.held is not None
+        data, shards = self.held
+        sizes = [shards.sizes[i] for i in listed]
+        held = shards.rows(ids, max(1, *sizes))
+        count = torch.tensor(sizes, device=ids.device)
+        return judged(self.method, self.setting, self.gradient, task, learnt, state, batches, data, held, count)
 
     def _cuts(self, task: Task) -> bool:
         """Are really smaller networks trained? Only where the rule leaves the rest out and the graph is ours to run."""
@@ -111,8 +130,15 @@ class Local:
 class Loop(Local):
     """One client after another, in plain eager PyTorch; an error says whose it was."""
 
-    def __init__(self, method: Method, setting: Setting, data: Examples, shards: Shards) -> None:
-        super().__init__(method, setting, data, shards, 1, PlainGradient(setting))
+    def __init__(
+        self,
+        method: Method,
+        setting: Setting,
+        data: Examples,
+        shards: Shards,
+        held: tuple[Examples, Shards] | None = None,
+    ) -> None:
+        super().__init__(method, setting, data, shards, 1, PlainGradient(setting), held=held)
 
     def _play(self, ids: Tensor, listed: list[int], places: list[int], task: Task, chance: Chance) -> Reply:
         try:

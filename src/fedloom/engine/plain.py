@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from fedloom.client import Batch
 from fedloom.engine.dropout import keys_of
-from fedloom.types import Setting
+from fedloom.types import Batch, Setting
 
 
 class PlainGradient:

@@ -14,13 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from fedloom.client import Batch
 from fedloom.engine.dropout import KeyedDropout
 from fedloom.engine.frozen import Frozen, freeze
 from fedloom.engine.layers import FUSED, LAYERS, Pass
 from fedloom.engine.products import Step
 from fedloom.layout import Layout
-from fedloom.types import Setting
+from fedloom.types import Batch, Setting
 
 
 class _Tracer(fx.Tracer):

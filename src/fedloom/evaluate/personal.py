@@ -14,16 +14,19 @@ from fedloom.evaluate.accuracy import BATCH
 def personal_accuracy(engine: Local, model: Tensor, data: Examples, shards: Shards) -> Tensor:
     """Accuracy per client [N]; NaN for one without test examples.
 
-    A client that keeps no model of its own, or never took part, is served by the global one.
+    A client that keeps no model of its own is served by the global one; one that never took part by what it would
+    have before its first round.
     """
-    accuracy = _global(engine, model, data, shards)
+    rule, newborn = engine.method.local, initial_state(engine.method, engine.setting, model)
+    born = rule.personal(engine.setting, model, {name: value[None] for name, value in newborn.items()})
+    accuracy = _global(engine, model if born is None else born[0], data, shards)
+    if born is None:
+        return accuracy
     known = [client for client in engine.states.known().tolist() if shards.sizes[client]]
-    newborn = initial_state(engine.method, engine.setting, model)
     for a in range(0, len(known), engine.chunk):
         ids = known[a : a + engine.chunk]
-        own = engine.method.local.personal(engine.setting, model, engine.states.get(ids, newborn))
-        if own is None:
-            break
+        own = rule.personal(engine.setting, model, engine.states.get(ids, newborn))
+        assert own is not None
         accuracy[ids] = _stacked(engine, own, data, shards, ids)
     return accuracy
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from fedloom.chance import Chance
 from fedloom.local.rule import LocalRule
-from fedloom.types import Reply, Setting, State, Task
+from fedloom.types import Batch, Reply, Setting, State, Task
+
+if TYPE_CHECKING:
+    from fedloom.method import Method
 
 
 def _own(state: State, place: int) -> State:
@@ -34,17 +40,46 @@ class Chain(LocalRule):
 
     @property
     def cuts(self) -> bool:
-        """Any member does, and none needs the rest."""
-        return any(rule.cuts for rule in self.rules) and not self.whole
+        """Any member does."""
+        return any(rule.cuts for rule in self.rules)
 
     @property
     def whole(self) -> bool:
         """Any member does."""
         return any(rule.whole for rule in self.rules)
 
+    @property
+    def looks(self) -> int | None:
+        """As many examples as the member that looks at most."""
+        return max((rule.looks for rule in self.rules if rule.looks is not None), default=None)
+
+    @property
+    def judges(self) -> bool:
+        """Any member does."""
+        return any(rule.judges for rule in self.rules)
+
+    def clash(self, method: Method) -> str | None:
+        """Members may refuse the method, and one that cuts the rest away does not go with one that needs it."""
+        if self.whole and any(rule.cuts for rule in self.rules):
+            names = " and ".join(type(rule).__name__ for rule in self.rules if rule.cuts or rule.whole)
+            return f"of {names} one leaves out of the network what the other keeps; take one of them."
+        return next((why for rule in self.rules if (why := rule.clash(method)) is not None), None)
+
     def client_state(self, setting: Setting, model: Tensor) -> State:
         """Each member's, under its place."""
         return _all([rule.client_state(setting, model) for rule in self.rules])
+
+    def narrow(
+        self, setting: Setting, ids: Tensor, task: Task, state: State, look: Iterable[Batch], chance: Chance
+    ) -> tuple[Tensor | None, State]:
+        """Each chooses from what the one before chose."""
+        states = []
+        for place, rule in enumerate(self.rules):
+            own = self._task(task, place)
+            mask, kept = rule.narrow(setting, ids, own, _own(state, place), look, chance)
+            task = task._replace(mask=mask)
+            states.append(kept)
+        return task.mask, _all(states)
 
     def start(self, task: Task, state: State, params: Tensor) -> Tensor:
         """Each begins from what the one before left."""
@@ -84,6 +119,15 @@ class Chain(LocalRule):
             extras.append(extra)
             states.append(kept)
         return last, _all(extras), _all(states)
+
+    def judge(self, task: Task, state: State, training: Tensor, held_out: Tensor) -> tuple[State, State]:
+        """Each member's columns; of equal names the last counts."""
+        columns, states = {}, []
+        for place, rule in enumerate(self.rules):
+            found, kept = rule.judge(self._task(task, place), _own(state, place), training, held_out)
+            columns.update(found)
+            states.append(kept)
+        return columns, _all(states)
 
     def personal(self, setting: Setting, model: Tensor, state: State) -> Tensor | None:
         """The first member that keeps own models answers."""

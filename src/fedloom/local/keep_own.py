@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedloom.layout import flatten
 from fedloom.local.rule import LocalRule
 from fedloom.types import Setting, State, Task
 
@@ -21,8 +22,8 @@ class KeepOwn(LocalRule):
         return True
 
     def client_state(self, setting: Setting, model: Tensor) -> State:
-        """The model a client meets first is its own from then on."""
-        return {"own": model}
+        """The network as it was before the first round: every client can build it, whenever it is met first."""
+        return {"own": flatten(setting.module, setting.layout).to(model.device)}
 
     def start(self, task: Task, state: State, params: Tensor) -> Tensor:
         """The client's own model with what was sent written over it."""

@@ -6,11 +6,17 @@ here are plain local descent from the global model, which is FedAvg.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from fedloom.types import Reply, Setting, State, Task
+from fedloom.chance import Chance
+from fedloom.types import Batch, Reply, Setting, State, Task
+
+if TYPE_CHECKING:
+    from fedloom.method import Method
 
 
 @dataclass(frozen=True)
@@ -32,10 +38,30 @@ class LocalRule:
         """Does the rule need the whole network on the client, whatever was sent?"""
         return False
 
+    @property
+    def looks(self) -> int | None:
+        """Does a client choose by itself what to train? Then it sees so many of its own examples per class before."""
+        return None
+
+    @property
+    def judges(self) -> bool:
+        """Does a client try its model on examples of its own that it does not train on?"""
+        return False
+
+    def clash(self, method: Method) -> str | None:
+        """Why this rule cannot work in that method; None: it can."""
+        return None
+
     # on the client
     def client_state(self, setting: Setting, model: Tensor) -> State:
         """One client's state at its first contact, given the model it is sent [P]."""
         return {}
+
+    def narrow(
+        self, setting: Setting, ids: Tensor, task: Task, state: State, look: Iterable[Batch], chance: Chance
+    ) -> tuple[Tensor | None, State]:
+        """The numbers each client chooses to train [C, P] of those it was sent, and its state; only if it `looks`."""
+        return task.mask, state
 
     def start(self, task: Task, state: State, params: Tensor) -> Tensor:
         """The weights to begin from [C, P]; `params` is what came down."""
@@ -58,6 +84,13 @@ class LocalRule:
     ) -> tuple[Tensor, State, State]:
         """What to send [C, P], extras to send along, and the new state; `steps` [C] were taken."""
         return last, {}, state
+
+    def judge(self, task: Task, state: State, training: Tensor, held_out: Tensor) -> tuple[State, State]:
+        """Columns for the report [C each] and the state, from mean losses [C]; only if it `judges`.
+
+        `held_out` is of the trained model on examples kept back, NaN where a client has none.
+        """
+        return {}, state
 
     def personal(self, setting: Setting, model: Tensor, state: State) -> Tensor | None:
         """The clients' own models [C, P]; None: the global one serves everybody."""

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedloom.chance import Chance
-from fedloom.client import Batch
 from fedloom.errors import BadExperiment, unknown
-from fedloom.types import Setting
+from fedloom.types import Batch, Setting
 
 Scope = Literal["global", "layer"]
 PRUNERS = ("rand", "mag", "snip", "grasp", "synflow")

@@ -22,6 +22,7 @@ from fedloom.world.trace import Trace
 
 Price = Callable[[Task, Reply], tuple[Tensor, Tensor]]  # bytes down and up of each of the cohort [C each]
 
+MEASURED = ("seconds", "seconds_down", "seconds_compute", "seconds_up", "joules", "bytes_down", "bytes_up")
 FATES = ("arrived", "silent", "unavailable", "download lost", "upload lost", "late", "surplus")
 ARRIVED, SILENT, UNAVAILABLE, DOWNLOAD_LOST, UPLOAD_LOST, LATE, SURPLUS = range(len(FATES))
 
@@ -63,6 +64,11 @@ class Costs(NamedTuple):
     def columns(self) -> State:
         """One column each, for tables [C each]."""
         return {"fate": self.fate, **_reported(self)}
+
+    @property
+    def trained(self) -> Tensor:
+        """Who was reached and did the work, whatever became of it [C]."""
+        return (self.fate != UNAVAILABLE) & (self.fate != DOWNLOAD_LOST)
 
     @property
     def device_hours(self) -> Tensor:
@@ -203,16 +209,10 @@ class Simulated:
 
 
 def _reported(costs: Costs) -> State:
-    """The costs as columns of a report [C each]."""
-    return {
-        "seconds": costs.seconds.total,
-        "seconds_down": costs.seconds.down,
-        "seconds_compute": costs.seconds.compute,
-        "seconds_up": costs.seconds.up,
-        "joules": costs.joules,
-        "bytes_down": costs.bytes_down,
-        "bytes_up": costs.bytes_up,
-    }
+    """The costs as columns of a report [C each], in the order of `MEASURED`."""
+    spent = costs.seconds
+    columns = (spent.total, spent.down, spent.compute, spent.up, costs.joules, costs.bytes_down, costs.bytes_up)
+    return dict(zip(MEASURED, columns))
 
 
 def _spread(reply: Reply, ids: Tensor, at: Tensor, task: Task) -> Reply:

@@ -18,6 +18,7 @@ from fedloom.method import Method
 from fedloom.round import Engine
 from fedloom.types import Reply, Setting, State, Task
 from fedloom.upload.as_sent import AsSent
+from fedloom.world.simulated import MEASURED
 
 CARRIED = (torch.float32, torch.int64)  # kinds of extras that travel; a client derives others by itself
 REPORT = {"examples": Range(0, whole=True), "steps": Range(0, whole=True), "loss": Range()}
@@ -51,7 +52,7 @@ class Wire:
     def prices(self, task: Task, reply: Reply) -> tuple[Cost, Cost]:
         """What the cohort's downloads and uploads weigh [C each], apart by values, indices and overhead."""
         down = Codec().size(self._frame(task.extras, {}), self._asked(task))
-        up = self.codec.size(self._frame(reply.extras, REPORT), self._sent(task, reply))
+        up = self.codec.size(self._frame(reply.extras, _ranges(reply)), self._sent(task, reply))
         return _for_each(down, len(reply.ids)), _for_each(up, len(reply.ids))
 
     def price(self, task: Task, reply: Reply) -> tuple[Tensor, Tensor]:
@@ -80,7 +81,7 @@ class Wire:
 
     def _check(self, task: Task, reply: Reply, received: Reply, keys: Tensor) -> None:
         """Write and read one reply, or all; it must come back as simulated, in as many bytes as priced."""
-        frame, part = self._frame(reply.extras, REPORT), self._sent(task, reply)
+        frame, part = self._frame(reply.extras, _ranges(reply)), self._sent(task, reply)
         _, up = self.prices(task, reply)
         base, plain = base_hash(task.model), self.codec.values == "float32"
         for row in range(len(reply.ids)) if self.exact else range(min(1, len(reply.ids))):
@@ -91,7 +92,7 @@ class Wire:
             if not bool(values.isfinite().all()):
                 continue  # a diverged client: a real receiver refuses it
             extras = {name: reply.extras[name][row] for name in frame.extras}
-            report = {name: float(reply.report[name][row]) for name in REPORT}
+            report = {name: float(reply.report[name][row]) for name in frame.report}
             data = self.codec.encode(frame, stamp, values, own, extras, report, keys[row].cpu())
             message = self.codec.decode(data, Expected(frame, stamp, own))
             zero = task.model if plain else torch.zeros_like(task.model)
@@ -105,6 +106,11 @@ class Wire:
                     f"the codec brought client {int(reply.ids[row])}'s reply of round {task.round} back changed, or in "
                     f"{len(data)} bytes instead of {int(up.total[row])}: please report this."
                 )
+
+
+def _ranges(reply: Reply) -> dict[str, Range]:
+    """What a report may say, the rule's own columns included; those of the world are not the client's."""
+    return {name: REPORT.get(name, Range()) for name in reply.report if name not in MEASURED}
 
 
 def _for_each(cost: Cost, count: int) -> Cost:
