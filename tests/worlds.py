@@ -36,17 +36,22 @@ from fedloom.methods.fedmp import fedmp
 from fedloom.methods.fedprox import fedprox
 from fedloom.methods.fedrolex import fedrolex
 from fedloom.methods.fedselect import fedselect
+from fedloom.methods.fedvarp import fedvarp
 from fedloom.methods.fjord import fjord
 from fedloom.methods.hermes import hermes
 from fedloom.methods.heterofl import heterofl
 from fedloom.methods.ist import ist
+from fedloom.methods.mifa import mifa
 from fedloom.methods.oap import oap
 from fedloom.methods.oort import oort
 from fedloom.methods.power_of_choice import power_of_choice
 from fedloom.methods.prunefl import prunefl
+from fedloom.methods.ra_fed import ra_fed
+from fedloom.methods.ram_fed import ram_fed
 from fedloom.methods.scaffold import ControlVariates, scaffold
 from fedloom.methods.splitfl import splitfl
 from fedloom.round import Engine, play_round
+from fedloom.select.unheard_first import UnheardFirst
 from fedloom.select.uniform import Uniform
 from fedloom.types import Fleet, Reply, Setting, State, Task
 from fedloom.world.fleets import make_devices
@@ -113,6 +118,12 @@ METHODS: list[tuple[str, Callable[[], Method]]] = [
     ("ist", lambda: small(ist())),
     ("oap", lambda: small(oap())),
     ("splitfl", lambda: small(splitfl())),
+    ("ra-fed", lambda: small(ra_fed("MIX"))),
+    ("ra-fed-period", lambda: small(ra_fed(mode="element", period=2, redraw=True))),
+    ("ram-fed", lambda: small(ram_fed("S"))),
+    ("ram-fed-element", lambda: small(ram_fed("MIX", mode="element", period=3), optimiser=_HEAVY)),
+    ("mifa", lambda: small(mifa(), select=UnheardFirst(8))),
+    ("fedvarp", lambda: small(fedvarp())),
 ]
 
 every_method = pytest.mark.parametrize("method", [pytest.param(make(), id=name) for name, make in METHODS])

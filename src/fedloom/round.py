@@ -41,7 +41,7 @@ def play_round(
         trained=setting.layout.trained,
     )
     reply = engine(cohort.ids, task, chance)  # train, wherever and however
-    reply = read_unsent_as_unchanged(model, reply)
+    reply = read_unsent_as_unchanged(model, reply._replace(rate=task.rate))
     for slot in SERVER_SLOTS:  # every part may learn from the replies
         memory[slot] = getattr(method, slot).observe(memory[slot], setting, model, reply)
     whole = ask("repair", model, reply)  # stand-ins for what is missing

@@ -110,6 +110,7 @@ class Reply(NamedTuple):
     extras: State  # [C, ...] each: what the local rule's client half adds
     report: State  # [C] each: examples, steps, loss, ...
     arrived: Tensor  # [C] False: lost, late or refused
+    rate: float = 1.0  # the learning rate of the round, which the server knows by itself
 
 
 def rows(state: State, keep: slice | Tensor) -> State:

@@ -13,7 +13,7 @@ from fedloom.errors import BadExperiment, unknown
 from fedloom.mask.hidden import into_hidden
 from fedloom.neurons.map import NeuronMap, rounded
 from fedloom.part import Mask
-from fedloom.types import Portion, Setting, State
+from fedloom.types import Portion, Reply, Setting, State
 
 MODES = ("neuron", "element")
 LEVELS = {"L": (0.5,), "S": (0.25,), "MIX": (0.5, 0.25)}  # shares for `Tiers`: half, a quarter, clients by turns
@@ -28,6 +28,10 @@ class Regions(Mask):
     output layer; by `element` also biases and norms) is the rest, which everyone trains. Regions stand still during a
     run unless `redraw`. The first round trains everything if `full_first`. Every `period` rounds (0: never) all take
     the last regions, which leaves the others untrained.
+
+    Recorded, of replies that arrived: `coverage`, the part of the model's numbers that somebody sent;
+    `regions_trained`; `fewest_clients` of one of those; the `staleness` of each region, the rounds since anyone trained
+    it, with mean and maximum; and `tau`, the most rounds that some client has not trained some region.
     """
 
     count: int = 4
@@ -44,16 +48,57 @@ class Regions(Mask):
         if self.period < 0:
             raise BadExperiment(f"period (of rounds with the last regions) is {self.period}; 0 stands for never.")
 
+    def init(self, setting: Setting, model: Tensor) -> State:
+        """Nobody trained anything yet."""
+        since = torch.zeros(setting.fleet.size, self.count, dtype=torch.int64, device=model.device)
+        return {
+            "ids": since[:0, 0],
+            "chosen": since[:0].bool(),  # [C, count] this round, by those `ids`
+            "since": since,  # [N, count] rounds since a client trained a region, as far as was heard
+            "clients": since[:0].sum(0),  # [count] how many trained each region this round
+            "coverage": model.new_zeros(()),
+        }
+
     def __call__(
         self, memory: State, setting: Setting, model: Tensor, ids: Tensor, share: Tensor, chance: Chance
     ) -> tuple[Portion, State]:
         """The chosen regions as a mask over numbers; it is not made of neurons kept at both ends."""
         whole = share.device.type == "cpu" and bool((share >= 1).all())
         if whole or (self.full_first and chance.round == 1):
-            return Portion(), memory
+            every = torch.ones(len(ids), self.count, dtype=torch.bool, device=ids.device)
+            return Portion(), {**memory, "ids": ids, "chosen": every}
         members = self.members(setting.neurons, chance)  # [count, P]
         region, rest = members.byte().argmax(0), members.all(0)
-        return Portion(self.chosen(ids, share, chance)[:, region] | rest), memory
+        chosen = self.chosen(ids, share, chance)
+        return Portion(chosen[:, region] | rest), {**memory, "ids": ids, "chosen": chosen}
+
+    def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
+        """Who was heard of having trained what."""
+        since = memory["since"]
+        asked = torch.zeros_like(since, dtype=torch.bool).index_put((memory["ids"],), memory["chosen"])
+        trained = asked[reply.ids] & reply.arrived[:, None]  # [C, count]
+        sent = reply.arrived[:, None] if reply.mask is None else reply.mask & reply.arrived[:, None]
+        return {
+            **memory,
+            "since": (since + 1).index_put((reply.ids,), torch.where(trained, 0, since[reply.ids] + 1)),
+            "clients": trained.sum(0),
+            "coverage": sent.any(0).to(model.dtype).mean(),
+        }
+
+    def record(self, memory: State) -> State:
+        """Coverage and staleness."""
+        clients, since = memory["clients"], memory["since"]
+        some, stale = clients > 0, since.amin(0)
+        fewest = torch.where(some, clients, len(since)).amin()
+        return {
+            "coverage": memory["coverage"],
+            "regions_trained": some.sum(),
+            "fewest_clients": torch.where(some.any(), fewest, 0),
+            "staleness_mean": stale.double().mean(),
+            "staleness_max": stale.amax(),
+            "tau": since.amax(),
+            "staleness": stale,
+        }
 
     def chosen(self, ids: Tensor, share: Tensor, chance: Chance) -> Tensor:
         """Which regions each client trains [C, count]."""

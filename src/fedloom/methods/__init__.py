@@ -12,14 +12,18 @@ from fedloom.methods.fedmp import fedmp
 from fedloom.methods.fedprox import fedprox
 from fedloom.methods.fedrolex import fedrolex
 from fedloom.methods.fedselect import fedselect
+from fedloom.methods.fedvarp import fedvarp
 from fedloom.methods.fjord import fjord
 from fedloom.methods.hermes import hermes
 from fedloom.methods.heterofl import heterofl
 from fedloom.methods.ist import ist
+from fedloom.methods.mifa import mifa
 from fedloom.methods.oap import oap
 from fedloom.methods.oort import oort
 from fedloom.methods.power_of_choice import power_of_choice
 from fedloom.methods.prunefl import prunefl
+from fedloom.methods.ra_fed import ra_fed
+from fedloom.methods.ram_fed import ram_fed
 from fedloom.methods.scaffold import scaffold
 from fedloom.methods.splitfl import splitfl
 
@@ -43,4 +47,8 @@ METHODS: dict[str, Callable[..., Method]] = {
     "ist": ist,
     "oap": oap,
     "splitfl": splitfl,
+    "ra-fed": ra_fed,
+    "ram-fed": ram_fed,
+    "mifa": mifa,
+    "fedvarp": fedvarp,
 }

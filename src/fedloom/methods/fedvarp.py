@@ -1,0 +1,16 @@
+"""FedVARP (Jhunjhunwala et al., arXiv:2207.14130): latest updates of absent clients take the variance out of the mean.
+
+`v = mean_n u_n + (1/|S|) * sum over the cohort S of (Delta_n - u_n)`, `theta <- theta - rate * v`, `u_n <- Delta_n` for
+those in S; `u_n = 0` before the first time. This is RAM-Fed's aggregation with the whole model as one region. The
+server's own step size is 1. With all clients in every round it is FedAvg with equal weights.
+"""
+
+from typing import Literal
+
+from fedloom.aggregate.latest_updates import LatestUpdates
+from fedloom.method import Method
+
+
+def fedvarp(dtype: Literal["float32", "float16"] = "float32", folder: str | None = None) -> Method:
+    """Updates are remembered as `dtype`, in memory or in a file in `folder`."""
+    return Method(aggregate=LatestUpdates(dtype, folder))
