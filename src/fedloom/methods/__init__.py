@@ -12,6 +12,8 @@ from fedloom.methods.fedmp import fedmp
 from fedloom.methods.fedprox import fedprox
 from fedloom.methods.fedrolex import fedrolex
 from fedloom.methods.fedselect import fedselect
+from fedloom.methods.fedspu import fedspu
+from fedloom.methods.fedumf import fedumf
 from fedloom.methods.fjord import fjord
 from fedloom.methods.hermes import hermes
 from fedloom.methods.heterofl import heterofl
@@ -43,4 +45,6 @@ METHODS: dict[str, Callable[..., Method]] = {
     "ist": ist,
     "oap": oap,
     "splitfl": splitfl,
+    "fedspu": fedspu,
+    "fedumf": fedumf,
 }
