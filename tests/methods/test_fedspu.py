@@ -47,13 +47,13 @@ def active(keep: Tensor, channels: int = 3, inside: int = 9, classes: int = 3) -
     found = []
     for out in range(channels):  # conv weight [3, 1, 3, 3]: the input image is always there
         found += [bool(keep[out])] * 9
-    for tensor in range(3):  # conv bias, norm weight, norm bias
+    for _ in range(3):  # conv bias, norm weight, norm bias
         found += [bool(keep[out]) for out in range(channels)]
     for _ in range(classes):  # dense weight [3, 27]: nine columns to a channel, all classes there
         for column in range(channels * inside):
             found.append(bool(keep[column // inside]))
     found += [True] * classes  # dense bias
-    for tensor in range(2):  # running mean and variance
+    for _ in range(2):  # running mean and variance
         found += [bool(keep[out]) for out in range(channels)]
     return torch.tensor(found)
 
