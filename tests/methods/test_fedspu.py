@@ -6,6 +6,7 @@ from dataclasses import replace
 from math import floor, inf, nan
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import Tensor
@@ -321,6 +322,15 @@ def test_a_run_ends_when_all_have_stopped(tmp_path: Any) -> None:
     assert all(row["accuracy"] is None for row in result.rounds[:-1])
     assert [row["clients"] for row in result.rounds] == [3 - max(0, int(n) - 3) for n in [0, *stopped[:-1]]]
     assert "all clients have stopped" in (tmp_path / "run" / "log.txt").read_text()
+
+
+def test_rounds_that_reach_nobody_are_written_down_too(tmp_path: Any) -> None:
+    channel = {"name": "bernoulli", "settings": {"down": 0.5}}
+    run(digits(rounds=12, per_round=1, fleet="equal", channel=channel), out=tmp_path / "run")
+    rows = pq.read_table(tmp_path / "run" / "clients.parquet").to_pylist()
+    reached = [row["steps"] > 0 for row in rows]
+    assert 0 < sum(reached) < 12
+    assert all(row["stopped"] == 0 for row in rows if not row["steps"])
 
 
 def test_what_is_held_out() -> None:
