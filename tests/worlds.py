@@ -21,6 +21,7 @@ from fedloom.engine.gradient import fastest_gradient
 from fedloom.engine.local import Local, Loop, Shards
 from fedloom.layout import Layout, flatten, layout_of
 from fedloom.local.chain import Chain
+from fedloom.local.fuse_missed import FuseMissed
 from fedloom.local.keep_own import KeepOwn
 from fedloom.local.optimiser import Adam, Sgd
 from fedloom.local.prox import Prox
@@ -37,6 +38,8 @@ from fedloom.methods.fedprox import fedprox
 from fedloom.methods.fedrolex import fedrolex
 from fedloom.methods.fedselect import fedselect
 from fedloom.methods.fedvarp import fedvarp
+from fedloom.methods.fedspu import fedspu
+from fedloom.methods.fedumf import fedumf
 from fedloom.methods.fjord import fjord
 from fedloom.methods.hermes import hermes
 from fedloom.methods.heterofl import heterofl
@@ -52,6 +55,8 @@ from fedloom.methods.scaffold import ControlVariates, scaffold
 from fedloom.methods.splitfl import splitfl
 from fedloom.round import Engine, play_round
 from fedloom.select.unheard_first import UnheardFirst
+from fedloom.select.everyone import SomeSend
+from fedloom.select.still_running import StillRunning
 from fedloom.select.uniform import Uniform
 from fedloom.types import Fleet, Reply, Setting, State, Task
 from fedloom.world.fleets import make_devices
@@ -124,6 +129,14 @@ METHODS: list[tuple[str, Callable[[], Method]]] = [
     ("ram-fed-element", lambda: small(ram_fed("MIX", mode="element", period=3), optimiser=_HEAVY)),
     ("mifa", lambda: small(mifa(), select=UnheardFirst(8))),
     ("fedvarp", lambda: small(fedvarp())),
+    ("fedspu", lambda: small(fedspu())),
+    ("fedspu-heavy", lambda: small(fedspu(), optimiser=replace(_HEAVY, fresh=False))),
+    ("fedspu-stopping", lambda: small(fedspu(early_stopping=True), select=StillRunning(8))),
+    ("fedumf", lambda: small(fedumf(), select=SomeSend(4))),
+    ("fedumf-heavy", lambda: small(fedumf(alpha=0.5), select=SomeSend(4), optimiser=_HEAVY)),
+    ("fedumf-feddc", lambda: small(fedumf(base="feddc", drift=0.05), select=SomeSend(4))),
+    ("fedumf-fused", lambda: small(fedumf(base="feddc", drift=0.05, reference="fused"), select=SomeSend(4))),
+    ("fedumf-fjord", lambda: small(fjord(), select=SomeSend(4), local=FuseMissed(inner=SubModel()))),
 ]
 
 every_method = pytest.mark.parametrize("method", [pytest.param(make(), id=name) for name, make in METHODS])

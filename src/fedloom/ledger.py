@@ -115,9 +115,9 @@ class Ledger:
     def write(self, folder: Path) -> None:
         """Both tables and what else was kept, each replaced as a whole."""
         clients = {
-            name: torch.cat([rows[name] for rows in self._clients]).cpu().numpy()
-            for name in (self._clients[0] if self._clients else {})
-        }
+            name: torch.cat([rows.get(name, torch.zeros_like(rows["share"])) for rows in self._clients]).cpu().numpy()
+            for name in dict.fromkeys(name for rows in self._clients for name in rows)
+        }  # a round that reached nobody lacks what a rule reports by itself
         schema = pa.schema([*ROUNDS, *((name, pa.float64()) for name in self._numbers_kept)])
         rounds = pa.Table.from_pylist(self.rounds(), schema)
         for file, table in (("rounds.parquet", rounds), ("clients.parquet", pa.table(clients))):

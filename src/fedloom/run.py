@@ -122,14 +122,15 @@ def run(
                     weights, memory, task, reply = play_round(method, memory, weights, setting, engine, chance)
                 except NobodyLeft as why:
                     log.info("over before round %d: %s", number, why)
+                    if number > 1 and ledger.last()["accuracy"] is None:
+                        _score(ledger, world, weights)
                     break
                 seconds, costs = time.perf_counter() - began, None if world.world is None else world.world.costs
                 examples = processed(method.work, setting.fleet.examples[reply.ids])
                 prices, kept = world.wire.prices(task, reply), method.record(memory)
                 ledger.add(task, reply, seconds, prices, examples, costs, kept)
                 if number % experiment.evaluate_every == 0 or number == experiment.rounds:
-                    own = None if world.own_test is None else personal_accuracy(world.engine, weights, *world.own_test)
-                    ledger.score(evaluate(setting, weights, world.test, world.classes), own)
+                    _score(ledger, world, weights)
                 if watch is not None:
                     watch(ledger.last())
                 if folder is not None and time.perf_counter() - saved > SAVE_EVERY:
@@ -141,6 +142,12 @@ def run(
                 _save_model(folder, setting, weights)
     network = load(world.network, setting.layout, weights).cpu().eval()
     return Result(experiment, network, ledger.rounds(), time.perf_counter() - started, folder, ledger.kept)
+
+
+def _score(ledger: Ledger, world: Simulation, weights: Tensor) -> None:
+    """Evaluate the model, and the clients' own where they have test splits."""
+    own = None if world.own_test is None else personal_accuracy(world.engine, weights, *world.own_test)
+    ledger.score(evaluate(world.setting, weights, world.test, world.classes), own)
 
 
 @contextmanager

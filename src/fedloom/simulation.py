@@ -100,7 +100,7 @@ def prepare(
     if method.local.judges and held is None:
         raise BadExperiment(
             "split keeps nothing back, and the method's clients try their models on examples of their own; set it to "
-            "training, validation and test shares, as in split=0.7,0,0.3."
+            "training, validation and test shares, as in split=[0.7,0,0.3]."
         )
     if experiment.engine == "loop":
         engine: Local = Loop(method, setting, train, shards, held)

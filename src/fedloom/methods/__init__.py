@@ -13,6 +13,8 @@ from fedloom.methods.fedprox import fedprox
 from fedloom.methods.fedrolex import fedrolex
 from fedloom.methods.fedselect import fedselect
 from fedloom.methods.fedvarp import fedvarp
+from fedloom.methods.fedspu import fedspu
+from fedloom.methods.fedumf import fedumf
 from fedloom.methods.fjord import fjord
 from fedloom.methods.hermes import hermes
 from fedloom.methods.heterofl import heterofl
@@ -51,4 +53,6 @@ METHODS: dict[str, Callable[..., Method]] = {
     "ram-fed": ram_fed,
     "mifa": mifa,
     "fedvarp": fedvarp,
+    "fedspu": fedspu,
+    "fedumf": fedumf,
 }

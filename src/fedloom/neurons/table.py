@@ -5,8 +5,10 @@ from itertools import groupby
 
 import torch
 from rich.table import Table
+from torch import Tensor, nn
 
 from fedloom.neurons.axes import Segment
+from fedloom.neurons.footprint import EXECUTIONS, footprint
 from fedloom.neurons.map import NeuronMap
 
 SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)
@@ -65,4 +67,22 @@ def costs_table(map: NeuronMap, shares: Sequence[float] = SHARES) -> Table:
         cells = [f"{int(part[row]):,} ({float(part[row] / all_):.1%})" for part, all_ in zip(*counts)]
         table.add_row(f"{share:g}", *cells)
     table.caption = "FLOPs: one example forward, linear and convolution layers. Bytes: float32, with statistics."
+    return table
+
+
+def memory_table(
+    model: nn.Module, example: Tensor, map: NeuronMap, batch: int = 1, shares: Sequence[float] = SHARES
+) -> Table:
+    """Bytes that training a share of the neurons holds at once, by how the network runs."""
+    table = Table("share", title=f"memory of training, batch of {batch}")
+    for name in EXECUTIONS:
+        table.add_column(f"{name}, bytes", justify="right")
+    whole = footprint(model, example, 1.0, batch, "sliced", map).total
+    for share in shares:
+        sizes = [footprint(model, example, share, batch, name, map).total for name in EXECUTIONS]
+        table.add_row(f"{share:g}", *(f"{size:,} ({size / whole:.1%})" for size in sizes))
+    table.caption = (
+        "Weights, gradients and activations. Sliced: of the share. Frozen: the whole network runs, gradients are of "
+        "the share. Active: frozen, but with the activations of the share only."
+    )
     return table

@@ -1,0 +1,38 @@
+"""FedSPU (Niu et al., arXiv:2403.11464): every client keeps a whole model, of which it trains random neurons.
+
+In every hidden layer `max(1, floor(share * width))` neurons are active, drawn anew for each client and round. A number
+is active if the neurons at both its ends are; inputs and output classes always are, and batch norm belongs to its
+channel. The server sends the active numbers; they overwrite the client's own model, which runs as a whole and whose
+active numbers alone are trained (equations 3 and 4) and sent back. Each number of the global model becomes the mean,
+by examples, over those who sent it, and stays where nobody did. A client is served by its own model.
+
+With `early_stopping` (equation 5) a client compares `balance * training loss + (1 - balance) * held-out loss` with the
+value at its previous participation, and leaves for good when it is higher; `min(10, left)` of the others take part, and
+the run ends when none is left. Held out is the validation split if there is one, else the client's own test split as in
+the paper, which leaks test data into the decision. The training loss is the mean over the round's steps.
+
+Different from the paper's text: "weighted average" is read as by examples. From its published code: that weighs by
+mini-batches, gives all active units of a bias or norm one value, never averages whole models with partial ones, mixes
+up channels and columns behind a flatten, lets running statistics of frozen channels drift, stops at `>=` instead of
+`>`, and lets models of clients that were never selected follow the global one; here they stay as built until first
+asked. Freezing saves weight gradients and messages: activations and their gradients are computed in full.
+"""
+
+from dataclasses import replace
+
+from fedloom.allocate.tiers import Tiers
+from fedloom.local.chain import Chain
+from fedloom.local.keep_own import KeepOwn
+from fedloom.local.stop_early import StopEarly
+from fedloom.mask.ranked import Ranked
+from fedloom.method import Method
+from fedloom.select.still_running import StillRunning
+
+
+def fedspu(
+    shares: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0), early_stopping: bool = False, balance: float = 0.7
+) -> Method:
+    """`shares` are the capacity tiers, in neurons; `balance` weighs the training loss where clients stop early."""
+    own, stop = KeepOwn(freeze=True), StopEarly(balance)
+    method = Method(allocate=Tiers(shares), mask=Ranked("random"), local=own)
+    return replace(method, select=StillRunning(), local=Chain((own, stop))) if early_stopping else method

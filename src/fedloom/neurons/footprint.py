@@ -1,0 +1,86 @@
+"""How much memory does training a share of a model take? Weights, gradients and activations, in bytes."""
+
+from copy import deepcopy
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, fx, nn
+
+from fedloom.errors import BadExperiment, unknown
+from fedloom.neurons.extract import extract
+from fedloom.neurons.map import NeuronMap
+from fedloom.neurons.trace import graph_of, neuron_map
+
+Execution = Literal["sliced", "frozen", "active"]
+EXECUTIONS: tuple[Execution, ...] = ("sliced", "frozen", "active")
+BYTES = 4  # of a float32
+
+
+class Footprint(NamedTuple):
+    """Bytes that training holds at once."""
+
+    weights: int  # with running statistics
+    gradients: int  # of the numbers that are trained
+    activations: int  # what every step of the network gives, for a batch
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(self)
+
+
+def footprint(
+    model: nn.Module,
+    example: Tensor,
+    share: float,
+    batch: int = 1,
+    execution: Execution = "sliced",
+    map: NeuronMap | None = None,
+) -> Footprint:
+    """What a client with this share of every layer's neurons holds.
+
+    Args:
+        model: any module that `neuron_map` understands.
+        example: a batch of inputs, of which the first is run.
+        share: the part of the neurons that is trained.
+        batch: examples in a step.
+        execution: `sliced` cuts the rest away. `frozen` runs the whole network and trains the share: whole weights and
+            activations, gradients of the share. `active` counts it as FedSPU's figure 5 does, activations of the
+            trained neurons only; but a network that runs as a whole does not hold so little.
+        map: the model's neurons, if they are known already.
+    """
+    if execution not in EXECUTIONS:
+        raise BadExperiment(unknown("execution", execution, EXECUTIONS))
+    if batch < 1:
+        raise BadExperiment(f"batch is {batch}; a step has at least 1 example.")
+    map = neuron_map(model, example) if map is None else map
+    keep = map.cut(-torch.arange(map.size, dtype=torch.float64), share)  # any neurons: only their number matters
+    whole = torch.ones_like(keep)
+    runs = deepcopy(model) if execution == "frozen" else extract(model, keep, map=map)
+    return Footprint(
+        weights=int(map.bytes(keep if execution == "sliced" else whole)),
+        gradients=BYTES * int(map.parameters(keep)),
+        activations=BYTES * batch * _Counted(runs.eval()).of(example[:1]),
+    )
+
+
+class _Counted(fx.Interpreter):
+    """Counts what the steps of a network give; what shares memory with something counted before is not new."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model, garbage_collect_values=False, graph=graph_of(model))  # freed memory would be met again
+        self.seen: dict[int, int] = {}
+
+    def of(self, x: Tensor) -> int:
+        """Numbers for this input, itself not counted."""
+        with torch.no_grad():
+            self.run(x)
+        self.seen.pop(x.untyped_storage().data_ptr(), None)
+        return sum(self.seen.values())
+
+    def run_node(self, n: fx.Node) -> Any:
+        """One step."""
+        result = super().run_node(n)
+        if isinstance(result, Tensor):
+            self.seen.setdefault(result.untyped_storage().data_ptr(), result.numel())
+        return result
