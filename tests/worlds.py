@@ -44,6 +44,7 @@ from fedloom.methods.oap import oap
 from fedloom.methods.oort import oort
 from fedloom.methods.power_of_choice import power_of_choice
 from fedloom.methods.prunefl import prunefl
+from fedloom.methods.safari import safari
 from fedloom.methods.scaffold import ControlVariates, scaffold
 from fedloom.methods.splitfl import splitfl
 from fedloom.round import Engine, play_round
@@ -113,6 +114,11 @@ METHODS: list[tuple[str, Callable[[], Method]]] = [
     ("ist", lambda: small(ist())),
     ("oap", lambda: small(oap())),
     ("splitfl", lambda: small(splitfl())),
+    # half is kept: a channel without any weight, behind a norm layer, sits on the kink of ReLU
+    ("safari", lambda: small(safari(sparsity=0.5))),
+    ("safari-adam", lambda: small(safari("snip", 0.5, distance="relative", mask_aware=True), optimiser=_ADAM)),
+    ("safari-first", lambda: small(safari("rand", 0.5, remask="first-round", smoothing=0.5), optimiser=_HEAVY)),
+    ("safari-bare", lambda: small(safari("grasp", 0.5, compensate=False))),
 ]
 
 every_method = pytest.mark.parametrize("method", [pytest.param(make(), id=name) for name, make in METHODS])

@@ -20,6 +20,7 @@ from fedloom.methods.oap import oap
 from fedloom.methods.oort import oort
 from fedloom.methods.power_of_choice import power_of_choice
 from fedloom.methods.prunefl import prunefl
+from fedloom.methods.safari import safari
 from fedloom.methods.scaffold import scaffold
 from fedloom.methods.splitfl import splitfl
 
@@ -43,4 +44,5 @@ METHODS: dict[str, Callable[..., Method]] = {
     "ist": ist,
     "oap": oap,
     "splitfl": splitfl,
+    "safari": safari,
 }
