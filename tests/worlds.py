@@ -51,6 +51,7 @@ from fedloom.methods.power_of_choice import power_of_choice
 from fedloom.methods.prunefl import prunefl
 from fedloom.methods.ra_fed import ra_fed
 from fedloom.methods.ram_fed import ram_fed
+from fedloom.methods.safari import safari
 from fedloom.methods.scaffold import ControlVariates, scaffold
 from fedloom.methods.splitfl import splitfl
 from fedloom.round import Engine, play_round
@@ -137,6 +138,11 @@ METHODS: list[tuple[str, Callable[[], Method]]] = [
     ("fedumf-feddc", lambda: small(fedumf(base="feddc", drift=0.05), select=SomeSend(4))),
     ("fedumf-fused", lambda: small(fedumf(base="feddc", drift=0.05, reference="fused"), select=SomeSend(4))),
     ("fedumf-fjord", lambda: small(fjord(), select=SomeSend(4), local=FuseMissed(inner=SubModel()))),
+    # half is kept: a channel without any weight, behind a norm layer, sits on the kink of ReLU
+    ("safari", lambda: small(safari(sparsity=0.5))),
+    ("safari-adam", lambda: small(safari("snip", 0.5, distance="relative", mask_aware=True), optimiser=_ADAM)),
+    ("safari-first", lambda: small(safari("rand", 0.5, remask="first-round", smoothing=0.5), optimiser=_HEAVY)),
+    ("safari-bare", lambda: small(safari("grasp", 0.5, compensate=False))),
 ]
 
 every_method = pytest.mark.parametrize("method", [pytest.param(make(), id=name) for name, make in METHODS])

@@ -131,7 +131,8 @@ def narrowed(
 ) -> tuple[Task, State]:
     """The task with the part that each client itself chooses to train, of examples `rows` [C, M] (padded)."""
     own, moments = _apart(state)
-    look = [_look(data, ids, rows, setting.fleet.examples[ids], method.local.looks or 0, chance)]
+    each = method.local.looks  # 0: it chooses without data
+    look = [_look(data, ids, rows, setting.fleet.examples[ids], each, chance)] if each else []
     mask, own = method.local.narrow(setting, ids, task, own, look, chance)
     return task._replace(mask=mask, keep=None), _together(own, moments)
 

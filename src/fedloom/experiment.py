@@ -64,6 +64,8 @@ class Training(Section):
         kinds: dict[str, type[Optimiser]] = {"sgd": Sgd, "adam": Adam}
         kind = kinds.get(given.pop("optimiser", ""), type(method.optimiser))
         work = {name: given.pop(name) for name in ("epochs", "steps", "batch") if name in given}
+        if "epochs" in work:
+            work.setdefault("steps", None)  # of a method that counts steps by itself
         takes = [f.name for f in fields(kind)]
         for name in given:
             if name not in takes:

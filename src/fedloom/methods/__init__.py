@@ -26,6 +26,7 @@ from fedloom.methods.power_of_choice import power_of_choice
 from fedloom.methods.prunefl import prunefl
 from fedloom.methods.ra_fed import ra_fed
 from fedloom.methods.ram_fed import ram_fed
+from fedloom.methods.safari import safari
 from fedloom.methods.scaffold import scaffold
 from fedloom.methods.splitfl import splitfl
 
@@ -55,4 +56,5 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fedvarp": fedvarp,
     "fedspu": fedspu,
     "fedumf": fedumf,
+    "safari": safari,
 }

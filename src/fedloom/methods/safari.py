@@ -1,0 +1,63 @@
+"""SAFARI (Mao, Zhao, Yang, Liang, Liu, Ding, Lan, Zhang): sparse training, and similar clients stand in for lost ones.
+
+Every round each client prunes the model it is sent by itself, `x_i = x * M_i`, takes tau steps on the weights it kept
+and sends them (Alg. 2). The server notes the distances `||x_u - x_v||` (Eq. 11) of all that arrived; for one that did
+not, the arrival at the smallest known distance stands in; the next model is `(1/m) sum x_i` over all m (Alg. 3), zeros
+of pruned weights included. What gets lost is the world's affair: `channel.up` is the loss of a round trip.
+
+R: rho is a distance, so the smallest is taken where the text says the greatest; its Fig. 4 agrees.
+R: gradients are taken at the current weights and masked as they are; as printed a step would refill what was pruned.
+R: Adam at 0.001 with fresh moments every round, as in the experiments. The theory's SGD with steps of `eta / tau` is
+`training.optimiser=sgd` with `training.rate` set to that quotient.
+R: a pair that never arrived together has no distance. Where none is known to any arrival, their mean takes the place;
+if nobody arrives the model stays.
+R: a distance stands until the pair is measured again, as printed. Models grow meanwhile, so that an old distance may
+look small; `distance=relative` and `smoothing` are answers to that.
+R: `sparsity` is the pruned fraction of the weights of dense and convolution layers, ranked all together. Biases and
+norm layers with their statistics are never pruned; they are averaged and stood in for like the rest.
+R: SynFlow is cut in 100 steps; SNIP and GraSP look at `per_class` of the client's examples of each class.
+R: masks are found anew every round from the global model. By `mag` and `synflow` all clients have the same, and as
+zeros score 0 the first round's stays for good; by the others they differ. `remask=first-round` lets each keep its own.
+R: the plain mean shrinks weights that only some kept; `mask_aware` is the mean over those who kept them.
+Replies that travel in pieces (`world.pieces`) have zeros where a piece was lost; combine them with `mask_aware`.
+"""
+
+from fedloom.aggregate.coverage_mean import CoverageMean
+from fedloom.aggregate.plain_mean import PlainMean
+from fedloom.allocate.tiers import Tiers
+from fedloom.errors import BadExperiment
+from fedloom.local.optimiser import Adam
+from fedloom.local.prune import Prune
+from fedloom.local.rule import LocalRule
+from fedloom.local.work import Work
+from fedloom.method import Method
+from fedloom.repair.most_similar import MostSimilar
+from fedloom.repair.nothing import Nothing
+from fedloom.select.everyone import Everyone
+from fedloom.upload.as_trained import AsTrained
+
+
+def safari(
+    pruner: str = "mag",
+    sparsity: float = 0.8,
+    remask: str = "every-round",
+    per_class: int = 10,
+    compensate: bool = True,
+    distance: str = "plain",
+    smoothing: float = 0.0,
+    mask_aware: bool = False,
+) -> Method:
+    """`pruner` removes `sparsity` of the weights; without `compensate` the mean is over those who arrived."""
+    if not 0 <= sparsity < 1:
+        raise BadExperiment(f"sparsity (pruned fraction of the weights) is {sparsity}; it lies in [0, 1).")
+    prune, similar = Prune(pruner, remask=remask, per_class=per_class), MostSimilar(distance, smoothing, mask_aware)
+    return Method(
+        select=Everyone(),
+        allocate=Tiers((1 - sparsity,)),
+        local=prune if sparsity else LocalRule(),
+        upload=AsTrained(),
+        repair=similar if compensate else Nothing(),
+        aggregate=CoverageMean("uniform") if mask_aware else PlainMean(),
+        optimiser=Adam(rate=0.001),
+        work=Work(steps=5, batch=64),
+    )

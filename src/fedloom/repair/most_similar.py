@@ -1,0 +1,136 @@
+"""What stands in for missing replies? The reply of the client that was most alike when both were last heard of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedloom.aggregate.coverage_mean import CoverageMean
+from fedloom.aggregate.plain_mean import PlainMean, as_sparse
+from fedloom.errors import BadExperiment, unknown
+from fedloom.mask.pruners import prunable
+from fedloom.part import Repair
+from fedloom.types import Reply, Setting, State, column
+
+DISTANCES = ("plain", "relative")
+TALLY = ("stand_ins", "same_group", "by_mean", "shared", "kept")  # of the last round
+
+
+@dataclass(frozen=True)
+class MostSimilar(Repair):
+    """For each of the cohort that did not arrive, the arrival at the smallest known distance; of equals the lowest id.
+
+    Distances of sparse models (what was not sent is zero) are measured whenever two clients arrive together, and stand
+    until that happens again: `||u - v||`, or `relative` to `sqrt(||u|| ||v||)`; with `smoothing` s the new entry is
+    `s * old + (1 - s) * measured`. For a client that was never compared with any of the arrivals their mean stands in,
+    over all of them or, `mask_aware`, of each number over those who sent it. Whoever did not arrive is missing, also
+    those who were not to send: a reply does not say why there is none.
+    """
+
+    distance: str = "plain"
+    smoothing: float = 0.0
+    mask_aware: bool = False
+
+    def __post_init__(self) -> None:
+        if self.distance not in DISTANCES:
+            raise BadExperiment(unknown("distance of models", self.distance, DISTANCES))
+        if not 0 <= self.smoothing < 1:
+            raise BadExperiment(f"smoothing (weight of the older distance) is {self.smoothing}; it lies in [0, 1).")
+
+    def init(self, setting: Setting, model: Tensor) -> State:
+        """Nobody was compared with anybody."""
+        fleet = setting.fleet.size
+        return {
+            "distance": torch.zeros(fleet, fleet, dtype=torch.float64, device=model.device),
+            "compared": torch.zeros(fleet, fleet, dtype=torch.bool, device=model.device),
+            "tally": torch.zeros(len(TALLY), dtype=torch.float64, device=model.device),
+        }
+
+    def note(self, setting: Setting) -> str | None:
+        """The table grows with the square of the fleet."""
+        fleet = setting.fleet.size
+        return f"MostSimilar remembers distances of {fleet} x {fleet} clients, {9 * fleet**2 / 2**20:.1f} MiB."
+
+    def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
+        """Measure all pairs that arrived."""
+        sparse = as_sparse(reply)
+        measured, both = self._measured(sparse), reply.arrived[:, None] & reply.arrived
+        both = both & measured.isfinite() & ~torch.eye(len(both), dtype=torch.bool, device=both.device)
+        at = reply.ids[:, None], reply.ids
+        old, known = memory["distance"][at], memory["compared"][at]
+        measured = torch.where(known, torch.lerp(measured, old, self.smoothing), measured)
+        return {
+            "distance": memory["distance"].index_put(at, torch.where(both, measured, old)),
+            "compared": memory["compared"].index_put(at, known | both),
+            "tally": torch.cat([memory["tally"].new_zeros(3), _overlap(setting, reply)]),
+        }
+
+    def __call__(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> tuple[Reply, State]:
+        """Fill the gaps; if nobody arrived there is nothing to fill them with."""
+        arrived, ids = reply.arrived, reply.ids
+        if arrived.device.type == "cpu" and (bool(arrived.all()) or not bool(arrived.any())):
+            return reply, memory
+        order = ids.argsort()  # argmin takes the first of equals
+        at = ids[:, None], ids[order]
+        known = memory["compared"][at] & arrived[order]
+        nearest = order[torch.where(known, memory["distance"][at], torch.inf).argmin(1)]
+        source = torch.where(arrived, torch.arange(len(ids), device=ids.device), nearest)
+        found = arrived.any()
+        alone = ~arrived & ~known.any(1) & found
+        stands = ~arrived & known.any(1)
+        has = setting.fleet.labels[ids] > 0
+        same = stands & (has == has[source]).all(1)
+        counts = torch.stack([stands.sum(), same.sum(), alone.sum()]).to(memory["tally"])
+        whole = Reply(
+            ids=ids,
+            params=reply.params[source],
+            mask=None if reply.mask is None else reply.mask[source],
+            extras={name: _filled(v, arrived, source, alone) for name, v in reply.extras.items()},
+            report={name: _filled(v, arrived, source, alone) for name, v in reply.report.items()},
+            arrived=found.expand_as(arrived),
+        )
+        if alone.device.type != "cpu" or bool(alone.any()):
+            mean, _ = (CoverageMean("uniform") if self.mask_aware else PlainMean())({}, setting, model, reply)
+            whole = whole._replace(params=torch.where(alone[:, None], mean, whole.params))
+            if reply.mask is not None and whole.mask is not None:
+                held = (reply.mask & arrived[:, None]).any(0)
+                whole = whole._replace(mask=torch.where(alone[:, None], held, whole.mask))
+        return whole, {**memory, "tally": torch.cat([counts, memory["tally"][3:]])}
+
+    def record(self, memory: State) -> State:
+        """How many stood in, the share of them from a client with the same classes, and how far supports overlap."""
+        tally = dict(zip(TALLY, memory["tally"]))
+        return {
+            "stand_ins": tally["stand_ins"],
+            "by_mean": tally["by_mean"],
+            "same_group": tally["same_group"] / tally["stand_ins"],  # NaN where there is none
+            "overlap": tally["shared"] / tally["kept"],
+            "distance": torch.where(memory["compared"], memory["distance"], torch.nan),
+        }
+
+    def _measured(self, sparse: Tensor) -> Tensor:
+        """Distances of all pairs [C, C], by differences: equal models are at exactly 0, whoever stands where."""
+        rows, sparse = len(sparse), sparse.double()
+        upper = torch.triu_indices(rows, rows, 1, device=sparse.device)
+        table = sparse.new_zeros(rows, rows).index_put(tuple(upper), torch.pdist(sparse))
+        table = table + table.T
+        if self.distance == "plain":
+            return table
+        root: Tensor = torch.linalg.vector_norm(sparse, dim=1).clamp(min=torch.finfo(sparse.dtype).tiny).sqrt()
+        return table / root[:, None] / root
+
+
+def _overlap(setting: Setting, reply: Reply) -> Tensor:
+    """Over ordered pairs of arrivals: weights that both keep, and weights that the first keeps [2]."""
+    mask = torch.ones_like(reply.params, dtype=torch.bool) if reply.mask is None else reply.mask
+    keepers = (mask & reply.arrived[:, None]).sum(0).double() * prunable(setting, mask.device)  # [P]
+    return torch.stack([(keepers * (keepers - 1)).sum(), keepers.sum() * (reply.arrived.sum() - 1)])
+
+
+def _filled(values: Tensor, arrived: Tensor, source: Tensor, alone: Tensor) -> Tensor:
+    """Rows of the stand-ins [C, ...], and the arrivals' mean where nobody is known."""
+    mean = torch.where(column(arrived, values), values, 0).double().sum(0) / arrived.sum().clamp(min=1)
+    mean = mean if values.is_floating_point() else mean.round()
+    return torch.where(column(alone, values), mean.to(values.dtype), values[source])
