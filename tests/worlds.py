@@ -31,6 +31,7 @@ from fedloom.method import Memory, Method
 from fedloom.methods.fedavg import fedavg
 from fedloom.methods.fedcs import fedcs
 from fedloom.methods.feddc import DriftCorrection, feddc
+from fedloom.methods.feddd import feddd
 from fedloom.methods.feddyn import feddyn
 from fedloom.methods.federated_dropout import federated_dropout
 from fedloom.methods.fedmp import fedmp
@@ -105,6 +106,9 @@ METHODS: list[tuple[str, Callable[[], Method]]] = [
     ("scaffold-heavy", lambda: small(scaffold(), optimiser=_HEAVY)),
     ("feddyn", lambda: small(feddyn(alpha=0.05))),
     ("feddc", lambda: small(feddc(alpha=0.05))),
+    ("feddd", lambda: small(feddd())),
+    ("feddd-random", lambda: small(feddd(select_by="random", outputs=False, every=2))),
+    ("feddd-models", lambda: small(feddd(models=(0.4, 0.7, 1.0)))),
     ("chain", lambda: small(scaffold(), local=Chain((Prox(0.1), ControlVariates())))),
     ("scattered", lambda: scattered_parts(SubModel())),
     ("scattered-heavy", lambda: scattered_parts(SubModel(), optimiser=replace(_HEAVY, fresh=False))),

@@ -119,6 +119,14 @@ def learn(
     return Learnt(first, sent, extras, losses), _together(own, moments)
 
 
+def beside(setting: Setting, task: Task) -> Task:
+    """The task as a rule that `keeps` reads it: the mask is the client's whole part, what came of it lies in extras."""
+    if task.mask is None:
+        return task
+    whole = None if task.keep is None else setting.neurons.expand(task.keep)
+    return task._replace(mask=whole, extras={**task.extras, "sent": task.mask})
+
+
 def narrowed(
     method: Method,
     setting: Setting,

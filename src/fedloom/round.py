@@ -39,6 +39,7 @@ def play_round(
         rate=method.optimiser.rate_at(chance.round),
         base_rate=method.optimiser.rate,
         trained=setting.layout.trained,
+        ids=cohort.ids,
     )
     reply = engine(cohort.ids, task, chance)  # train, wherever and however
     reply = read_unsent_as_unchanged(model, reply._replace(rate=task.rate))

@@ -80,6 +80,7 @@ class Task(NamedTuple):
     rate: float  # the learning rate of this round
     base_rate: float  # the learning rate before any decay
     trained: int  # the first so many of the P numbers are trained, the rest are running statistics
+    ids: Tensor | None = None  # [C] whose rows these are, where a client's own chance is needed
 
     def rows(self, keep: slice | Tensor) -> Task:
         """The task of some of the cohort."""
@@ -89,6 +90,7 @@ class Task(NamedTuple):
             share=self.share[keep],
             authorised=self.authorised[keep],
             extras=rows(self.extras, keep),
+            ids=None if self.ids is None else self.ids[keep],
         )
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.client import Examples, Gradient, Learnt, initial_state, judged, learn, narrowed, reply_of
+from fedloom.client import Examples, Gradient, Learnt, beside, initial_state, judged, learn, narrowed, reply_of
 from fedloom.engine.gradient import fastest_gradient
 from fedloom.engine.plain import PlainGradient
 from fedloom.engine.sliced import learn_sliced, widths
@@ -78,6 +78,8 @@ class Local:
         at = torch.tensor(places, device=ids.device)
         ids = ids if whole else ids[at]
         task = task if whole else task.rows(at)
+        if self.method.local.keeps:
+            task = beside(self.setting, task)
         sizes = [self.shards.sizes[i] for i in listed]
         state = self.states.get(listed, initial_state(self.method, self.setting, task.model))
         rows = self.shards.rows(ids, max(sizes))
@@ -155,6 +157,8 @@ def _join(replies: list[Reply]) -> Reply:
         return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
 
     masks = [reply.mask for reply in replies]
+    if any(mask is not None for mask in masks):  # some send everything, others do not
+        masks = [torch.ones_like(r.params, dtype=torch.bool) if r.mask is None else r.mask for r in replies]
     return Reply(
         ids=torch.cat([reply.ids for reply in replies]),
         params=torch.cat([reply.params for reply in replies]),

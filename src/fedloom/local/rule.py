@@ -39,6 +39,11 @@ class LocalRule:
         return False
 
     @property
+    def keeps(self) -> bool:
+        """Does a cut network live on between rounds? Then `extras["sent"]` says which of its numbers came down."""
+        return False
+
+    @property
     def looks(self) -> int | None:
         """Does a client choose by itself what to train? Then it sees so many of its own examples per class before."""
         return None

@@ -6,6 +6,7 @@ from fedloom.method import Method
 from fedloom.methods.fedavg import fedavg
 from fedloom.methods.fedcs import fedcs
 from fedloom.methods.feddc import feddc
+from fedloom.methods.feddd import feddd
 from fedloom.methods.feddyn import feddyn
 from fedloom.methods.federated_dropout import federated_dropout
 from fedloom.methods.fedmp import fedmp
@@ -36,6 +37,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "scaffold": scaffold,
     "feddyn": feddyn,
     "feddc": feddc,
+    "feddd": feddd,
     "fedcs": fedcs,
     "oort": oort,
     "power-of-choice": power_of_choice,

@@ -1,0 +1,68 @@
+"""FedDD (Feng et al., arXiv:2308.16835, IEEE TMC): clients drop rows of what they send, each at a rate of its own.
+
+All clients train their own whole model. Each sends the `1 - D_n` most important rows of every layer (Eq. 20, 21), a
+number becomes the mean over those who sent it (Eq. 4), and the next download overwrites the same rows of the client's
+model (Eq. 5); after every `every` rounds the whole model is sent (Eq. 6). The rates D solve a linear programme over
+latency and loss (Eq. 13-17), from the second round on; in the first, nothing is dropped.
+
+Where the paper is silent or contradicts itself, we take:
+- `N_l * (1 - D)` rows of a layer, rounded half up and at least 1 (algorithm 2 prints `N_l * D`); rows carry bias, batch
+  norm and statistics, and the output layer drops as well unless `outputs` is false. What nobody sent stays.
+- Eq. 20 divides by single weights. Ours are kept away from 0 by a `floor` of 0.01 of the layer's largest: with 1e-8 or
+  less, single weights that happen to be near 0 decide which rows travel. `mode=aggregate` divides norms of whole rows,
+  as the only public code does. The unnamed norm is l2.
+- `delta` adds seconds to a number without unit and is nowhere given. Ours is relative, in units of `t_full / sum_n
+  re_n`, where `t_full` is the round in which everyone sends everything; `relative=false` takes seconds. In units of
+  `t_full / mean re_n` a delta of 1 would leave links without any influence in a fleet of 100.
+- The programme counts 32 bits a number, downloads like uploads, every example of every epoch as one sample, and a
+  client that was never heard of with the mean loss. Real downloads are priced as they are, whole models included.
+- With `models`, clients own the leading neurons of the global network: `het-a` and `het-b` are the paper's families on
+  top of the models het-a-1 and het-b-1, numbers are shares of every layer. Client n has tier n modulo their number.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fedloom.allocate.latency_and_loss import LatencyAndLoss
+from fedloom.local.keep_own import KeepOwn
+from fedloom.local.keep_own_part import KeepOwnPart
+from fedloom.mask.last_sent import LastSent
+from fedloom.method import Method
+from fedloom.models.conv import HET_A, HET_B
+from fedloom.neurons.leading import LeadingNeurons
+from fedloom.select.everyone import Everyone
+from fedloom.upload.importance import Importance
+
+FAMILIES = {
+    name: LeadingNeurons(tuple((*(conv.width for conv in net.convs), *net.dense) for net in nets))
+    for name, nets in (("het-a", HET_A), ("het-b", HET_B))
+}
+
+
+def feddd(
+    budget: float = 0.6,
+    most: float = 0.8,
+    delta: float = 1.0,
+    every: int = 5,
+    select_by: Literal["importance", "random", "largest", "most-changed", "ordered"] = "importance",
+    norm: Literal["l2", "l1"] = "l2",
+    mode: Literal["elementwise", "aggregate"] = "elementwise",
+    floor: float = 0.01,
+    outputs: bool = True,
+    relative: bool = True,
+    class_term: bool = True,
+    models: Literal["het-a", "het-b"] | tuple[float, ...] | None = None,
+) -> Method:
+    """`budget` is the part of all models sent up, `most` the highest dropout rate; needs a fleet with devices."""
+    if isinstance(models, tuple):
+        sizes: LeadingNeurons | None = LeadingNeurons(models)
+    else:
+        sizes = None if models is None else FAMILIES[models]
+    return Method(
+        select=Everyone(),
+        allocate=LatencyAndLoss(budget, most, delta, relative, class_term, models=sizes),
+        mask=LastSent(every, sizes),
+        local=KeepOwn() if sizes is None else KeepOwnPart(),
+        upload=Importance(select_by, norm, mode, outputs, floor, sizes),
+    )

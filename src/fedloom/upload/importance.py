@@ -1,0 +1,114 @@
+"""What goes back? Of every layer the rows that training found most important, as many as the client's share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedloom.chance import Chance
+from fedloom.errors import BadExperiment, unknown
+from fedloom.neurons.leading import LeadingNeurons
+from fedloom.neurons.map import POWERS, NeuronMap
+from fedloom.part import Upload
+from fedloom.types import Setting, State, Task
+
+KINDS = ("importance", "random", "largest", "most-changed", "ordered")
+MODES = ("elementwise", "aggregate")
+
+
+@dataclass(frozen=True)
+class Importance(Upload):
+    """The best `share` of every layer's rows (at least one), by the norm of what leads into each neuron.
+
+    Of `importance`, `|dW| * |W + dW| / (|W| + eps)`, with `eps` the part `floor` of the layer's largest weight: number
+    by number, or as an `aggregate` of norms; of the `largest` weights after training; of the `most-changed`; or at
+    `random`, or the leading rows (`ordered`). Importance is divided by the part of all clients that own the row. The
+    output layer is chosen from like the others, or always sent (`outputs` False). Equal rows go by their place.
+    """
+
+    by: str = "importance"
+    norm: Literal["l2", "l1"] = "l2"
+    mode: Literal["elementwise", "aggregate"] = "elementwise"
+    outputs: bool = True
+    floor: float = 0.01
+    models: LeadingNeurons | None = None  # None: everyone has the whole network
+
+    def __post_init__(self) -> None:
+        for what, word, words in (
+            ("choice of rows", self.by, KINDS),
+            ("norm", self.norm, POWERS),
+            ("mode of importance", self.mode, MODES),
+        ):
+            if word not in words:
+                raise BadExperiment(unknown(what, word, words))
+        if not self.floor > 0:
+            raise BadExperiment(f"floor (part of a layer's largest weight) is {self.floor}; it must be above 0.")
+
+    def __call__(
+        self, setting: Setting, task: Task, state: State, first: Tensor, last: Tensor, chance: Chance
+    ) -> Tensor | None:
+        """Rank within what each client owns, and cut."""
+        if task.keep is None and task.share.device.type == "cpu" and bool((task.share >= 1).all()):
+            return None
+        neurons = setting.neurons
+        owned = torch.ones(len(last), neurons.full_size, dtype=torch.bool, device=last.device)
+        if task.keep is not None:
+            owned[:, : neurons.size] = task.keep
+        rows = best(neurons, self.scores(setting, task, first, last, chance), task.share, owned)
+        if not self.outputs:
+            rows[:, neurons.size :] = True
+        mask = neurons.expand(rows, rows=True)
+        return mask if task.keep is None or task.mask is None else mask & task.mask
+
+    def scores(self, setting: Setting, task: Task, first: Tensor, last: Tensor, chance: Chance) -> Tensor:
+        """What every row is worth to each client [C, K + O]."""
+        neurons, change = setting.neurons, last - first
+        if self.by == "random":
+            assert task.ids is not None
+            return chance.uniform("upload", task.ids[:, None], torch.arange(neurons.full_size, device=last.device))
+        if self.by == "ordered":
+            return -torch.arange(neurons.full_size, device=last.device).expand(len(last), -1)
+        if self.by in ("largest", "most-changed"):
+            return neurons.score(last if self.by == "largest" else change, self.norm, output=True)
+        if self.mode == "elementwise":
+            scores = neurons.score(elementwise(neurons, first, last, self.floor), self.norm, output=True)
+        else:
+            changed, after, before = (neurons.score(v, self.norm, output=True) for v in (change, last, first))
+            scores = changed * after / before.clamp(min=torch.finfo(before.dtype).tiny)
+        if self.models is not None:
+            coverage = self.models.coverage(neurons, setting.fleet.size, last.device).to(scores.dtype)
+            scores[:, : neurons.size] /= coverage.clamp(min=1 / setting.fleet.size)
+        return scores
+
+
+def elementwise(neurons: NeuronMap, first: Tensor, last: Tensor, floor: float) -> Tensor:
+    """The importance of every number that leads into a neuron [C, P], 0 elsewhere; a layer's bias shares its `eps`.
+
+    A layer that was all zeros is measured by its largest weight after training.
+    """
+    found = torch.zeros_like(last)
+    weights = [tensor for tensor in neurons.tensors if tensor.weight]
+    for _, tensors in groupby(weights, key=lambda tensor: tensor.name.rpartition(".")[0]):
+        spans = [slice(tensor.start, tensor.stop) for tensor in tensors]
+        sizes = [values[:, span].abs().amax(1, keepdim=True) for values in (first, last) for span in spans]
+        before, after = torch.stack(sizes).unflatten(0, (2, -1)).amax(1)  # [C, 1] each
+        eps = floor * torch.where(before > 0, before, after).clamp(min=torch.finfo(last.dtype).tiny / floor)
+        for span in spans:
+            was, now = first[:, span], last[:, span]
+            found[:, span] = (now - was).abs() * now.abs() / (was.abs() + eps)
+    return found
+
+
+def best(neurons: NeuronMap, scores: Tensor, share: Tensor, owned: Tensor) -> Tensor:
+    """Of every group the `share` [C] of the owned rows with the highest scores [C, K + O], rounded half up."""
+    parts = []
+    for _, span in neurons.spans(neurons.full_size):
+        mine = owned[:, span]
+        count = (share.double() * mine.sum(1) + 0.5 + 1e-6).floor().clamp(min=1)
+        rank = scores[:, span].double().masked_fill(~mine, -torch.inf).argsort(dim=1, descending=True, stable=True)
+        parts.append((rank.argsort(1) < count[:, None]) & mine)
+    return torch.cat(parts, 1)
