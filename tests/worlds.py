@@ -38,9 +38,9 @@ from fedloom.methods.fedmp import fedmp
 from fedloom.methods.fedprox import fedprox
 from fedloom.methods.fedrolex import fedrolex
 from fedloom.methods.fedselect import fedselect
-from fedloom.methods.fedvarp import fedvarp
 from fedloom.methods.fedspu import fedspu
 from fedloom.methods.fedumf import fedumf
+from fedloom.methods.fedvarp import fedvarp
 from fedloom.methods.fjord import fjord
 from fedloom.methods.hermes import hermes
 from fedloom.methods.heterofl import heterofl
@@ -56,9 +56,9 @@ from fedloom.methods.safari import safari
 from fedloom.methods.scaffold import ControlVariates, scaffold
 from fedloom.methods.splitfl import splitfl
 from fedloom.round import Engine, play_round
-from fedloom.select.unheard_first import UnheardFirst
 from fedloom.select.everyone import SomeSend
 from fedloom.select.still_running import StillRunning
+from fedloom.select.unheard_first import UnheardFirst
 from fedloom.select.uniform import Uniform
 from fedloom.types import Fleet, Reply, Setting, State, Task
 from fedloom.world.fleets import make_devices

@@ -13,9 +13,9 @@ from fedloom.methods.fedmp import fedmp
 from fedloom.methods.fedprox import fedprox
 from fedloom.methods.fedrolex import fedrolex
 from fedloom.methods.fedselect import fedselect
-from fedloom.methods.fedvarp import fedvarp
 from fedloom.methods.fedspu import fedspu
 from fedloom.methods.fedumf import fedumf
+from fedloom.methods.fedvarp import fedvarp
 from fedloom.methods.fjord import fjord
 from fedloom.methods.hermes import hermes
 from fedloom.methods.heterofl import heterofl
