@@ -59,6 +59,11 @@ class FuseMissed(LocalRule):
         return self.inner.whole
 
     @property
+    def keeps(self) -> bool:
+        """As the inner rule."""
+        return self.inner.keeps
+
+    @property
     def looks(self) -> int | None:
         """As the inner rule."""
         return self.inner.looks
