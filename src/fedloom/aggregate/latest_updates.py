@@ -61,7 +61,7 @@ class LatestUpdates(Aggregate):
         }
 
     def __call__(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> tuple[Tensor, State]:
-        """The coverage mean, less by how much the senders' remembered mean falls short of the fleet's."""
+        """The coverage mean, less by what the fleet's remembered mean has over that of the senders."""
         plain, _ = CoverageMean("uniform")({}, setting, model, reply)
         updates, mean, trained = memory["updates"], memory["mean"], setting.layout.trained
         before, after, senders = _remember(updates, model[:trained], reply)

@@ -1,9 +1,10 @@
-"""RA-Fed (Wang et al., KDD 2023, doi:10.1145/3580305.3599521): clients train arbitrary regions of the model.
+"""RA-Fed (Wang et al., KDD 2023): clients train arbitrary regions of the model.
 
-Algorithm 1. All clients take part. Client n draws regions, mask `m_n`, and starts from `theta_n0 = theta * m_n`: what
-it did not draw is zero, not frozen. Every local step is masked, and `Delta_n = (theta_n0 - theta_nT) / rate`. A region
-that G clients trained moves by `theta <- theta - (rate / G) * sum of Delta_n`; one that nobody trained stays. Since
-`theta_n0` is `theta` on what was trained, that is the plain mean of the weights sent, number by number.
+Algorithm 1 (doi:10.1145/3580305.3599521). All clients take part. Client n draws regions, mask `m_n`, and starts from
+`theta_n0 = theta * m_n`: what it did not draw is zero, not frozen. Every local step is masked, and
+`Delta_n = (theta_n0 - theta_nT) / rate`. A region that G clients trained moves by
+`theta <- theta - (rate / G) * sum of Delta_n`; one that nobody trained stays. Since `theta_n0` is `theta` on what was
+trained, that is the plain mean of the weights sent, number by number.
 
 Settled where the paper is silent:
 - Regions are equal groups of every hidden layer's neurons, drawn once a run; a number belongs to the region of its

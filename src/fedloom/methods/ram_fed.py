@@ -1,9 +1,10 @@
-"""RAM-Fed (Wang et al., KDD 2023, doi:10.1145/3580305.3599521): RA-Fed with a memory of every client's latest updates.
+"""RAM-Fed (Wang et al., KDD 2023): RA-Fed with a memory of every client's latest updates.
 
-Algorithm 2 as printed. Clients train as in RA-Fed. With `u_n` what is remembered of client n (0 at first), a region
-that G > 0 clients trained moves by `v = mean_n u_n + (1/G) * sum of (Delta_n - u_n)`, one that nobody trained by
-`v = mean_n u_n`: `theta <- theta - rate * v`. Then `u_n <- Delta_n` for those who trained it. The first round trains
-everything on every client (remark 5), which fills the memory; it is RA-Fed's, as is every round of whole models.
+Algorithm 2 as printed (doi:10.1145/3580305.3599521). Clients train as in RA-Fed. With `u_n` what is remembered of
+client n (0 at first), a region that G > 0 clients trained moves by
+`v = mean_n u_n + (1/G) * sum of (Delta_n - u_n)`, one that nobody trained by `v = mean_n u_n`:
+`theta <- theta - rate * v`. Then `u_n <- Delta_n` for those who trained it. The first round trains everything on every
+client (remark 5), which fills the memory; it is RA-Fed's, as is every round of whole models.
 
 Different from the published code, which is not the algorithm: it averages `theta + u_n` after the memory was written,
 which is MIFA; it stores one list N times, so that a client finds what the one before it wrote; and it indexes the
