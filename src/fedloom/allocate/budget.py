@@ -40,7 +40,9 @@ def by_filling(fleet: Fleet, budget: float, least: float) -> Tensor:
     first to those whose numbers are worth most, up to that bound: a continuous knapsack. The objective is convex in s,
     with a corner wherever a bound or the filling turns, and halving finds the corner at which it begins to rise.
     """
-    value, order = (fleet.worth / fleet.size).sort(descending=True, stable=True)
+    order = (fleet.fixed + fleet.full).argsort(stable=True)  # of equal worth the quicker first
+    value, then = (fleet.worth / fleet.size)[order].sort(descending=True, stable=True)
+    order = order[then]
     size, fixed, full, _ = (column[order] for column in fleet)
     room = (budget - least) * size.sum()  # what is left when everyone sends the least
     gain = size / full  # how much more a client can send in one more second
