@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
 from scipy.stats import t as student
 
 from fedloom.cli import main
-from fedloom.compare import compare
+from fedloom.compare import Contender, compare, ratio_of
 from fedloom.errors import BadExperiment
 from fedloom.evaluate.targets import interval, spent, to_target
 from fedloom.experiment import Experiment
 from fedloom.plan import Option, Plan, plan
+from fedloom.show import comparison_rows, comparison_table
 
 ROWS = [
     {"accuracy": 0.1, "virtual_seconds": 2.0, "bytes_up": 10, "bytes_down": 5, "joules": 1.0},
@@ -59,6 +61,27 @@ def test_every_seed_is_run_and_worlds_are_the_same() -> None:
         assert [row["virtual_seconds"] for row in ours.rounds] == [row["virtual_seconds"] for row in theirs.rounds]
     with pytest.raises(BadExperiment, match="needs one of each"):
         compare({}, (0,))
+
+
+def test_costs_are_compared_seed_by_seed() -> None:
+    def contender(name: str, *factors: float | None) -> Contender:
+        results = []
+        for factor in factors:
+            rows = [{**row, "virtual_seconds": row["virtual_seconds"] * (factor or 1)} for row in ROWS]
+            rows = rows if factor else [{**row, "accuracy": 0.1} for row in rows]  # never gets there
+            results.append(SimpleNamespace(rounds=rows, accuracy=rows[-1]["accuracy"]))
+        return Contender(name, tuple(results))  # type: ignore[arg-type]
+
+    first, second = contender("first", 1, 10, 3, None), contender("second", 2, 20, None, 5)
+    assert [cost and cost.seconds for cost in first.costs(0.5)] == [9, 90, 27, None]
+    assert [cost.seconds for cost in second.reached(0.5)] == [18, 180, 45]
+    found = ratio_of(second, first, 0.5, "seconds")
+    assert found == (2.0, 0.0, 2), "of the two seeds in which both got there, though costs differ tenfold"
+    assert ratio_of(second, first, 0.9, "seconds") is None
+    assert ratio_of(first, first, None, "bytes") == (1.0, 0.0, 4)
+    rows = comparison_rows([first, second], 0.5)
+    assert (rows[1]["seconds_ratio"]["mean"], rows[1]["reached"]) == (2.0, 3)
+    assert comparison_table([first, second], 0.5).row_count == 2
 
 
 def option(name: str, seconds: float, size: float, joules: float) -> Option:

@@ -20,6 +20,7 @@ from fedloom.options import (
     DataOption,
     DeviceOption,
     EngineOption,
+    ExactOption,
     FleetOption,
     JsonOption,
     ModelOption,
@@ -27,6 +28,8 @@ from fedloom.options import (
     RoundsOption,
     SeedOption,
     SetOption,
+    TryOption,
+    choices_of,
     counted,
     pairs_of,
     print_json,
@@ -58,6 +61,7 @@ def run_command(
     seed: SeedOption = 0,
     engine: EngineOption = "local",
     device: DeviceOption = "auto",
+    exact_bytes: ExactOption = False,
     set_: SetOption = None,
     out: Annotated[Path | None, typer.Option(help="the run folder; a new one under runs/ if left out")] = None,
     as_json: JsonOption = False,
@@ -72,7 +76,7 @@ def run_command(
 
     values: dict[str, Any] = {
         "method": method, "data": data, "partition": partition, "clients": clients, "model": model, "fleet": fleet,
-        "rounds": rounds, "seed": seed, "engine": engine, "device": device,
+        "rounds": rounds, "seed": seed, "engine": engine, "device": device, "exact_bytes": exact_bytes,
     }  # fmt: skip
     experiment = Experiment(**with_settings(values, pairs_of(set_ or [])))
     console = errors if as_json else Console()
@@ -102,6 +106,7 @@ def compare_command(
     rounds: RoundsOption = 50,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
+    exact_bytes: ExactOption = False,
     set_: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -110,18 +115,17 @@ def compare_command(
     For example `fedloom compare fedavg fedcs oort --fleet table4 --target 0.8`. A setting that only some methods
     have is given to those that have it.
     """
-    from fedloom.compare import compare
+    from fedloom.compare import compare, fitting
     from fedloom.experiment import Experiment, with_settings
     from fedloom.show import comparison_rows, comparison_table, progress
 
     values: dict[str, Any] = {
         "data": data, "partition": partition, "clients": clients, "model": model, "fleet": fleet, "rounds": rounds,
-        "seed": seed, "device": device,
+        "seed": seed, "device": device, "exact_bytes": exact_bytes,
     }  # fmt: skip
     pairs = pairs_of(set_ or [])
     experiments = {
-        name: Experiment(**with_settings({**values, "method": name}, _fitting(name, pairs, methods)))
-        for name in methods
+        name: Experiment(**with_settings({**values, "method": name}, fitting(name, pairs, methods))) for name in methods
     }
     console = errors if as_json else Console()
     total = seeds * sum(experiment.rounds for experiment in experiments.values())
@@ -146,46 +150,43 @@ def plan_command(
     rounds: RoundsOption = 50,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
+    exact_bytes: ExactOption = False,
     set_: SetOption = None,
+    try_: TryOption = None,
+    chart: Annotated[
+        Path | None, typer.Option(help="draw the trade-off into this .svg, .png or .pdf (needs matplotlib)")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say which method and codec reach a target on your fleet soonest, and which cheapest.
+    """Say which method, codec and settings reach a target on your fleet soonest, and which cheapest.
 
-    For example `fedloom plan --fleet my_devices.csv --model mlp --target 0.8`.
+    For example `fedloom plan --fleet my_devices.csv --model mlp --target 0.8 --try method.budget=0.4,0.6`.
     """
+    from fedloom.chart import check_chart, draw_chart, text_chart
     from fedloom.experiment import Experiment, with_settings
-    from fedloom.plan import CANDIDATES, CODECS, plan
-    from fedloom.show import plan_table, progress
+    from fedloom.plan import CANDIDATES, CODECS, candidates, plan
+    from fedloom.show import plan_rows, plan_table, progress
 
     values: dict[str, Any] = {
         "data": data, "partition": partition, "clients": clients, "model": model, "fleet": fleet, "rounds": rounds,
-        "seed": seed, "device": device,
+        "seed": seed, "device": device, "exact_bytes": exact_bytes,
     }  # fmt: skip
+    if chart is not None:
+        check_chart(chart)
     experiment = Experiment(**with_settings(values, pairs_of(set_ or [])))
     chosen = [name.strip() for name in methods.split(",")] if methods else list(CANDIDATES)
+    choices = choices_of(try_ or [])
     console = errors if as_json else Console()
-    with counted(console, "plan", seeds * experiment.rounds * len(chosen) * len(CODECS), progress) as each:
-        found = plan(experiment, target, chosen, range(seed, seed + seeds), watch=each)
+    total = seeds * sum(one.rounds for one in candidates(experiment, chosen, CODECS, choices).values())
+    with counted(console, "plan", total, progress) as each:
+        found = plan(experiment, target, chosen, range(seed, seed + seeds), CODECS, choices, each)
+    if chart is not None:
+        draw_chart(found, chart)
     if as_json:
-        front = {option.name for option in found.front}
-        options = [
-            {"name": o.name, "rounds": o.rounds, "seconds": o.seconds, "bytes": o.bytes, "joules": o.joules,
-             "front": o.name in front}
-            for o in found.options
-        ]  # fmt: skip
-        print_json({"target": target, "options": options, "missed": [c.name for c in found.missed]})
+        print_json({"target": target, "options": plan_rows(found), "missed": [c.name for c in found.missed]})
     else:
         console.print(plan_table(found))
-
-
-def _fitting(name: str, pairs: dict[str, Any], methods: list[str]) -> dict[str, Any]:
-    """The settings that a method takes; one that no method takes is left in, to be refused."""
-    from fedloom.experiment import method_maker
-    from fedloom.settings import settings_of
-
-    own = {other: set(settings_of(method_maker(other))) for other in methods}
-    every = set().union(*own.values())
-    return {key: v for key, v in pairs.items() if (k := key.removeprefix("method.")) not in every or k in own[name]}
+        console.print(Text(text_chart(found)))
 
 
 class Kind(StrEnum):

@@ -8,8 +8,9 @@ from typing import Any
 
 from fedloom.errors import BadExperiment
 from fedloom.evaluate.targets import Cost, Interval, interval, spent, to_target
-from fedloom.experiment import Experiment
+from fedloom.experiment import Experiment, method_maker
 from fedloom.run import Result, run
+from fedloom.settings import settings_of
 
 
 @dataclass(frozen=True)
@@ -25,22 +26,44 @@ class Contender:
 
     def best(self) -> Interval:
         """The best accuracy of each run, over the seeds."""
-        return interval([result.summary()["best_accuracy"] or 0.0 for result in self.results])
+        return interval([max((row["accuracy"] or 0.0 for row in one.rounds), default=0.0) for one in self.results])
 
-    def reached(self, target: float) -> list[Cost]:
-        """The cost of the target for every seed that reached it."""
-        found = [to_target(result.rounds, target) for result in self.results]
-        return [cost for cost in found if cost is not None]
+    def costs(self, target: float | None) -> list[Cost | None]:
+        """For every seed the cost of the target, None where it was missed; without a target, of the whole run."""
+        if target is None:
+            return [spent(result.rounds, len(result.rounds)) for result in self.results]
+        return [to_target(result.rounds, target) for result in self.results]
 
-    def spent(self) -> list[Cost]:
-        """The cost of the whole run, for every seed."""
-        return [spent(result.rounds, len(result.rounds)) for result in self.results]
+    def reached(self, target: float | None) -> list[Cost]:
+        """The same for those seeds that reached it."""
+        return [cost for cost in self.costs(target) if cost is not None]
 
 
 def cost_of(costs: Sequence[Cost], what: str) -> Interval | None:
     """One kind of cost over the seeds; None where there is none or the world does not say."""
     values = [getattr(cost, what) for cost in costs]
     return None if not values or any(value is None for value in values) else interval(values)
+
+
+def ratio_of(ours: Contender, theirs: Contender, target: float | None, what: str) -> Interval | None:
+    """One kind of cost relative to another's, seed by seed where both reached the target; None where there is none."""
+    pairs = [(a, b) for a, b in zip(ours.costs(target), theirs.costs(target)) if a is not None and b is not None]
+    values = [(getattr(a, what), getattr(b, what)) for a, b in pairs]
+    if not values or any(a is None or not b for a, b in values):
+        return None
+    return interval([a / b for a, b in values])
+
+
+def takes(method: str, key: str) -> bool:
+    """Whether a setting is one of this method's own; `per_round` is of those that let others say how many take part."""
+    if key == "per_round":
+        return hasattr(Experiment(method=method).build_method().select, "count")
+    return key.removeprefix("method.") in settings_of(method_maker(method))
+
+
+def fitting(method: str, pairs: dict[str, Any], methods: Sequence[str]) -> dict[str, Any]:
+    """The settings for one of several methods; one that none of them takes is everybody's, or refused later."""
+    return {k: v for k, v in pairs.items() if takes(method, k) or not any(takes(other, k) for other in methods)}
 
 
 def compare(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from fedloom.data.load import DATASETS, settings_of as data_settings
 from fedloom.data.partition import PARTITIONS, settings_of as partition_settings
@@ -79,6 +79,14 @@ class Encoding(Section):
 
     values: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
     scale: Literal["block", "tensor"] = "block"  # of int8: one for 256 numbers, or one for a tensor
+    feedback: bool = False  # a client adds what rounding took from its last reply to its next
+
+    @model_validator(mode="after")
+    def _something_is_lost(self) -> Self:
+        """Feedback needs values that are rounded."""
+        if self.feedback and self.values == "float32":
+            raise ValueError("feedback gives back what rounding took, and float32 loses nothing; set codec.values too")
+        return self
 
 
 class WorldSettings(Section):

@@ -33,6 +33,18 @@ SetOption = Annotated[
         "channel.up=0.3, world.deadline=60; repeat as needed",
     ),
 ]
+ExactOption = Annotated[
+    bool, typer.Option("--exact-bytes", help="write and read every reply's bytes, not one a round's; slower")
+]
+TryOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--try",
+        metavar="KEY=VALUE,VALUE",
+        help="a setting to vary, such as method.budget=0.4,0.6,0.8 or codec.values=bfloat16,int8, for those that take "
+        "it; repeat as needed",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object at the end and nothing else")]
 
 
@@ -74,3 +86,19 @@ def pairs_of(texts: list[str]) -> dict[str, Any]:
             raise BadExperiment(f"--set got '{text}'; expected KEY=VALUE, such as rate=0.05.")
         pairs[key.strip()] = parse_value(value.strip())
     return pairs
+
+
+def choices_of(texts: list[str]) -> dict[str, list[Any]]:
+    """`--try` arguments: the values of each setting."""
+    from fedloom.settings import parse_value
+
+    choices = {}
+    for text in texts:
+        key, equals, values = text.partition("=")
+        if not equals or not key or not values:
+            raise BadExperiment(f"--try got '{text}'; expected KEY=VALUE,VALUE, such as method.budget=0.4,0.6.")
+        try:
+            choices[key.strip()] = list(json.loads(f"[{values}]"))  # values may be lists themselves
+        except json.JSONDecodeError:
+            choices[key.strip()] = [parse_value(value.strip()) for value in values.split(",")]
+    return choices

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
-from fedloom.compare import Contender, compare, cost_of
+from fedloom.compare import Contender, compare, cost_of, takes
 from fedloom.errors import BadExperiment
-from fedloom.experiment import Experiment
+from fedloom.experiment import Experiment, with_settings
 
 CANDIDATES = ("fedavg", "fedprox", "scaffold", "fedcs", "oort", "fjord", "fedrolex", "federated-dropout", "heterofl")
 CODECS = ("float32", "int8")
@@ -55,6 +56,7 @@ def plan(
     methods: Sequence[str] = CANDIDATES,
     seeds: Sequence[int] = (0,),
     codecs: Sequence[str] = CODECS,
+    tries: Mapping[str, Sequence[Any]] | None = None,
     watch: Callable[[str, int, dict[str, Any]], None] | None = None,
 ) -> Plan:
     """Simulate every method with every codec on the experiment's data, model, fleet and world.
@@ -65,6 +67,7 @@ def plan(
         methods: names of methods to try.
         seeds: every candidate runs once for each.
         codecs: how replies may be written.
+        tries: values to try for other settings, by their names as in `--set`; see `candidates`.
         watch: called with name, seed and row after every round.
     """
     if experiment.fleet.name == "none":
@@ -73,21 +76,52 @@ def plan(
         )
     if not 0 < target <= 1:
         raise BadExperiment(f"target is {target}; an accuracy lies above 0 and at most at 1.")
-    base = experiment.model_dump()
-    candidates = {
-        name if codec == "float32" else f"{name}, {codec}": Experiment(
-            **{**base, "method": name, "codec": {**base["codec"], "values": codec}}
-        )
-        for name in methods
-        for codec in codecs
-    }
+    tried = candidates(experiment, methods, codecs, tries or {})
     options, missed = [], []
-    for contender in compare(candidates, seeds, watch):
+    for contender in compare(tried, seeds, watch):
         costs = contender.reached(target)
         means = {what: cost_of(costs, what) for what in ("rounds", "seconds", "bytes", "joules")}
         if len(costs) < len(seeds) or any(mean is None for mean in means.values()):
             missed.append(contender)
         else:
             found = {what: mean.mean for what, mean in means.items() if mean is not None}
-            options.append(Option(contender.name, candidates[contender.name], **found))
+            options.append(Option(contender.name, tried[contender.name], **found))
     return Plan(target, tuple(sorted(options, key=lambda option: option.seconds)), tuple(missed))
+
+
+def candidates(
+    experiment: Experiment, methods: Sequence[str], codecs: Sequence[str], tries: Mapping[str, Sequence[Any]]
+) -> dict[str, Experiment]:
+    """Every method with every codec and every combination of the settings to try, by name.
+
+    A setting is varied for those that take it; the others run once without it. One that nobody takes is refused.
+    """
+    tries = dict(tries)
+    codecs = tries.pop("codec.values", codecs)
+    given = experiment.model_dump()
+    found: dict[str, Experiment] = {}
+    for name, codec in product(methods, codecs):
+        values = {**given, "method": name, "codec": {**given["codec"], "values": codec}}
+        values["codec"]["feedback"] = experiment.codec.feedback and codec != "float32"
+        values["per_round"] = experiment.per_round if takes(name, "per_round") else None
+        fitting = [key for key in tries if applies(key, name, codec, methods)]
+        for choice in product(*(tries[key] for key in fitting)):
+            pairs = dict(zip(fitting, choice))
+            words = [name, *([] if codec == "float32" else [codec])]
+            words += [spelled(key.rpartition(".")[2], value) for key, value in pairs.items()]
+            found[", ".join(words)] = Experiment(**with_settings(values, pairs))
+    return found
+
+
+def spelled(key: str, value: Any) -> str:
+    """A setting and its value, as a candidate's name has them."""
+    return f"{'' if value else 'no '}{key}" if isinstance(value, bool) else f"{key}={value}"
+
+
+def applies(key: str, method: str, codec: str, methods: Sequence[str]) -> bool:
+    """Whether a setting is worth varying for this method and codec."""
+    if key == "codec.feedback":
+        return codec != "float32"
+    if key == "codec.scale":
+        return codec == "int8"
+    return takes(method, key) or not any(takes(other, key) for other in methods)  # then it is everybody's, or nobody's

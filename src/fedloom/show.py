@@ -8,10 +8,11 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
-from fedloom.compare import Contender, cost_of
+from fedloom.chart import duration, letters, size
+from fedloom.compare import Contender, cost_of, ratio_of
 from fedloom.evaluate.targets import Cost
 from fedloom.plan import Plan
 from fedloom.run import Result, Watch
@@ -49,15 +50,6 @@ def _state(row: dict[str, Any]) -> str:
     return "  ".join([row["state"], *parts] if "state" in row else parts)
 
 
-def size(count: float) -> str:
-    """Bytes for people."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
-
-
 def summary_table(result: Result) -> Table:
     """A finished run at a glance."""
     facts = result.summary()
@@ -87,12 +79,13 @@ def comparison_rows(contenders: list[Contender], target: float | None) -> list[d
     """One row a method, for machines; costs are to the target where one is given, else of the whole run."""
     rows = []
     for contender in contenders:
-        costs = contender.spent() if target is None else contender.reached(target)
+        costs = contender.reached(target)
         row: dict[str, Any] = {"method": contender.name, "accuracy": contender.accuracy()._asdict()}
         row |= {"best_accuracy": contender.best()._asdict(), "seeds": len(contender.results), "reached": len(costs)}
         for what in Cost._fields:
-            found = cost_of(costs, what)
+            found, ratio = cost_of(costs, what), ratio_of(contender, contenders[0], target, what)
             row[what] = None if found is None else found._asdict()
+            row[f"{what}_ratio"] = None if ratio is None else ratio._asdict()
         rows.append(row)
     return rows
 
@@ -101,11 +94,12 @@ def comparison_table(contenders: list[Contender], target: float | None) -> Table
     """The same for people; ratios are to the first method."""
     rows = comparison_rows(contenders, target)
     what = "of the whole run" if target is None else f"to reach {target:g}"
-    caption = f"mean over seeds, ± 95 % interval; costs {what}, in brackets relative to {rows[0]['method']}"
-    table = Table("method", "accuracy", "reached", title="comparison", title_justify="left", caption=caption)
+    caption = f"mean over seeds ± 95 % interval; costs {what}, below them relative to {rows[0]['method']}, seed by seed"
+    table = Table(Column("method", no_wrap=True), "accuracy", "reached", title="comparison", caption=caption)
+    table.title_justify = "left"
     writers: dict[str, Callable[[float], str]] = {
         "rounds": lambda v: f"{v:.1f}",
-        "seconds": _duration,
+        "seconds": duration,
         "bytes": size,
         "joules": lambda v: f"{v / 1000:.1f} kJ",
     }
@@ -113,40 +107,44 @@ def comparison_table(contenders: list[Contender], target: float | None) -> Table
     for name in shown:
         table.add_column({"seconds": "virtual time", "joules": "energy"}.get(name, name), justify="right")
     for row in rows:
-        cells = [row["method"], _with_half(row["accuracy"]), f"{row['reached']} of {row['seeds']}"]
+        cells = [
+            row["method"],
+            _with_half(row["accuracy"], lambda v: f"{v:.4f}"),
+            f"{row['reached']} of {row['seeds']}",
+        ]
         for name in shown:
-            own, first = row[name], rows[0][name]
-            ratio = f" ({own['mean'] / first['mean']:.2f})" if own and first and first["mean"] else ""
-            cells.append("never" if own is None else writers[name](own["mean"]) + ratio)
+            cost, ratio = row[name], row[f"{name}_ratio"]
+            below = "" if ratio is None or row is rows[0] else "\n× " + _with_half(ratio, lambda v: f"{v:.2f}")
+            cells.append("never" if cost is None else _with_half(cost, writers[name]) + below)
         table.add_row(*(Text(cell) for cell in cells))
     return table
 
 
-def _with_half(value: dict[str, Any]) -> str:
-    half = "" if value["half"] is None else f" ± {value['half']:.4f}"
-    return f"{value['mean']:.4f}{half}"
+def _with_half(value: dict[str, Any], write: Callable[[float], str]) -> str:
+    return write(value["mean"]) + ("" if value["half"] is None else f" ± {write(value['half'])}")
 
 
-def _duration(seconds: float) -> str:
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.1f} s"
+def plan_rows(plan: Plan) -> list[dict[str, Any]]:
+    """The options, for machines."""
+    costs = ("rounds", "seconds", "bytes", "joules")
+    front = plan.front
+    return [{"name": o.name, **{what: getattr(o, what) for what in costs}, "front": o in front} for o in plan.options]
 
 
 def plan_table(plan: Plan) -> Table:
-    """The candidates by time to the target; a star marks the trade-off, options that no other beats."""
+    """The candidates by time to the target; letters mark the trade-off, options that no other beats."""
     best = {what: plan.best(what) for what in ("seconds", "bytes", "joules")}
     names = {"seconds": "soonest", "bytes": "fewest bytes", "joules": "least energy"}
-    caption = "* on the trade-off between time, bytes and energy: no other is better in all three"
+    caption = "with a letter: on the trade-off between time, bytes and energy, no other is better in all three"
     table = Table(title=f"to reach {plan.target:g}", title_justify="left", caption=caption)
-    for name in ("", "method, codec", "rounds", "virtual time", "bytes", "energy", "best at"):
-        table.add_column(name)
+    for name in ("", "candidate", "rounds", "time", "bytes", "energy", "best at"):
+        table.add_column(name, no_wrap=name not in ("candidate", "best at"))
+    marks = letters(plan)
     for option in plan.options:
-        cells = ["*" if option in plan.front else "", option.name, f"{option.rounds:.1f}", _duration(option.seconds)]
+        cells = [marks.get(option.name, ""), option.name, f"{option.rounds:.1f}", duration(option.seconds)]
         cells += [size(option.bytes), f"{option.joules / 1000:.1f} kJ"]
         cells.append(", ".join(names[what] for what, winner in best.items() if winner is option))
         table.add_row(*(Text(cell) for cell in cells))
     for contender in plan.missed:
-        table.add_row("", Text(contender.name), f"never (best {contender.best().mean:.3f})", "", "", "", "")
+        table.add_row("", Text(contender.name), "never", "", "", "", f"reached {contender.best().mean:.3f}")
     return table

@@ -14,7 +14,14 @@ from world.made import made
 from worlds import world
 
 MANY = torch.arange(20_000)
-CHANNELS = [Bernoulli(0.3, 0.1), Bernoulli(None, None), Bursty(), Bursty(0.3, 0.9, 0.1, 0.8), Bursty(down=False)]
+CHANNELS = [
+    Bernoulli(0.3, 0.1),
+    Bernoulli(None, None),
+    Bernoulli(0.5, 0.3, 0.2, 9),
+    Bursty(),
+    Bursty(0.3, 0.9, 0.1, 0.8),
+    Bursty(down=False),
+]
 
 
 @pytest.mark.parametrize("channel", CHANNELS, ids=repr)
@@ -50,6 +57,31 @@ def test_losses_by_reliability():
     assert float(found.up[::2].double().mean()) == pytest.approx(0.6, abs=0.02)
     with pytest.raises(BadExperiment, match="reliability needs a fleet with devices"):
         Bernoulli(None)(MANY, None, Chance(1, 1))
+
+
+def test_a_swing_goes_around_the_mean_and_every_client_has_its_own_time():
+    channel, ids = Bernoulli(up=0.4, swing=0.3, period=20), torch.arange(500)
+    lost = torch.stack([channel.lost("up", ids, None, Chance(6, number)) for number in range(1, 41)])
+    assert torch.allclose(lost[:20], lost[20:]), "it repeats"
+    assert torch.allclose(lost[:20].mean(0), torch.tensor(0.4, dtype=torch.float64))
+    assert lost.min() == pytest.approx(0.1, abs=1e-3)
+    assert lost.max() == pytest.approx(0.7, abs=1e-3)
+    assert lost.mean(1).sub(0.4).abs().max() < 0.06, "not all at once"
+    assert torch.equal(lost[7], channel.lost("up", ids, None, Chance(6, 8))), "whatever round was asked for before"
+    assert not channel.lost("down", ids, None, Chance(6, 8)).any(), "a perfect link stays so"
+
+
+def test_messages_are_lost_as_often_as_the_swing_says():
+    channel, chance = Bernoulli(up=0.5, swing=0.5, period=10), Chance(2, 3)
+    lost, found = channel.lost("up", MANY, None, chance), channel(MANY, None, chance).up
+    for low in (0.0, 0.3, 0.6, 0.9):
+        here = (lost >= low) & (lost < low + 0.1)
+        assert 1 - float(found[here].double().mean()) == pytest.approx(low + 0.05, abs=0.06)
+    devices = made(len(MANY), reliability=[0.9, 1.0] * (len(MANY) // 2))
+    swung = Bernoulli(None, swing=0.3, period=10).lost("up", MANY, devices, chance)
+    assert not swung[1::2].any()
+    assert swung[::2].max() == pytest.approx(0.2, abs=1e-4), "as far as 0 allows"
+    assert swung.min() >= 0
 
 
 # ---- bursts
@@ -129,6 +161,8 @@ def test_pieces_are_lost_by_themselves():
     [
         lambda: Bernoulli(1.5),
         lambda: Bernoulli(0, -0.1),
+        lambda: Bernoulli(0.5, swing=1.1),
+        lambda: Bernoulli(0.5, swing=0.1, period=0),
         lambda: Bursty(enter=2),
         lambda: Bursty(bad=float("nan")),
         lambda: Bursty(0, 0),

@@ -18,7 +18,7 @@ from fedloom.methods.fedavg import fedavg
 from fedloom.methods.fedcs import fedcs
 from fedloom.methods.fjord import fjord
 from fedloom.methods.scaffold import scaffold
-from fedloom.part import Mask, Select
+from fedloom.part import Allocate, Mask, Select
 from fedloom.round import play_round
 from fedloom.select.uniform import Uniform
 from fedloom.types import Cohort, Portion, Setting, State
@@ -345,6 +345,18 @@ def test_clients_come_and_go_by_trace(tmp_path: Path):
     assert engine.costs.seconds.up.tolist() == pytest.approx([0, 3, 1.5])
 
 
+def test_messages_are_lost_by_trace(tmp_path: Path):
+    rows = [
+        f"{second},{client},{one}" for client in range(8) for second, one in ((0, client % 2), (2, client // 2 % 2))
+    ]
+    (tmp_path / "trace.csv").write_text("\n".join(["time,client,reliability", *rows]) + "\n")
+    here = equipped(made(up=BITS / 3.0, **QUICK))  # up to 3 s long: sent before, there after 2 s
+    method = small(fedavg(), select=Forced((tuple(range(8)),)))
+    engine = simulated(here, method, trace=read_trace(tmp_path / "trace.csv", FLEET, period=9.0))
+    engine_round(here, method, engine, 1)
+    assert fates(engine) == ["download lost", "upload lost", "download lost", "arrived"] * 2
+
+
 def test_time_goes_on_when_nobody_is_there(tmp_path: Path):
     (tmp_path / "trace.csv").write_text("time,client,available\n0,0,0\n100,0,1\n")
     trace = read_trace(tmp_path / "trace.csv", FLEET)
@@ -382,35 +394,75 @@ def test_a_reply_may_arrive_in_part():
 
 
 @dataclass(frozen=True)
-class SlowSendLess(Mask):
-    """As FedDD allots: the longest round is as short as a budget allows, with a floor."""
+class SlowSendLess(Allocate):
+    """As FedDD allots: the longest round is as short as a budget allows, with a floor. Unit: numbers."""
 
     budget: float = 0.6
     floor: float = 0.2
 
+    def __call__(self, memory: State, setting: Setting, ids: Tensor, chance: Chance) -> tuple[Tensor, State]:
+        """Bisection on the length of the round."""
+        down, compute, up = (part[ids] for part in full_seconds(setting, setting.fleet.devices, Work(epochs=1)))
+        whole, low, high = down + up, 0.0, float((down + compute + up).max())
+        for _ in range(60):
+            middle = (low + high) / 2
+            mean = float(((middle - compute) / whole).clamp(self.floor, 1).mean())
+            low, high = (middle, high) if mean < self.budget else (low, middle)
+        return ((high - compute) / whole).clamp(self.floor, 1), memory
+
+
+@dataclass(frozen=True)
+class Leading(Mask):
+    """The first so many numbers, rounded up."""
+
     def __call__(
         self, memory: State, setting: Setting, model: Tensor, ids: Tensor, share: Tensor, chance: Chance
     ) -> tuple[Portion, State]:
-        """Bisection on the length of the round; the leading numbers are sent."""
-        down, _, up = full_seconds(setting, setting.fleet.devices, Work())
-        whole, low, high = down + up, 0.0, float((down + up).max())
-        for _ in range(60):
-            middle = (low + high) / 2
-            mean = float((middle / whole).clamp(self.floor, 1).mean())
-            low, high = (middle, high) if mean < self.budget else (low, middle)
-        part = (low / whole).clamp(self.floor, 1)[ids]
-        return Portion(torch.arange(len(model)) < (part * len(model))[:, None]), memory
+        """Whatever they are; a share is a little uncertain."""
+        return Portion(torch.arange(len(model)) < (share * len(model) - 1e-6).ceil()[:, None]), memory
+
+
+LIKE_FEDDD = small(Method(allocate=SlowSendLess(), mask=Leading(), local=KeepOwn()), select=Uniform(FLEET))
+
+
+def test_an_allocation_of_table_4_by_hand():
+    # Links are 1, 1.25, 2.5, 5 and 5 times as slow as the quickest, and everyone computes for 0.03 s. A round of 1.25
+    # units lets the five send 1 + 1 + 1/2 + 1/4 + 1/4 = 3 models, which is 0.6 of 5.
+    cohort, cycles = (0, 1, 2, 4, 6), 1e9
+    examples = torch.tensor(SIZES, dtype=torch.float64)
+    rates = dict(zip(cohort, (5e3, 4e3, 2e3, 1e3, 1e3)))
+    up = [rates.get(client, 5e3) for client in range(FLEET)]
+    columns = {"cycles_per_example": (0.03 * cycles / examples).tolist(), "cycles": cycles}
+    here = equipped(made(up=up, down=[40 * rate for rate in up], **columns))
+    unit, seconds = 32 * NUMBERS * (1 / 5e3 + 1 / 2e5), {}  # 2.12 s
+    work = {"work": Work(epochs=1, batch=6), "select": Forced((cohort,))}
+    for name, method in {"fedavg": replace(ALL, **work), "feddd": replace(LIKE_FEDDD, **work)}.items():
+        engine = simulated(here, method)
+        run = play(here, method, engine, rounds=1)
+        seconds[name] = float(engine.costs.duration)
+    assert run.tasks[0].share.tolist() == pytest.approx([1, 1, 0.5, 0.25, 0.25])
+    counts = [NUMBERS, NUMBERS, 162, 81, 81]  # of 323
+    assert engine.costs.bytes_up.tolist() == engine.costs.bytes_down.tolist() == [4 * count for count in counts]
+    slowest = 32 * 81 * (1 / 1e3 + 1 / 4e4) + 0.03
+    assert engine.costs.seconds.total.tolist()[3:] == pytest.approx([slowest] * 2)
+    assert seconds["feddd"] == pytest.approx(slowest)  # 2.69 s, 1.25 units but for whole numbers
+    assert seconds["feddd"] == pytest.approx(1.25 * unit + 0.03, rel=0.01)
+    assert seconds["fedavg"] == pytest.approx(5 * unit + 0.03)  # 10.62 s
+
+
+def test_the_slowest_send_no_less_than_the_floor():
+    up = [5e3] * 8 + [1e3] * 4
+    here = equipped(made(up=up, down=2e5, cycles=1e10, cycles_per_example=1e6))
+    method = replace(LIKE_FEDDD, allocate=SlowSendLess(budget=0.2))
+    shares = play(here, method, simulated(here, method), rounds=1).tasks[0].share
+    assert shares.tolist() == pytest.approx([0.2] * FLEET), "no freedom is left"
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_parts_from_slow_links_make_the_shortest_rounds(seed):
     here = equipped(make_devices("table4", FLEET, seed))
     work = {"work": Work(epochs=1, batch=6)}
-    methods = {
-        "fedavg": replace(ALL, **work),
-        "fedcs": small(fedcs(0.6)),
-        "feddd": small(Method(mask=SlowSendLess(), local=KeepOwn()), select=Uniform(FLEET)),
-    }
+    methods = {"fedavg": replace(ALL, **work), "fedcs": small(fedcs(0.6)), "feddd": replace(LIKE_FEDDD, **work)}
     seconds, sent = {}, {}
     for name, method in methods.items():
         engine = simulated(here, method)

@@ -96,3 +96,12 @@ def test_bad_traces_are_refused(tmp_path, text, said):
 def test_a_period_must_hold_all_rows(tmp_path):
     with pytest.raises(BadData, match="column time, row 2 is 20; expected seconds before the period ends, at 20"):
         trace_of(tmp_path, TEXT, period=20.0)
+
+
+def test_reliability_by_the_second(tmp_path):
+    trace = trace_of(tmp_path, "time,client,reliability\n0,0,0.25\n8,0,0\n")
+    ids = torch.tensor([0, 1])
+    for second, found in ((0.0, [0.25, 1]), (9.0, [0, 1]), (16.0, [0.25, 1])):
+        assert trace(ids, torch.tensor(second, dtype=torch.float64)).reliability.tolist() == found
+    with pytest.raises(BadData, match=r"column reliability, row 0 is 1\.5; expected a probability between 0 and 1"):
+        trace_of(tmp_path, "time,client,reliability\n0,0,1.5\n")

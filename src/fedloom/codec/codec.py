@@ -96,13 +96,15 @@ class Codec:
         keys: Tensor | None = None,
         mask: Tensor | None = None,
         layout: Layout | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Values [C, P] with what was rounded away before, ready to be sent, and what will be rounded away now.
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Values [C, P] with what was rounded away before, ready to be sent; as received; what is rounded away now.
 
-        Where `mask` is False nothing is sent and the residual waits. Without `feedback` nothing changes.
+        Where `mask` is False nothing is sent and the residual waits. Without `feedback` nothing is added or kept.
         """
+        wanted = values + residual if self.feedback else values
+        received = self.roundtrip(wanted, keys, mask, layout)
         if not self.feedback:
-            return values, residual
-        wanted = values + residual
-        lost = wanted - self.roundtrip(wanted, keys, mask, layout)
-        return wanted, lost if mask is None else lost.where(mask, residual)
+            return wanted, received, residual
+        lost = wanted - received
+        lost = lost.where(lost.isfinite(), 0)  # a message that is refused leaves nothing behind
+        return wanted, received, lost if mask is None else lost.where(mask, residual)

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from fedloom.codec.container import header
 from fedloom.codec.frame import Frame
-from fedloom.codec.kinds import CHUNK, DTYPES, Kind
+from fedloom.codec.kinds import DTYPES, Kind
 from fedloom.codec.part import AnyKeep, AnyMask, Part, check_mask, keep_word, must
+from fedloom.codec.places import CHUNK
 from fedloom.codec.stamp import Stamp
 from fedloom.codec.write import fields
 from fedloom.errors import BadExperiment, unknown

@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedloom.chance import absorb, uniform
+from fedloom.chance import absorb
+from fedloom.codec.places import CHUNK
 from fedloom.codec.rejected import Rejected
 
 Kind = Literal["float32", "float16", "bfloat16", "int8/block", "int8/tensor"]
@@ -32,8 +33,8 @@ DTYPES: dict[str, str] = {
 }
 BLOCK = 256  # numbers to a scale
 STEPS = 127  # int8 on either side of zero
+WIDEST = np.finfo(np.float32).max / STEPS  # a larger scale could give an infinite product
 TINY = 2.0**-126  # smaller scales lose digits, and some devices read them as zero
-CHUNK = 1 << 16  # numbers looked at together: they stay in the cache
 ROWS = {"cpu": 1 << 20}  # numbers of a cohort that are rounded together; elsewhere 2^26
 
 
@@ -49,24 +50,64 @@ def bound(kind: Kind, largest: Tensor) -> Tensor:
         "float32": (0.0, 0.0),
         "float16": (2.0**-11, 2.0**-25),  # up to 65504; beyond, it becomes infinite and the receiver refuses it
         "bfloat16": (2.0**-8, 2.0**-134),
-    }.get(kind, ((1 + 2.0**-16) / STEPS, STEPS * TINY))
+    }.get(kind, ((1 + 2.0**-14) / STEPS, STEPS * TINY))
     return largest * relative + least
 
 
-def round_to_int8(values: Tensor, group: Tensor, groups: int, draw: Tensor) -> tuple[Tensor, Tensor]:
-    """Whole numbers in -127..127 [C, n] and scales [C, G] whose products stand for the values [C, n].
+def draws(keys: Tensor, total: int) -> Tensor:
+    """A whole number of 16 bits for each key [C] and place -> [C, total]; four places share a hash of 64 bits."""
+    many = max(1, ROWS.get(keys.device.type, 1 << 26) // 16 // max(1, len(keys)))
+    fours = torch.arange((total + 3) // 4, device=keys.device)
+    hashed = [absorb(keys.unsqueeze(1), part) for part in fours.split(many)]  # little by little: it takes room
+    return torch.cat(hashed, 1).view(torch.int16)[:, :total] if total else keys.new_empty(len(keys), 0).short()
 
-    `group` [C, n] says whose scale a number shares, `draw` [C, n] is its number in [0, 1). A group with a number that
-    is not finite gets a scale that is not finite.
+
+def round_to_int8(values: Tensor, draw: Tensor) -> tuple[Tensor, Tensor]:
+    """Whole numbers in -127..127 [C, G, m] and scales [C, G] whose products stand for the values [C, G, m].
+
+    The draw, as a number in (0, 1), is added before rounding down. A group with a number that is not finite gets a
+    scale that is not finite.
     """
-    largest = values.new_zeros(len(values), groups).scatter_reduce_(1, group, values.abs(), "amax")
-    scale = largest / STEPS
+    scale = values.abs().amax(-1) * (1 / STEPS)
     scale = torch.where(scale < TINY, 0, scale)
-    step = scale.gather(1, group)
-    exact = torch.where(step > 0, values / step, 0)
-    below = exact.floor()
-    whole = below + (draw < exact - below)
-    return whole.nan_to_num().clamp(-STEPS, STEPS), scale
+    steps = torch.where(scale > 0, 1 / scale, 0)
+    between = draw.float().add_(2.0**15 + 0.5).mul_(2.0**-16)
+    whole = (values * steps.unsqueeze(-1)).add_(between).floor_()  # two steps: some devices would fuse them
+    if not bool(scale.isfinite().all()):
+        whole = whole.nan_to_num()
+    return whole.clamp_(-STEPS, STEPS), scale
+
+
+def grouped(kind: Kind, values: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """Views [C, G, m] of numbers [C, n], G groups that share a scale each; a tensor's may be empty."""
+    if kind == "int8/tensor":
+        return [part.unsqueeze(1) for part in values.split([*sizes], 1)]
+    full = values.shape[1] // BLOCK * BLOCK
+    blocks = [values[:, i : min(i + CHUNK, full)].unflatten(1, (-1, BLOCK)) for i in range(0, full, CHUNK)]
+    return [*blocks, values[:, full:].unsqueeze(1)] if full < values.shape[1] else blocks
+
+
+def to_int8(kind: Kind, values: Tensor, draw: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Whole numbers [C, n] as int8, and their scales [C, G]."""
+    whole, scales = torch.empty_like(values, dtype=torch.int8), [values.new_empty(len(values), 0)]
+    for part, chance, out in zip(*(grouped(kind, each, sizes) for each in (values, draw, whole))):
+        if part.shape[2]:
+            numbers, scale = round_to_int8(part, chance)
+            out.copy_(numbers)
+            scales.append(scale)
+        else:
+            scales.append(values.new_zeros(len(values), 1))
+    return whole, torch.cat(scales, 1)
+
+
+def from_int8(kind: Kind, whole: Tensor, scale: Tensor, sizes: Sequence[int]) -> Tensor:
+    """The numbers [C, n] that whole ones and their scales [C, G] stand for."""
+    out, done = torch.empty_like(whole, dtype=torch.float32), 0
+    for part, here in zip(*(grouped(kind, each, sizes) for each in (whole, out))):
+        many = part.shape[1]
+        torch.mul(part, scale[:, done : done + many].unsqueeze(-1), out=here)
+        done += many
+    return out
 
 
 def roundtrip(
@@ -81,61 +122,46 @@ def roundtrip(
         numbers = numbers.to(torch.float16 if kind == "float16" else torch.bfloat16)
     elif kind != "float32":
         assert keys is not None
-        many = max(1, ROWS.get(values.device.type, 1 << 26) // max(1, values.shape[1]))
-        parts = zip(numbers.split(many), keys.split(many), [None] * len(values) if mask is None else mask.split(many))
-        numbers = torch.cat([numbers[:0], *(_roundtrip_int8(kind, *part, sizes) for part in parts)])
+        many = 1 if mask is not None else max(1, ROWS.get(values.device.type, 1 << 26) // max(1, values.shape[1]))
+        rows = zip(numbers.split(many), keys.split(many), [None] * len(values) if mask is None else mask)
+        numbers = torch.cat([numbers[:0], *(_roundtrip_int8(kind, *row, sizes) for row in rows)])
     numbers = numbers.to(values.dtype)
     return numbers if mask is None else torch.where(mask, numbers, values)
 
 
 def _roundtrip_int8(kind: Kind, values: Tensor, keys: Tensor, mask: Tensor | None, sizes: Sequence[int]) -> Tensor:
-    """Those of a few clients, in float32; what `mask` leaves out is anything."""
-    places = torch.arange(values.shape[1], device=values.device)
+    """Those of a few clients, or of one with its mask [P]; what that leaves out stays."""
+    draw = draws(keys, values.shape[1])
+    if mask is None:
+        return from_int8(kind, *to_int8(kind, values, draw, sizes), sizes)
+    at = torch.from_numpy(np.flatnonzero(mask)) if mask.device.type == "cpu" else mask.nonzero().squeeze(1)
     if kind == "int8/tensor":
-        group = torch.repeat_interleave(torch.tensor(sizes, device=values.device), output_size=values.shape[1])
-    else:
-        group = (places if mask is None else (mask.cumsum(1) - 1).clamp(min=0)) // BLOCK
-    sent = values if mask is None else torch.where(mask, values, 0)
-    groups = scale_count(kind, values.shape[1], len(sizes))
-    group = group.expand_as(values)
-    whole, scale = round_to_int8(sent, group, groups, draws(keys, places))
-    return whole * scale.gather(1, group)
+        sizes = [int(part.sum()) for part in mask.split([*sizes])]
+    brought = from_int8(kind, *to_int8(kind, values[:, at], draw[:, at], sizes), sizes)
+    return values.index_copy(1, at, brought)
 
 
-def draws(keys: Tensor, places: Tensor) -> Tensor:
-    """A number in [0, 1) for each key [C] and place [n] -> [C, n]; little by little, since hashing takes room."""
-    many = max(1, ROWS.get(places.device.type, 1 << 26) // 4 // max(1, len(keys)))
-    return torch.cat([uniform(absorb(keys.unsqueeze(1), part)) for part in places.split(many)], 1)
+def pack(kind: Kind, values: Floats, draw: NDArray[np.int16] | None, sizes: Sequence[int]) -> list[NDArray[np.generic]]:
+    """The numbers [n] as they travel where they are rounded, and behind them their scales if they have some.
 
-
-def pack(
-    kind: Kind, values: Floats, places: NDArray[np.int64] | None, sizes: Sequence[int], key: Tensor | None
-) -> list[NDArray[np.generic]]:
-    """The numbers [n] as they travel, and behind them their scales if they have some.
-
-    `places` are theirs in the model (None: all of them, in order), `sizes` how many of each tensor they are.
+    `draw` [n] is what `draws` gives for their places in the model, `sizes` how many of each tensor they are.
     """
-    if kind == "float32":
-        return [values]
     tensor = torch.from_numpy(values)
     if kind == "float16":
         return [tensor.half().numpy()]
     if kind == "bfloat16":
         return [tensor.bfloat16().view(torch.uint16).numpy()]
-    assert key is not None
-    where = torch.arange(len(values)) if places is None else torch.from_numpy(places)
-    lengths = [*sizes] if kind == "int8/tensor" else [min(CHUNK, len(values) - i) for i in range(0, len(values), CHUNK)]
-    parts = []
-    for numbers, at in zip(tensor.split(lengths), where.split(lengths)):  # each with scales of its own
-        group = torch.arange(len(numbers)) // (BLOCK if kind == "int8/block" else len(numbers) or 1)
-        groups = scale_count(kind, len(numbers), 1)
-        parts.append(round_to_int8(numbers[None], group[None], groups, draws(key.reshape(1), at)))
-    whole = torch.cat([torch.zeros(0, dtype=torch.int8), *(numbers[0].to(torch.int8) for numbers, _ in parts)])
-    return [whole.numpy(), torch.cat([torch.zeros(0), *(scale[0] for _, scale in parts)]).numpy()]
+    assert draw is not None
+    return [part[0].numpy() for part in to_int8(kind, tensor[None], torch.from_numpy(draw)[None], sizes)]
 
 
 def unpack(kind: Kind, data: NDArray[np.generic], scale: Floats | None, sizes: Sequence[int]) -> Floats:
     """The numbers [n] as float32, all of them finite."""
+    if scale is not None:
+        if not ((scale >= 0) & (scale <= WIDEST)).all() or data.min(initial=0) < -STEPS:
+            raise Rejected("value", "a scale is negative, not finite or too large, or a value is -128.")
+        whole, scales = torch.from_numpy(data.copy()), torch.from_numpy(scale.copy())
+        return from_int8(kind, whole[None], scales[None], sizes)[0].numpy()
     out = np.empty(len(data), np.float32)
     for start in range(0, len(data), CHUNK):
         raw, here = data[start : start + CHUNK], out[start : start + CHUNK]
@@ -144,26 +170,7 @@ def unpack(kind: Kind, data: NDArray[np.generic], scale: Floats | None, sizes: S
         else:  # torch widens float16 much faster than numpy, but wants memory of its own
             here[:] = torch.from_numpy(raw.copy()).float().numpy() if kind == "float16" else raw
         check_finite("values", here)
-    if scale is not None:
-        if not (np.isfinite(scale) & (scale >= 0)).all() or (data == -STEPS - 1).any():
-            raise Rejected("value", "a scale is negative or not finite, or a value is -128.")
-        with np.errstate(over="ignore"):
-            _multiply(kind, out, scale, sizes)
-        check_finite("values", out)
     return out
-
-
-def _multiply(kind: Kind, values: Floats, scale: Floats, sizes: Sequence[int]) -> None:
-    """Each number by its scale, in place."""
-    if kind == "int8/block":
-        full = len(values) // BLOCK
-        values[: full * BLOCK].reshape(full, BLOCK)[:] *= scale[:full, None]
-        values[full * BLOCK :] *= scale[full:]  # one scale, or none
-        return
-    start = 0
-    for size, factor in zip(sizes, scale):
-        values[start : start + size] *= factor
-        start += size
 
 
 def check_finite(name: str, values: NDArray[np.generic]) -> None:

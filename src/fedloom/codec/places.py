@@ -6,6 +6,8 @@ lowest first, with the top bit set on every byte but the last. C clients, P plac
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -15,7 +17,10 @@ from fedloom.codec.rejected import Rejected
 
 Bits = NDArray[np.bool_]
 Bytes = NDArray[np.uint8]
+Places = NDArray[np.int64]
+Number = TypeVar("Number", bound=np.generic)
 LONGEST = 5  # bytes of a gap: 35 bits
+CHUNK = 1 << 16  # numbers looked at together: they stay in the cache
 TOGETHER = 1 << 22  # places of a cohort that are looked at together
 
 
@@ -36,18 +41,30 @@ def unpack_bits(data: Bytes, places: int) -> Bits:
     return np.unpackbits(data, count=places, bitorder="little").view(np.bool_)
 
 
-def pack_gaps(mask: Bits) -> Bytes:
-    """The gaps of a mask [P]."""
-    gaps = np.diff(np.flatnonzero(mask), prepend=-1) - 1
-    lengths = np.ones(len(gaps), np.int64)
-    for step in range(1, LONGEST):
+def pack_gaps(entries: Places) -> Bytes:
+    """The gaps of a mask whose entries are at these places, rising."""
+    gaps = np.diff(entries, prepend=-1)
+    gaps -= 1
+    low = gaps.astype(np.uint8)
+    more = np.flatnonzero(gaps >= 128)  # few: the others take one byte
+    if not len(more):
+        return low
+    low[more] |= 128
+    gaps = gaps[more] >> 7
+    lengths = np.ones(len(gaps), np.int64)  # of what is still to be written
+    for step in range(1, LONGEST - 1):
         lengths += gaps >= 1 << (7 * step)
-    starts = np.cumsum(lengths) - lengths
-    out = np.empty(int(lengths.sum()), np.uint8)
-    for step in range(int(lengths.max(initial=0))):
-        here = lengths > step
-        more = (lengths[here] > step + 1).astype(np.uint8) << 7
-        out[starts[here] + step] = ((gaps[here] >> (7 * step)) & 127).astype(np.uint8) | more
+    starts = np.zeros(len(low) + 1, np.int64)
+    starts[more + 1] = lengths
+    np.cumsum(starts, out=starts)
+    starts += np.arange(len(starts))
+    out = np.empty(starts[-1], np.uint8)
+    out[starts[:-1]] = low
+    starts = starts[more]
+    while len(gaps):
+        starts = starts + 1
+        out[starts] = (gaps & 127) | (gaps > 127) << 7
+        starts, gaps = starts[gaps > 127], gaps[gaps > 127] >> 7
     return out
 
 
@@ -56,23 +73,25 @@ def unpack_gaps(data: Bytes, places: int) -> Bits:
     ends = np.flatnonzero(data < 128)
     if len(data) and (not len(ends) or ends[-1] != len(data) - 1):
         raise Rejected("mask", "the last gap is not complete.")
-    starts = np.zeros_like(ends)
-    starts[1:] = ends[:-1] + 1
-    lengths = ends - starts + 1
-    if (lengths > LONGEST).any() or (data[ends[lengths > 1]] == 0).any():
-        raise Rejected("mask", "a gap is not written in the shortest way.")
-    entries = np.zeros(len(ends), np.int64)
-    for step in range(int(lengths.max(initial=0))):
-        here = lengths > step
-        entries[here] |= (data[starts[here] + step] & 127).astype(np.int64) << (7 * step)
-    if (entries >= places).any():  # before adding up, which could otherwise overflow
+    entries = data[ends].astype(np.int64)  # of most gaps all, of long ones the top
+    if len(ends) < len(data):
+        lengths = np.diff(ends, prepend=-1)
+        long = np.flatnonzero(lengths > 1)
+        lengths, ends, top = lengths[long], ends[long], entries[long]
+        if (lengths > LONGEST).any() or (top == 0).any():
+            raise Rejected("mask", "a gap is not written in the shortest way.")
+        for step in range(1, int(lengths.max())):
+            top = np.where(lengths > step, top << 7 | data[ends - step] & 127, top)
+        entries[long] = top
+    if len(entries) and entries.max() >= places:  # before adding up, which could otherwise overflow
         raise Rejected("mask", f"a gap leads past the last of {places} places.")
     entries += 1
     np.cumsum(entries, out=entries)
     if len(entries) and entries[-1] > places:
         raise Rejected("mask", f"the gaps lead past the last of {places} places.")
+    entries -= 1
     mask = np.zeros(places, np.bool_)
-    mask[entries - 1] = True
+    mask[entries] = True
     return mask
 
 
@@ -88,12 +107,31 @@ def gaps_size(mask: Tensor) -> Tensor:
     return torch.zeros(len(mask), dtype=torch.int64, device=mask.device).index_add_(0, flat // places, length)
 
 
-def pack(mask: Bits) -> tuple[str, Bytes]:
-    """The shorter of both ways, and its name."""
-    limit = bitmap_size(len(mask))
-    if np.count_nonzero(mask) < limit and len(gaps := pack_gaps(mask)) < limit:  # an entry takes a byte or more
+def pack(mask: Bits, entries: Places | None) -> tuple[str, Bytes]:
+    """The shorter of both ways, and its name; `entries` are those of `sparse`."""
+    if entries is not None and len(gaps := pack_gaps(entries)) < bitmap_size(len(mask)):
         return "gaps", gaps
     return "bits", pack_bits(mask)
+
+
+def sparse(mask: Bits) -> Places | None:
+    """The places of the entries of a mask [P] that is so thin that gaps may be shorter: each takes a byte or more."""
+    return np.flatnonzero(mask) if np.count_nonzero(mask) < bitmap_size(len(mask)) else None
+
+
+def gather(values: NDArray[Number], mask: Bits | None, entries: Places | None = None) -> NDArray[Number]:
+    """The numbers [n] under a mask [P], or all; `entries` are those of `sparse`."""
+    if mask is None:
+        return values
+    if entries is not None:
+        return values[entries]
+    out, done = np.empty(np.count_nonzero(mask), values.dtype), 0
+    for start in range(0, len(values), CHUNK):
+        places = np.flatnonzero(mask[start : start + CHUNK])
+        # places are within bounds: 'clip' only spares numpy a buffer
+        np.take(values[start : start + CHUNK], places, out=out[done : done + len(places)], mode="clip")
+        done += len(places)
+    return out
 
 
 def counts(mask: Tensor) -> Tensor:

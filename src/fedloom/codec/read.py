@@ -42,7 +42,9 @@ def decode(data: bytes | bytearray | memoryview, expected: Expected) -> Message:
     implied = frame.total if mask is None else int(np.count_nonzero(mask))
     if count != implied:
         raise Rejected("shape", f"the message has {count} numbers; its mask implies {implied}.")
-    numbers = unpack(kind, found["values"], found.get("scale"), sent_of_each(frame.layout.sizes, mask))
+    if isinstance(expected.part, AnyMask):
+        check_mask_share(count, expected.part, frame)
+    numbers = unpack(kind, found["values"], found.get("scale"), sent_of_each(kind, frame.layout.sizes, mask))
     return Message(
         values=torch.from_numpy(numbers),
         mask=None if mask is None else torch.from_numpy(mask),
@@ -109,7 +111,6 @@ def read_part(
     assert data is not None
     if isinstance(part, AnyMask):
         chosen = unpack_bits(data, frame.total) if word == "bits" else unpack_gaps(data, frame.total)
-        check_mask_share(chosen, part, frame)
         return chosen, None
     neurons = must(frame.host)
     keep = torch.from_numpy(unpack_bits(data, neurons.full_size if part.outputs else neurons.size))
@@ -125,9 +126,9 @@ def same(data: NDArray[np.uint8], word: str, part: Part, own: NDArray[np.bool_])
     return bool(np.array_equal(unpack_bits(data, len(wanted)), wanted))
 
 
-def check_mask_share(mask: NDArray[np.bool_], part: AnyMask, frame: Frame) -> None:
+def check_mask_share(count: int, part: AnyMask, frame: Frame) -> None:
     """Refuse more numbers than the share allows."""
-    count, most = np.count_nonzero(mask), sum(ceil(part.share * size * (1 - SLACK)) for size in frame.layout.sizes)
+    most = sum(ceil(part.share * size * (1 - SLACK)) for size in frame.layout.sizes)
     if count > most:
         raise Rejected("share", f"the mask has {count} of {frame.total} numbers; share {part.share} allows {most}.")
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from fedloom.codec.container import header, seal
 from fedloom.codec.frame import Frame
-from fedloom.codec.kinds import CHUNK, DTYPES, Floats, Kind, pack
+from fedloom.codec.kinds import DTYPES, Floats, Kind, draws, pack
 from fedloom.codec.part import Part, check_mask, must
-from fedloom.codec.places import Bits, pack as pack_places, pack_bits
+from fedloom.codec.places import Bits, Places, gather, pack as pack_places, pack_bits, sparse
 from fedloom.codec.stamp import Stamp
 from fedloom.errors import BadExperiment, unknown
 
@@ -39,18 +39,25 @@ def encode(
         raise BadExperiment(f"values must be a vector of {frame.total} numbers; got shape {tuple(values.shape)}.")
     flat = values.detach().to("cpu", torch.float32).contiguous()
     part = part.cpu()
-    numbers = flat.numpy() if part.whole else taken(frame, part, flat)
-    word, places = write_places(frame, part)
-    mask = mask_of(frame, part) if DTYPES[kind] == "I8" else None  # else it need not be made
-    where = None if mask is None else np.flatnonzero(mask)
-    written = pack(kind, numbers, where, sent_of_each(frame.layout.sizes, mask), key)
-    pieces: dict[str, NDArray[np.generic]] = dict(zip(("values", "scale"), written))
+    rounds = DTYPES[kind] == "I8"
+    mask = mask_of(frame, part) if part.keep is None or rounds else None  # else it need not be made
+    thin = None if mask is None else sparse(mask)
+    numbers = [gather(flat.numpy(), mask, thin)] if part.keep is None else taken(frame, part, flat)
+    draw = gather(draws(key.reshape(1), frame.total)[0].numpy(), mask, thin) if rounds and key is not None else None
+    word, places = write_places(frame, part, mask, thin)
+    pieces: dict[str, NDArray[np.generic]] = {}
+    if kind != "float32":
+        joined = numbers[0] if len(numbers) == 1 else np.concatenate(numbers)
+        written = pack(kind, joined, draw, sent_of_each(kind, frame.layout.sizes, mask))
+        pieces = dict(zip(("values", "scale"), written))
     pieces |= {} if places is None else {"mask": places}
     pieces |= {f"extra.{name}": array for name, array in extra_arrays(frame, extras or {}).items()}
     pieces |= {"report": report_array(frame, report or {})} if frame.report else {}
-    entries = frame.entries(kind, word, len(numbers), 0 if places is None else len(places))
+    count = sum(len(some) for some in numbers)
+    entries = frame.entries(kind, word, count, 0 if places is None else len(places))
     head = header(fields(frame, stamp, kind, word), entries)
-    return seal(head, [pieces[entry.name] for entry in entries])
+    ordered = [[pieces[entry.name]] if entry.name in pieces else numbers for entry in entries]
+    return seal(head, [array for arrays in ordered for array in arrays])
 
 
 def fields(frame: Frame, stamp: Stamp, kind: str, word: str) -> dict[str, str]:
@@ -73,24 +80,22 @@ def mask_of(frame: Frame, part: Part) -> Bits | None:
     return None if mask is None else check_mask(mask, frame.total, 1).numpy()
 
 
-def write_places(frame: Frame, part: Part) -> tuple[str, NDArray[np.uint8] | None]:
+def write_places(
+    frame: Frame, part: Part, mask: Bits | None, thin: Places | None
+) -> tuple[str, NDArray[np.uint8] | None]:
     """The word for how the part travels, and the bytes that say which it is, if they travel."""
     word = part.word(frame.host)
     if word in ("all", "asked"):
         return word, None
     if part.keep is not None:
         return word, pack_bits(part.keep.numpy())
-    mask = mask_of(frame, part)
     assert mask is not None
-    return pack_places(mask)
+    return pack_places(mask, thin)
 
 
-def taken(frame: Frame, part: Part, values: Tensor) -> Floats:
-    """The numbers [n] of `values` [P] that are sent, in their order."""
-    if part.keep is None:
-        mask = mask_of(frame, part)
-        assert mask is not None
-        return gather(values.numpy(), mask)
+def taken(frame: Frame, part: Part, values: Tensor) -> list[Floats]:
+    """The numbers of `values` [P] that belong to kept neurons, tensor by tensor; faster than through a mask."""
+    assert part.keep is not None
     neurons = must(frame.host)
     kept = neurons.padded(part.keep)
     if kept.dim() != 1:
@@ -101,24 +106,13 @@ def taken(frame: Frame, part: Part, values: Tensor) -> Floats:
         piece = values[tensor.start : tensor.stop].view(tensor.shape)
         for axis, which in tensor.owners(part.rows):
             piece = piece.index_select(axis, along[which])
-        pieces.append(piece.reshape(-1))
-    return torch.cat(pieces).numpy()  # faster than going through a mask
+        pieces.append(piece.reshape(-1).numpy())
+    return pieces
 
 
-def gather(values: Floats, mask: Bits) -> Floats:
-    """The numbers [n] under a mask [P]."""
-    out, done = np.empty(np.count_nonzero(mask), np.float32), 0
-    for start in range(0, len(values), CHUNK):
-        places = np.flatnonzero(mask[start : start + CHUNK])
-        # places are within bounds: 'clip' only spares numpy a buffer
-        np.take(values[start : start + CHUNK], places, out=out[done : done + len(places)], mode="clip")
-        done += len(places)
-    return out
-
-
-def sent_of_each(sizes: Sequence[int], mask: Bits | None) -> list[int]:
-    """How many numbers of each tensor are sent."""
-    if mask is None:
+def sent_of_each(kind: Kind, sizes: Sequence[int], mask: Bits | None) -> list[int]:
+    """How many numbers of each tensor are sent; only asked where a scale belongs to each."""
+    if mask is None or kind != "int8/tensor":
         return list(sizes)
     ends = np.cumsum([0, *sizes])
     return [int(np.count_nonzero(mask[start:stop])) for start, stop in pairwise(ends.tolist())]

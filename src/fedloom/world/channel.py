@@ -17,6 +17,8 @@ from fedloom.errors import BadExperiment, unknown
 from fedloom.types import Setting
 from fedloom.world.devices import Devices, known_devices
 
+WAYS = ("down", "up")
+
 
 class Delivered(NamedTuple):
     """What gets through to and from each of the cohort."""
@@ -37,26 +39,39 @@ class Channel(ABC):
 class Bernoulli(Channel):
     """Every message is lost by itself with this probability; None: by the device's reliability.
 
-    One loss for the whole round trip, as in SAFARI, is `up` alone.
+    One loss for a whole round trip, as in SAFARI, is `up` alone: the client trains, and its reply is lost. Separate
+    links are `up` and `down`. With a `swing` each client's probability goes up and down by that much around its own,
+    as far as 0 and 1 allow, once in `period` rounds; clients differ in when.
     """
 
     up: float | None = 0.0
     down: float | None = 0.0
+    swing: float = 0.0
+    period: float = 50.0  # rounds
 
     def __post_init__(self) -> None:
         for name, value in (("up", self.up), ("down", self.down)):
             _probability(f"{name} (of losing a message)", 0.0 if value is None else value)
+        _probability("swing (of the probability of losing a message)", self.swing)
+        if not self.period > 0:
+            raise BadExperiment(f"period (of the swing) is {self.period} rounds; it must be above 0.")
 
     def __call__(self, ids: Tensor, devices: Devices | None, chance: Chance) -> Delivered:
         """Two independent draws."""
+        return Delivered(*(chance.uniform(f"loss {way}", ids) >= self.lost(way, ids, devices, chance) for way in WAYS))
 
-        def through(direction: str, lost: float | None) -> Tensor:
-            draw = chance.uniform(f"loss {direction}", ids)
-            if lost is None:
-                return draw < known_devices(devices, "a channel by reliability").reliability[ids]
-            return draw >= lost
-
-        return Delivered(through("down", self.down), through("up", self.up))
+    def lost(self, way: str, ids: Tensor, devices: Devices | None, chance: Chance) -> Tensor:
+        """The probability that a client's message is lost in this round [C]; `way` is down or up."""
+        given = self.down if way == "down" else self.up
+        if given is None:
+            mean = 1 - known_devices(devices, "a channel by reliability").reliability[ids]
+        else:
+            mean = torch.full(ids.shape, given, dtype=torch.float64, device=ids.device)
+        if not self.swing:
+            return mean
+        phase = chance._replace(round=0).uniform("swing", ids).double()
+        wave = torch.sin(2 * torch.pi * (chance.round / self.period + phase))
+        return mean + wave * torch.minimum(mean, 1 - mean).clamp(max=self.swing)
 
 
 @dataclass(frozen=True)

@@ -114,6 +114,8 @@ class Simulated:
             devices = devices._replace(up=devices.up * link.up, down=devices.down * link.down)
         delivered = world.channel(ids, self.devices, chance)
         received = present & delivered.down
+        if world.trace is not None:
+            received = received & (chance.uniform("trace down", ids) < link.reliability)
         reply = self._train(ids, task, chance, received)
         sends = received & reply.arrived
         down, up = self.price(task, reply)
@@ -122,7 +124,8 @@ class Simulated:
         end = seconds.total
         through = delivered.up
         if world.trace is not None:
-            through = through & world.trace(ids, self.now + end).available
+            link = world.trace(ids, self.now + end)
+            through = through & link.available & (chance.uniform("trace up", ids) < link.reliability)
         if world.pieces is not None and self._piece is not None:
             survive = world.pieces.survive(ids, chance)
             through = through & survive.any(1)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedloom.world.table import clients_in, read_numbers, refuse, unique
 
-FACTS = ("available", "up_factor", "down_factor")
+FACTS = ("available", "up_factor", "down_factor", "reliability")
 
 
 class Link(NamedTuple):
@@ -19,6 +19,7 @@ class Link(NamedTuple):
     available: Tensor  # [C] bool
     up: Tensor  # [C] what the uplink's rate is multiplied by
     down: Tensor  # [C] and the downlink's
+    reliability: Tensor  # [C] the probability that a message gets through
 
 
 class Trace(NamedTuple):
@@ -27,7 +28,7 @@ class Trace(NamedTuple):
     times: Tensor  # [T] every second at which anything changes, rising
     keys: Tensor  # [R] client * T + place in `times`, rising
     first: Tensor  # [N + 1] where each client's rows begin
-    facts: Tensor  # [R + 1, 3] available and both factors; the last row is for clients that have none
+    facts: Tensor  # [R + 1, 4] in the order of `FACTS`; the last row is for clients that have none
     period: float  # seconds until it repeats
 
     def __call__(self, ids: Tensor, seconds: Tensor) -> Link:
@@ -37,7 +38,7 @@ class Trace(NamedTuple):
         start, stop = self.first[ids], self.first[ids + 1]
         row = torch.where(row < start, stop - 1, row)  # before its first row a client is as after its last
         found = self.facts[torch.where(start == stop, len(self.facts) - 1, row)]
-        return Link(found[:, 0] > 0, found[:, 1], found[:, 2])
+        return Link(found[:, 0] > 0, found[:, 1], found[:, 2], found[:, 3])
 
     def to(self, device: torch.device | str) -> Trace:
         """The same trace on another torch device."""
@@ -48,20 +49,23 @@ class Trace(NamedTuple):
 def read_trace(path: Path, total: int, clients: Tensor | None = None, period: float | None = None) -> Trace:
     """A trace from a table, one row for each change of a client.
 
-    Columns are `time` (seconds from 0), `client` (0 to `total` - 1) and any of `available` (0 or 1), `up_factor` and
-    `down_factor` (above 0), which are 1 where they are left out. Clients without rows are always there at their full
-    rates. `clients` [N] are the numbers of those in the fleet, if some are left out. Without a `period` the last step
-    lasts as long as the one before it.
+    Columns are `time` (seconds from 0), `client` (0 to `total` - 1) and any of `available` (0 or 1), `up_factor`,
+    `down_factor` (above 0) and `reliability` (0 to 1), which are 1 where they are left out. Clients without rows are
+    always there at their full rates. `clients` [N] are the numbers of those in the fleet, if some are left out. Without
+    a `period` the last step lasts as long as the one before it.
     """
     columns = read_numbers(path, ("time", "client"), FACTS)
     client, time = clients_in(path, columns["client"], total), columns["time"]
     refuse(path, "time", time, time >= 0, "seconds, not below 0")
-    facts = torch.ones(len(time), 3, dtype=torch.float64)
+    facts = torch.ones(len(time), len(FACTS), dtype=torch.float64)
     for place, name in enumerate(FACTS):
         if name in columns:
             values = facts[:, place] = columns[name]
-            good = (values == 0) | (values == 1) if name == "available" else values > 0
-            refuse(path, name, values, good, "0 or 1" if name == "available" else "a number above 0")
+            good, wanted = {
+                "available": ((values == 0) | (values == 1), "0 or 1"),
+                "reliability": ((values >= 0) & (values <= 1), "a probability between 0 and 1"),
+            }.get(name, (values > 0, "a number above 0"))
+            refuse(path, name, values, good, wanted)
     times, place = time.unique(return_inverse=True)
     keys, order = (client * len(times) + place).sort(stable=True)
     refuse(path, "time", time, unique(order, keys[1:] == keys[:-1]), "every client once a time; this is its second row")
@@ -73,7 +77,7 @@ def read_trace(path: Path, total: int, clients: Tensor | None = None, period: fl
         times=times,
         keys=keys,
         first=torch.searchsorted(keys, torch.arange(total + 1) * len(times)),
-        facts=torch.cat((facts[order], torch.ones(1, 3, dtype=torch.float64))),
+        facts=torch.cat((facts[order], torch.ones(1, len(FACTS), dtype=torch.float64))),
         period=period,
     )
     return trace if clients is None else _of(trace, clients)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.codec import Codec, Cost, Expected, Frame, Part, Range, Stamp, base_hash
+from fedloom.engine.states import ClientStates
 from fedloom.errors import RunStopped
 from fedloom.method import Method
 from fedloom.round import Engine
@@ -33,21 +34,40 @@ class Wire:
     setting: Setting
     codec: Codec = Codec()
     exact: bool = False
+    residuals: ClientStates = field(init=False, repr=False)  # what rounding took from each client, with feedback
     _seen: tuple[Tensor, bool] | None = field(default=None, repr=False)  # the last mask, and if neurons make it up
+
+    def __post_init__(self) -> None:
+        """Nobody has sent anything yet."""
+        self.residuals = ClientStates(self.setting.fleet.size, torch.device("cpu"))
 
     def __call__(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
         """Train, then write and read."""
         reply = self.engine(ids, task, chance)
         keys = chance.key("codec", ids)
-        received = reply
-        if self.codec.values != "float32":  # of changes, which are smaller than weights and round better
-            change = torch.where(reply.params.isfinite(), reply.params - task.model, 0)
-            mask = None if reply.mask is None else reply.mask.cpu()
-            # on the host: some accelerators divide a little differently, and a step of int8 may fall the other way
-            brought = self.codec.roundtrip(change.cpu(), keys.cpu(), mask, self.setting.layout)
-            received = reply._replace(params=task.model + brought.to(change.device))
-        self._check(task, reply, received, keys)
+        if self.codec.values == "float32":
+            written, received = reply.params, reply
+        else:
+            written, brought = self._rounded(reply, reply.params - task.model, keys)
+            received = reply._replace(params=task.model + brought)
+        self._check(task, reply, received, written, keys)
         return received
+
+    def _rounded(self, reply: Reply, change: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """What is written [C, P] and how it is read: changes, which are smaller than weights and round better.
+
+        On the host, where the bytes are written too. A client remembers what it sent, whether it arrives or not; one
+        that may not send keeps what it has.
+        """
+        mask, sends = None if reply.mask is None else reply.mask.cpu(), reply.arrived.cpu().nonzero().flatten()
+        wanted, ids = change.cpu(), reply.ids.cpu()[sends].tolist()
+        residual = torch.zeros_like(wanted)
+        if self.codec.feedback:
+            residual[sends] = self.residuals.get(ids, {"residual": residual.new_zeros(residual.shape[1])})["residual"]
+        wanted, brought, left = self.codec.correct(wanted, residual, keys.cpu(), mask, self.setting.layout)
+        if self.codec.feedback:
+            self.residuals.put(ids, {"residual": left[sends]})
+        return wanted.to(change.device), brought.to(change.device)
 
     def prices(self, task: Task, reply: Reply) -> tuple[Cost, Cost]:
         """What the cohort's downloads and uploads weigh [C each], apart by values, indices and overhead."""
@@ -79,8 +99,11 @@ class Wire:
         cuts = self.method.local.cuts  # else the network may be one that cannot be traced
         return Frame(self.setting.layout, self.setting.neurons if cuts else None, carried, report)
 
-    def _check(self, task: Task, reply: Reply, received: Reply, keys: Tensor) -> None:
-        """Write and read one reply, or all; it must come back as simulated, in as many bytes as priced."""
+    def _check(self, task: Task, reply: Reply, received: Reply, written: Tensor, keys: Tensor) -> None:
+        """Write and read one reply, or all; it must come back as simulated, in as many bytes as priced.
+
+        `written` [C, P] are the weights or, where they are rounded, the changes.
+        """
         frame, part = self._frame(reply.extras, _ranges(reply)), self._sent(task, reply)
         _, up = self.prices(task, reply)
         base, plain = base_hash(task.model), self.codec.values == "float32"
@@ -88,7 +111,7 @@ class Wire:
             stamp = Stamp("simulation", task.round, int(reply.ids[row]), base)
             mask, keep = (None if given is None else given[row] for given in (part.mask, part.keep))
             own = part._replace(mask=mask, keep=keep)
-            values = reply.params[row] if plain else reply.params[row] - task.model
+            values = written[row]
             if not bool(values.isfinite().all()):
                 continue  # a diverged client: a real receiver refuses it
             extras = {name: reply.extras[name][row] for name in frame.extras}
