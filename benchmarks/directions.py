@@ -1,6 +1,6 @@
 """Do the five systems point where their papers say? On the embedded digits, 100 clients, three seeds.
 
-    python benchmarks/directions.py [--seeds 3] [--out FILE.md] [fedumf feddd safari fedspu rafed]
+    python benchmarks/directions.py [--seeds 3] [--jobs 2] [--out FILE.md] [fedumf feddd safari safari-10 ...]
 
 Every direction compares a system with the method its paper beats, on the same data, fleet, losses and seeds. Settings
 were written down before the first run and are the same for both sides: the small network, rate 0.05, 5 local epochs in
@@ -13,12 +13,15 @@ from __future__ import annotations
 import argparse
 import platform
 import sys
-import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from fedloom.evaluate.targets import interval, to_target
 from fedloom.experiment import Experiment
@@ -188,31 +191,48 @@ def report(direction: Direction, runs: Runs) -> tuple[list[str], bool]:
     return lines, bool(figures) and sum(figures[0][1]) > 0
 
 
+def played(chosen: Experiment) -> Result:
+    """One run, on one thread: runs go side by side."""
+    torch.set_num_threads(1)
+    return replace(run(chosen), model=nn.Identity(), kept={})  # only figures travel back
+
+
 def main() -> None:
     """Run the directions asked for and print or write what came out."""
     known = directions()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", choices=[[], *known], help="all if none is named")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=1, help="runs side by side")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     machine = f"torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, CPU"
     about = (__doc__ or "").split("\n\n")[-1].replace("\n", " ").strip()
     command = f"`python benchmarks/directions.py --seeds {options.seeds}`"
     text = ["# Directions of the five systems on digits", "", f"{command}, {machine}.", "", about]
-    for name in options.names or known:
-        began, runs = time.perf_counter(), {}
-        for title, chosen in known[name].experiments.items():
-            runs[title] = []
-            for seed in range(options.seeds):
-                runs[title].append(run(Experiment(**{**chosen.model_dump(), "seed": seed})))
-                print(f"{name}: {title}, seed {seed}: {late(runs[title][-1]):.3f}", file=sys.stderr, flush=True)
-        lines, holds = report(known[name], runs)
-        verdict = "holds" if holds else "does NOT hold"
-        text += ["", f"## {known[name].claim}: {verdict}", "", *lines, "", f"{time.perf_counter() - began:.0f} s"]
-        if options.out is not None:
-            options.out.parent.mkdir(parents=True, exist_ok=True)
-            options.out.write_text("\n".join(text) + "\n")
+    names = options.names or list(known)
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+        waiting = {
+            name: {
+                title: [
+                    pool.submit(played, Experiment(**{**chosen.model_dump(), "seed": seed, "device": "cpu"}))
+                    for seed in range(options.seeds)
+                ]
+                for title, chosen in known[name].experiments.items()
+            }
+            for name in names
+        }
+        for name in names:
+            runs: Runs = {}
+            for title, futures in waiting[name].items():
+                runs[title] = [future.result() for future in futures]
+                print(f"{name}: {title}: {shown([late(r) for r in runs[title]])}", file=sys.stderr, flush=True)
+            lines, holds = report(known[name], runs)
+            verdict = "holds" if holds else "does NOT hold"
+            text += ["", f"## {known[name].claim}: {verdict}", "", *lines]
+            if options.out is not None:
+                options.out.parent.mkdir(parents=True, exist_ok=True)
+                options.out.write_text("\n".join(text) + "\n")
     print("\n".join(text))
 
 
