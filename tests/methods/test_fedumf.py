@@ -341,6 +341,7 @@ def test_the_senders_are_those_who_would_be_selected() -> None:
         (lambda: fedumf(reference="glob"), "unknown reference 'glob'; did you mean 'global'"),
         (lambda: fedumf(probability=0.0), "probability"),
         (lambda: replace(fedumf(), select=Uniform(8)), "Uniform leaves out do not train"),
+        (lambda: replace(fedumf(), local=Chain((SubModel(), FuseMissed()))), "FuseMissed.inner=Chain"),
         (lambda: Method(select=SomeSend(), local=FuseMissed(inner=StopEarly())), "StillRunning"),
     ],
 )

@@ -74,7 +74,9 @@ class FuseMissed(LocalRule):
         return self.inner.judges
 
     def clash(self, method: Method) -> str | None:
-        """Updates can be missed only where those train who may not send."""
+        """Updates can be missed only where those train who may not send; other rules go inside, not beside."""
+        if not isinstance(method.local, FuseMissed):
+            return "it must know what the other rules train; write FuseMissed(inner=Chain((...))) around them."
         if not isinstance(method.select, Everyone | SomeSend):
             name = type(method.select).__name__
             return f"clients that {name} leaves out do not train, so there is nothing to fuse; select with SomeSend()."
