@@ -45,6 +45,7 @@ from fedloom.methods.fjord import fjord
 from fedloom.methods.hermes import hermes
 from fedloom.methods.heterofl import heterofl
 from fedloom.methods.ist import ist
+from fedloom.methods.loom import loom
 from fedloom.methods.mifa import mifa
 from fedloom.methods.oap import oap
 from fedloom.methods.oort import oort
@@ -147,6 +148,8 @@ METHODS: list[tuple[str, Callable[[], Method]]] = [
     ("safari-adam", lambda: small(safari("snip", 0.5, distance="relative", mask_aware=True), optimiser=_ADAM)),
     ("safari-first", lambda: small(safari("rand", 0.5, remask="first-round", smoothing=0.5), optimiser=_HEAVY)),
     ("safari-bare", lambda: small(safari("grasp", 0.5, compensate=False))),
+    ("loom", lambda: small(loom())),
+    ("loom-fuse", lambda: small(loom(fuse=0.5), select=SomeSend(4))),
 ]
 
 every_method = pytest.mark.parametrize("method", [pytest.param(make(), id=name) for name, make in METHODS])

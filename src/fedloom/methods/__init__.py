@@ -20,6 +20,7 @@ from fedloom.methods.fjord import fjord
 from fedloom.methods.hermes import hermes
 from fedloom.methods.heterofl import heterofl
 from fedloom.methods.ist import ist
+from fedloom.methods.loom import loom
 from fedloom.methods.mifa import mifa
 from fedloom.methods.oap import oap
 from fedloom.methods.oort import oort
@@ -59,4 +60,5 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fedspu": fedspu,
     "fedumf": fedumf,
     "safari": safari,
+    "loom": loom,
 }

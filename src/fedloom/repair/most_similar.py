@@ -14,7 +14,7 @@ from fedloom.mask.pruners import prunable
 from fedloom.part import Repair
 from fedloom.types import Reply, Setting, State, column
 
-DISTANCES = ("plain", "relative")
+DISTANCES = ("plain", "relative", "shared")
 TALLY = ("stand_ins", "same_group", "by_mean", "shared", "kept")  # of the last round
 
 
@@ -23,8 +23,9 @@ class MostSimilar(Repair):
     """For each of the cohort that did not arrive, the arrival at the smallest known distance; of equals the lowest id.
 
     Distances of sparse models (what was not sent is zero) are measured whenever two clients arrive together, and stand
-    until that happens again: `||u - v||`, or `relative` to `sqrt(||u|| ||v||)`; with `smoothing` s the new entry is
-    `s * old + (1 - s) * measured`. For a client that was never compared with any of the arrivals their mean stands in,
+    until that happens again: `||u - v||`, or `relative` to `sqrt(||u|| ||v||)`, or the root mean squared difference of
+    the numbers that both sent (`shared`), for clients whose parts differ whatever they learn; with `smoothing` s the
+    new entry is `s * old + (1 - s) * measured`. For a client that was never compared with any of the arrivals their mean stands in,
     over all of them or, `mask_aware`, of each number over those who sent it. Whoever did not arrive is missing, also
     those who were not to send: a reply does not say why there is none.
     """
@@ -55,8 +56,8 @@ class MostSimilar(Repair):
 
     def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
         """Measure all pairs that arrived."""
-        sparse = as_sparse(reply)
-        measured, both = self._measured(sparse), reply.arrived[:, None] & reply.arrived
+        measured = _on_shared(reply) if self.distance == "shared" else self._measured(as_sparse(reply))
+        both = reply.arrived[:, None] & reply.arrived
         both = both & measured.isfinite() & ~torch.eye(len(both), dtype=torch.bool, device=both.device)
         at = reply.ids[:, None], reply.ids
         old, known = memory["distance"][at], memory["compared"][at]
@@ -120,6 +121,15 @@ class MostSimilar(Repair):
             return table
         root: Tensor = torch.linalg.vector_norm(sparse, dim=1).clamp(min=torch.finfo(sparse.dtype).tiny).sqrt()
         return table / root[:, None] / root
+
+
+def _on_shared(reply: Reply) -> Tensor:
+    """Root mean squared differences over the numbers that both sent [C, C]; not finite where there is none."""
+    mask = torch.ones_like(reply.params) if reply.mask is None else reply.mask
+    sent = mask.double()
+    values = torch.where(sent > 0, reply.params.double(), 0)
+    squares = values.square() @ sent.T
+    return ((squares + squares.T - 2 * values @ values.T).clamp(min=0) / (sent @ sent.T)).sqrt()
 
 
 def _overlap(setting: Setting, reply: Reply) -> Tensor:

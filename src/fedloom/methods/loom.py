@@ -1,0 +1,44 @@
+"""loom: parts of several systems for a hard fleet: skewed data, five capacity tiers, half of the replies lost.
+
+No paper: the mix that did best of some 160 in `benchmarks/loom.py`'s scenario, whose results say what each part adds.
+- Each client trains random neurons of a whole model of its own, the rest frozen (FedSPU): a small sub-model does not
+  have to answer for neurons it lacks.
+- A dynamic regulariser keeps clients from drifting to their few classes (FedDyn). Its state is of the part trained.
+- For a lost reply a similar client's stands in (SAFARI), compared over the numbers that both sent, since random parts
+  differ in any case; before two clients were compared, the mean of those who arrived. A client's regulariser moves on
+  whether its reply arrives or not, so the server must count it either way.
+- With `fuse` everyone trains and what could not be sent is added to the next start (FedUMF): fewer rounds, at N / 10
+  times the work, so it is off by default.
+"""
+
+from fedloom.allocate.tiers import Tiers
+from fedloom.local.chain import Chain
+from fedloom.local.fuse_missed import FuseMissed
+from fedloom.local.keep_own import KeepOwn
+from fedloom.local.rule import LocalRule
+from fedloom.mask.ranked import Ranked
+from fedloom.method import Method
+from fedloom.methods.feddyn import DynamicRegulariser
+from fedloom.part import Select
+from fedloom.repair.most_similar import MostSimilar
+from fedloom.repair.nothing import Nothing
+from fedloom.select.everyone import SomeSend
+from fedloom.select.uniform import Uniform
+
+
+def loom(
+    shares: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0),
+    alpha: float = 0.03,
+    stand_ins: bool = True,
+    fuse: float = 0.0,
+) -> Method:
+    """`shares` are the capacity tiers, in neurons; `alpha` weighs the regulariser, `fuse` the missed update."""
+    local: LocalRule = Chain((KeepOwn(freeze=True), DynamicRegulariser(alpha)))
+    select: Select = SomeSend() if fuse else Uniform()
+    return Method(
+        select=select,
+        allocate=Tiers(shares),
+        mask=Ranked("random"),
+        local=FuseMissed(fuse, local) if fuse else local,
+        repair=MostSimilar("shared", mask_aware=True) if stand_ins else Nothing(),
+    )
