@@ -1,8 +1,8 @@
-"""What does each part of `loom` add? On the hard scenario: Dirichlet 0.1, five capacity tiers, half of the replies lost.
+"""What does each part of `loom` add? On skewed data, five capacity tiers, half of the replies lost.
 
     python benchmarks/loom.py [--seeds 5] [--rounds 150] [--jobs 2] [--out FILE.md]
 
-The embedded digits, 100 clients, 10 of them a round, the small network, rate 0.05, 5 local epochs in batches of 10, an
+The embedded digits, 100 clients by Dirichlet 0.1, 10 a round, the small network, rate 0.05, 5 local epochs in batches of 10, an
 upload lost with probability 0.5. `late` is the mean accuracy of the last ten evaluations, `all` of all rounds (how soon
 it learns). Differences are to loom under the same seeds, with 95 % intervals (Student's t).
 """

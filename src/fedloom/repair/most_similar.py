@@ -25,9 +25,9 @@ class MostSimilar(Repair):
     Distances of sparse models (what was not sent is zero) are measured whenever two clients arrive together, and stand
     until that happens again: `||u - v||`, or `relative` to `sqrt(||u|| ||v||)`, or the root mean squared difference of
     the numbers that both sent (`shared`), for clients whose parts differ whatever they learn; with `smoothing` s the
-    new entry is `s * old + (1 - s) * measured`. For a client that was never compared with any of the arrivals their mean stands in,
-    over all of them or, `mask_aware`, of each number over those who sent it. Whoever did not arrive is missing, also
-    those who were not to send: a reply does not say why there is none.
+    new entry is `s * old + (1 - s) * measured`. For a client that was never compared with any of the arrivals their
+    mean stands in, over all of them or, `mask_aware`, of each number over those who sent it. Whoever did not arrive is
+    missing, also those who were not to send: a reply does not say why there is none.
     """
 
     distance: str = "plain"
