@@ -2,9 +2,9 @@
 
     python benchmarks/loom.py [--seeds 5] [--rounds 150] [--jobs 2] [--out FILE.md]
 
-The embedded digits, 100 clients by Dirichlet 0.1, 10 a round, the small network, rate 0.05, 5 local epochs in batches of 10, an
-upload lost with probability 0.5. `late` is the mean accuracy of the last ten evaluations, `all` of all rounds (how soon
-it learns). Differences are to loom under the same seeds, with 95 % intervals (Student's t).
+The embedded digits, 100 clients by Dirichlet 0.1, 10 a round, the small network, rate 0.05, 5 local epochs in batches
+of 10, an upload lost with probability 0.5. `late` is the mean accuracy of the last ten evaluations, `all` of all rounds
+(how soon it learns). Differences are to loom under the same seeds, with 95 % intervals (Student's t).
 """
 
 from __future__ import annotations
