@@ -158,7 +158,7 @@ def test_a_lost_reply_leaves_the_last_rows_in_force() -> None:
     run_ = play(here, method, changed(here.local(method), lose), rounds=4)
     rows = [torch.as_tensor(task.mask)[1] for task in run_.tasks[2:]]
     assert torch.equal(rows[0], rows[1])
-    others = [torch.as_tensor(task.mask)[2] for task in run_.tasks[2:]]
+    others = [torch.as_tensor(task.mask)[3] for task in run_.tasks[2:]]
     assert not torch.equal(others[0], others[1])
 
 
