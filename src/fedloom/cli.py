@@ -235,7 +235,7 @@ def neurons_command(
     """
     from fedloom.experiment import SUPPLIED
     from fedloom.models import MODELS, build, example
-    from fedloom.neurons.table import tables
+    from fedloom.neurons.table import memory_table, tables
     from fedloom.neurons.trace import neuron_map
     from fedloom.settings import fit, from_file, make
 
@@ -249,7 +249,9 @@ def neurons_command(
         if model in MODELS:
             fit(f"model '{model}'", MODELS[model].make, settings, SUPPLIED)
         network = build(model, numbers, classes, vocabulary, **settings)
-    for table in tables(neuron_map(network, example(numbers, vocabulary))):
+    inputs = example(numbers, vocabulary)
+    neurons = neuron_map(network, inputs)
+    for table in [*tables(neurons), memory_table(network, inputs, neurons)]:
         Console().print(table)
 
 

@@ -177,7 +177,7 @@ class Experiment(Section):
             raise BadExperiment(f"method '{self.method.name}' returned {type(method).__name__}; expected a Method.")
         method = _with_work(self.training.apply(method))
         if self.per_round is not None:
-            if not hasattr(method.select, "count"):
+            if not hasattr(method.select, "count") or getattr(method.select, "probability", None) is not None:
                 raise BadExperiment(f"per_round is {self.per_round}, but '{self.method.name}' chooses its own cohort.")
             method = replace(method, select=replace(method.select, count=self.per_round))  # type: ignore[type-var]
         return method

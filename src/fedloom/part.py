@@ -69,6 +69,11 @@ class Allocate(ServerPart):
 class Mask(ServerPart):
     """Which part of the model each is sent."""
 
+    @property
+    def rows(self) -> bool:
+        """Are masks made of whole rows, all that leads into a neuron? Then they travel as neurons."""
+        return False
+
     def clash(self, method: Method) -> str | None:
         """Clients must know what to do without the rest."""
         if method.local.cuts or method.local.whole:
@@ -85,6 +90,11 @@ class Mask(ServerPart):
 
 class Upload(Part):
     """What goes back; decided on the client."""
+
+    @property
+    def rows(self) -> bool:
+        """Are masks made of whole rows, all that leads into a neuron? Then they travel as neurons."""
+        return False
 
     @abstractmethod
     def __call__(

@@ -11,7 +11,20 @@ from fedloom.compare import Contender, compare, cost_of, takes
 from fedloom.errors import BadExperiment
 from fedloom.experiment import Experiment, with_settings
 
-CANDIDATES = ("fedavg", "fedprox", "scaffold", "fedcs", "oort", "fjord", "fedrolex", "federated-dropout", "heterofl")
+CANDIDATES = (
+    "fedavg",
+    "fedprox",
+    "scaffold",
+    "fedcs",
+    "oort",
+    "fjord",
+    "fedrolex",
+    "federated-dropout",
+    "heterofl",
+    "feddd",
+    "fedspu",
+    "loom",
+)
 CODECS = ("float32", "int8")
 
 

@@ -29,6 +29,7 @@ from fedloom.ledger import Ledger
 from fedloom.method import Method
 from fedloom.part import NobodyLeft
 from fedloom.round import play_round
+from fedloom.select.everyone import SomeSend
 from fedloom.simulation import Simulation, prepare
 from fedloom.types import Setting, State
 from fedloom.world.clock import processed
@@ -192,7 +193,9 @@ def _opened(folder: Path | None, experiment: Experiment, world: Simulation) -> I
 @contextmanager
 def _threads(world: Simulation) -> Iterator[None]:
     """One thread for small work: there several gain nothing, and lose tenfold when anything else runs."""
-    before, cohort = torch.get_num_threads(), getattr(world.method.select, "count", None) or world.setting.fleet.size
+    before, select, cohort = torch.get_num_threads(), world.method.select, world.setting.fleet.size
+    if not isinstance(select, SomeSend):  # under which all train
+        cohort = getattr(select, "count", None) or cohort
     if world.setting.layout.total * max(1, world.method.work.batch) * cohort < SMALL:
         torch.set_num_threads(1)
     try:

@@ -113,6 +113,7 @@ class Reply(NamedTuple):
     report: State  # [C] each: examples, steps, loss, ...
     arrived: Tensor  # [C] False: lost, late or refused
     rate: float = 1.0  # the learning rate of the round, which the server knows by itself
+    awaited: Tensor | None = None  # [C] who was to send; None: everyone
 
 
 def rows(state: State, keep: slice | Tensor) -> State:

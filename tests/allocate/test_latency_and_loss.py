@@ -50,7 +50,7 @@ def test_equation_13_by_hand() -> None:
 
 
 @pytest.mark.parametrize("models", [None, LeadingNeurons((0.3, 0.6, 1.0))])
-@pytest.mark.parametrize(("delta", "relative"), [(0.0, True), (1.0, True), (10.0, True), (300.0, False)])
+@pytest.mark.parametrize(("delta", "relative"), [(0.0, True), (0.1, True), (1.0, True), (300.0, False)])
 def test_solves_the_programme_of_this_round(delta: float, relative: bool, models: LeadingNeurons | None) -> None:
     here, work = equipped(made(fading=0.3)), Work(epochs=2, batch=6)
     part = LatencyAndLoss(delta=delta, relative=relative, work=work, models=models)
@@ -60,7 +60,7 @@ def test_solves_the_programme_of_this_round(delta: float, relative: bool, models
     bits = 32 * 323 * size
     compute = now.cycles_per_example * 2 * here.setting.fleet.examples / now.cycles
     full = bits / now.up + bits / now.down
-    unit = float((compute + full).max() / told.sum()) if relative else 1.0
+    unit = float((compute + full).max() / told.mean()) if relative else 1.0
     fleet = Fleet(bits, compute, full, delta * unit * told)
     best = fleet.objective(by_linear_programme(fleet, 0.6, 0.2))
     assert float(fleet.objective(share)) == pytest.approx(float(best), rel=1e-9)

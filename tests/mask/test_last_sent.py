@@ -14,10 +14,11 @@ from fedloom.local.chain import Chain
 from fedloom.local.keep_own_part import KeepOwnPart
 from fedloom.local.prox import Prox
 from fedloom.local.sub_model import SubModel
-from fedloom.mask.last_sent import LastSent, rows_of
+from fedloom.mask.last_sent import LastSent
 from fedloom.method import Method
 from fedloom.methods.feddd import feddd
 from fedloom.neurons.leading import LeadingNeurons
+from fedloom.neurons.rows import rows_of
 from fedloom.types import Reply, State
 from worlds import World, world
 

@@ -29,14 +29,15 @@ class LatencyAndLoss(Allocate):
     `t` is the slowest client's download, compute and upload, and `re_n = m_n / m * q_n * U_n / U * loss_n` is how much
     a client has to tell: by its part of all examples, its classes `q_n = sum_c min(C * dis_n^c, 1)` (with
     `class_term`), its part of the network and its last known training loss. D is at most `most`. A `relative` delta is
-    in units of `t_full / sum_n re_n`: 1 makes all that can be told worth a round in which everyone sends everything;
-    a raw one is in seconds. Until a loss is known, which is after the first round, everyone sends everything; who was
-    never heard of counts with the mean of the others. `work` must be the method's.
+    in units of `t_full / mean_n re_n`, where `t_full` is the round in which everyone sends everything: at `1 / N` all
+    that can be told is worth one such round. A raw one is in seconds. Until a loss is known, which is after the first
+    round, everyone sends everything; who was never heard of counts with the mean of the others. `work` must be the
+    method's.
     """
 
     budget: float = 0.6
     most: float = 0.8  # dropout rate
-    delta: float = 1.0
+    delta: float = 0.01
     relative: bool = True
     class_term: bool = True
     work: Work = Work()
@@ -75,7 +76,7 @@ class LatencyAndLoss(Allocate):
         bits = BITS * setting.layout.total * part
         fleet = Fleet(part, compute + 2 * devices.latency, bits / devices.up + bits / devices.down, told)
         whole = torch.ones_like(told)
-        unit = fleet.slowest(whole) / told.sum().clamp(min=torch.finfo(told.dtype).tiny) if self.relative else 1.0
+        unit = fleet.slowest(whole) / told.mean().clamp(min=torch.finfo(told.dtype).tiny) if self.relative else 1.0
         fleet = fleet._replace(worth=self.delta * unit * told)
         share = torch.where(known.any(), by_filling(fleet, self.budget, 1 - self.most), whole)
         facts = share.mean(), share.min(), share.max(), fleet.slowest(share)

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedloom.chance import Chance
 from fedloom.errors import BadExperiment
 from fedloom.neurons.leading import LeadingNeurons
-from fedloom.neurons.map import NeuronMap
+from fedloom.neurons.rows import rows_of
 from fedloom.part import Mask
 from fedloom.types import Portion, Reply, Setting, State
 
@@ -33,6 +33,11 @@ class LastSent(Mask):
     def __post_init__(self) -> None:
         if self.every < 1:
             raise BadExperiment(f"every (rounds until everything is sent) is {self.every}; it is at least 1.")
+
+    @property
+    def rows(self) -> bool:
+        """Unless cut to what a client owns."""
+        return self.models is None
 
     def clash(self, method: Method) -> str | None:
         """All parts must mean the same networks."""
@@ -69,13 +74,3 @@ class LastSent(Mask):
         sent = torch.ones_like(known) if reply.mask is None else rows_of(setting.neurons, reply.mask)
         rows = torch.where(reply.arrived[:, None], sent, known)
         return {"rows": memory["rows"].index_put((reply.ids,), rows)}
-
-
-def rows_of(neurons: NeuronMap, mask: Tensor) -> Tensor:
-    """The neurons [C, K + O] of which a mask [C, P] has any number that leads into them."""
-    found = torch.zeros(len(mask), neurons.full_size + 1, dtype=torch.int32, device=mask.device)
-    for tensor in neurons.tensors:
-        if tensor.weight and tensor.output is not None and (which := tensor.along[tensor.output]) is not None:
-            part = mask[:, tensor.start : tensor.stop].view(-1, *tensor.shape).movedim(tensor.output + 1, 1)
-            found.index_add_(1, neurons.lists[which], part.flatten(2).any(2).int() if part.dim() > 2 else part.int())
-    return found[:, : neurons.full_size] > 0

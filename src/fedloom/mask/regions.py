@@ -48,6 +48,11 @@ class Regions(Mask):
         if self.period < 0:
             raise BadExperiment(f"period (of rounds with the last regions) is {self.period}; 0 stands for never.")
 
+    @property
+    def rows(self) -> bool:
+        """By neuron."""
+        return self.mode == "neuron"
+
     def init(self, setting: Setting, model: Tensor) -> State:
         """Nobody trained anything yet."""
         since = torch.zeros(setting.fleet.size, self.count, dtype=torch.int64, device=model.device)

@@ -11,9 +11,9 @@ Where the paper is silent or contradicts itself, we take:
 - Eq. 20 divides by single weights. Ours are kept away from 0 by a `floor` of 0.01 of the layer's largest: with 1e-8 or
   less, single weights that happen to be near 0 decide which rows travel. `mode=aggregate` divides norms of whole rows,
   as the only public code does. The unnamed norm is l2.
-- `delta` adds seconds to a number without unit and is nowhere given. Ours is relative, in units of `t_full / sum_n
-  re_n`, where `t_full` is the round in which everyone sends everything; `relative=false` takes seconds. In units of
-  `t_full / mean re_n` a delta of 1 would leave links without any influence in a fleet of 100.
+- `delta` adds seconds to a number without unit and is nowhere given. Ours is relative, in units of `t_full / mean_n
+  re_n`, where `t_full` is the round in which everyone sends everything; `relative=false` takes seconds. At 0.01 all
+  that 100 clients have to tell is worth one such round; at 1, links would hardly count.
 - The programme counts 32 bits a number, downloads like uploads, every example of every epoch as one sample, and a
   client that was never heard of with the mean loss. Real downloads are priced as they are, whole models included.
 - With `models`, clients own the leading neurons of the global network: `het-a` and `het-b` are the paper's families on
@@ -43,7 +43,7 @@ FAMILIES = {
 def feddd(
     budget: float = 0.6,
     most: float = 0.8,
-    delta: float = 1.0,
+    delta: float = 0.01,
     every: int = 5,
     select_by: Literal["importance", "random", "largest", "most-changed", "ordered"] = "importance",
     norm: Literal["l2", "l1"] = "l2",

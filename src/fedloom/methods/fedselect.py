@@ -41,6 +41,11 @@ class GlobalPart(Mask):
         if self.grow < 0:
             raise BadExperiment(f"grow (of the personal share) is {self.grow}; it must not be negative.")
 
+    @property
+    def rows(self) -> bool:
+        """Of the neurons that are not personal."""
+        return True
+
     def init(self, setting: Setting, model: Tensor) -> State:
         """Nothing is personal."""
         fleet, device = setting.fleet.size, model.device

@@ -26,8 +26,8 @@ class MostSimilar(Repair):
     until that happens again: `||u - v||`, or `relative` to `sqrt(||u|| ||v||)`, or the root mean squared difference of
     the numbers that both sent (`shared`), for clients whose parts differ whatever they learn; with `smoothing` s the
     new entry is `s * old + (1 - s) * measured`. For a client that was never compared with any of the arrivals their
-    mean stands in, over all of them or, `mask_aware`, of each number over those who sent it. Whoever did not arrive is
-    missing, also those who were not to send: a reply does not say why there is none.
+    mean stands in, over all of them or, `mask_aware`, of each number over those who sent it. Nobody stands in for
+    those who were not to send.
     """
 
     distance: str = "plain"
@@ -71,16 +71,16 @@ class MostSimilar(Repair):
     def __call__(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> tuple[Reply, State]:
         """Fill the gaps; if nobody arrived there is nothing to fill them with."""
         arrived, ids = reply.arrived, reply.ids
-        if arrived.device.type == "cpu" and (bool(arrived.all()) or not bool(arrived.any())):
+        missing = ~arrived if reply.awaited is None else ~arrived & reply.awaited
+        if arrived.device.type == "cpu" and not bool(missing.any() & arrived.any()):
             return reply, memory
         order = ids.argsort()  # argmin takes the first of equals
         at = ids[:, None], ids[order]
         known = memory["compared"][at] & arrived[order]
         nearest = order[torch.where(known, memory["distance"][at], torch.inf).argmin(1)]
-        source = torch.where(arrived, torch.arange(len(ids), device=ids.device), nearest)
-        found = arrived.any()
-        alone = ~arrived & ~known.any(1) & found
-        stands = ~arrived & known.any(1)
+        stands, found = missing & known.any(1), arrived.any()
+        alone = missing & ~known.any(1) & found
+        source = torch.where(stands, nearest, torch.arange(len(ids), device=ids.device))
         has = setting.fleet.labels[ids] > 0
         same = stands & (has == has[source]).all(1)
         counts = torch.stack([stands.sum(), same.sum(), alone.sum()]).to(memory["tally"])
@@ -90,7 +90,9 @@ class MostSimilar(Repair):
             mask=None if reply.mask is None else reply.mask[source],
             extras={name: _filled(v, arrived, source, alone) for name, v in reply.extras.items()},
             report={name: _filled(v, arrived, source, alone) for name, v in reply.report.items()},
-            arrived=found.expand_as(arrived),
+            arrived=arrived | (missing & found),
+            rate=reply.rate,
+            awaited=reply.awaited,
         )
         if alone.device.type != "cpu" or bool(alone.any()):
             mean, _ = (CoverageMean("uniform") if self.mask_aware else PlainMean())({}, setting, model, reply)

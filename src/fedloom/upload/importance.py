@@ -48,6 +48,11 @@ class Importance(Upload):
         if not self.floor > 0:
             raise BadExperiment(f"floor (part of a layer's largest weight) is {self.floor}; it must be above 0.")
 
+    @property
+    def rows(self) -> bool:
+        """Unless cut to what a client owns."""
+        return self.models is None
+
     def __call__(
         self, setting: Setting, task: Task, state: State, first: Tensor, last: Tensor, chance: Chance
     ) -> Tensor | None:

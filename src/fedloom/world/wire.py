@@ -16,6 +16,7 @@ from fedloom.codec import Codec, Cost, Expected, Frame, Part, Range, Stamp, base
 from fedloom.engine.states import ClientStates
 from fedloom.errors import RunStopped
 from fedloom.method import Method
+from fedloom.neurons.rows import rows_of
 from fedloom.round import Engine
 from fedloom.types import Reply, Setting, State, Task
 from fedloom.upload.as_sent import AsSent
@@ -35,7 +36,7 @@ class Wire:
     codec: Codec = Codec()
     exact: bool = False
     residuals: ClientStates = field(init=False, repr=False)  # what rounding took from each client, with feedback
-    _seen: tuple[Tensor, bool] | None = field(default=None, repr=False)  # the last mask, and if neurons make it up
+    _seen: tuple[Part, ...] = field(default=(), repr=False)  # the last masks, described
 
     def __post_init__(self) -> None:
         """Nobody has sent anything yet."""
@@ -71,8 +72,9 @@ class Wire:
 
     def prices(self, task: Task, reply: Reply) -> tuple[Cost, Cost]:
         """What the cohort's downloads and uploads weigh [C each], apart by values, indices and overhead."""
-        down = Codec().size(self._frame(task.extras, {}), self._asked(task))
-        up = self.codec.size(self._frame(reply.extras, _ranges(reply)), self._sent(task, reply))
+        asked, sent = self._asked(task), self._sent(task, reply)
+        down = Codec().size(self._frame(task.extras, {}, asked), asked)
+        up = self.codec.size(self._frame(reply.extras, _ranges(reply), sent), sent)
         return _for_each(down, len(reply.ids)), _for_each(up, len(reply.ids))
 
     def price(self, task: Task, reply: Reply) -> tuple[Tensor, Tensor]:
@@ -84,27 +86,38 @@ class Wire:
         """What goes up; where the server chose the part, which it is need not travel."""
         if isinstance(self.method.upload, AsSent):
             return self._asked(task)._replace(known=True)
-        return Part(reply.mask)
+        return self._described(reply.mask, None, self.method.upload.rows)
 
     def _asked(self, task: Task) -> Part:
-        """What goes down: whole neurons where the mask is made of them, which some masks are but for a few rows."""
-        if task.keep is None or task.mask is None or not self.method.local.cuts:
-            return Part(task.mask)
-        if self._seen is None or self._seen[0] is not task.mask:
-            self._seen = task.mask, torch.equal(self.setting.neurons.expand(task.keep), task.mask)
-        return Part(task.mask, task.keep) if self._seen[1] else Part(task.mask)
+        """What goes down."""
+        return self._described(task.mask, task.keep, self.method.mask.rows)
 
-    def _frame(self, extras: State, report: dict[str, Range]) -> Frame:
+    def _described(self, mask: Tensor | None, keep: Tensor | None, rows: bool) -> Part:
+        """A mask by the neurons that make it up, if some do; some masks are so but for a few numbers."""
+        if mask is None or (keep is None and not rows):
+            return Part(mask)
+        found = next((part for part in self._seen if part.mask is mask), None)
+        if found is None:
+            neurons = self.setting.neurons
+            keep = rows_of(neurons, mask) if keep is None else keep
+            rows = keep.shape[1] > neurons.size
+            made = (neurons.expand(keep, rows) == mask).all(1) | ~mask.any(1)  # nothing is left of a lost reply
+            found = Part(mask, keep, rows) if bool(made.all()) else Part(mask)
+            self._seen = (found, *self._seen[:1])
+        return found
+
+    def _frame(self, extras: State, report: dict[str, Range], part: Part) -> Frame:
         carried = {name: (v.dtype, tuple(v.shape[1:])) for name, v in extras.items() if v.dtype in CARRIED}
-        cuts = self.method.local.cuts  # else the network may be one that cannot be traced
-        return Frame(self.setting.layout, self.setting.neurons if cuts else None, carried, report)
+        neurons = None if part.keep is None else self.setting.neurons  # else the network may be one without a map
+        return Frame(self.setting.layout, neurons, carried, report)
 
     def _check(self, task: Task, reply: Reply, received: Reply, written: Tensor, keys: Tensor) -> None:
         """Write and read one reply, or all; it must come back as simulated, in as many bytes as priced.
 
         `written` [C, P] are the weights or, where they are rounded, the changes.
         """
-        frame, part = self._frame(reply.extras, _ranges(reply)), self._sent(task, reply)
+        part = self._sent(task, reply)
+        frame = self._frame(reply.extras, _ranges(reply), part)
         _, up = self.prices(task, reply)
         base, plain = base_hash(task.model), self.codec.values == "float32"
         for row in range(len(reply.ids)) if self.exact else range(min(1, len(reply.ids))):
