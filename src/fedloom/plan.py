@@ -12,18 +12,9 @@ from fedloom.errors import BadExperiment
 from fedloom.experiment import Experiment, with_settings
 
 CANDIDATES = (
-    "fedavg",
-    "fedprox",
-    "scaffold",
-    "fedcs",
-    "oort",
-    "fjord",
-    "fedrolex",
-    "federated-dropout",
-    "heterofl",
-    "feddd",
-    "fedspu",
-    "loom",
+    *("fedavg", "fedprox", "scaffold", "fedcs", "oort"),
+    *("fjord", "fedrolex", "federated-dropout", "heterofl"),
+    *("feddd", "fedspu", "loom"),
 )
 CODECS = ("float32", "int8")
 

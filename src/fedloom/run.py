@@ -128,7 +128,7 @@ def run(
                     break
                 seconds, costs = time.perf_counter() - began, None if world.world is None else world.world.costs
                 examples = processed(method.work, setting.fleet.examples[reply.ids])
-                prices, kept = world.wire.prices(task, reply), method.record(memory)
+                prices, kept = world.wire.priced or world.wire.prices(task, reply), method.record(memory)
                 ledger.add(task, reply, seconds, prices, examples, costs, kept)
                 if number % experiment.evaluate_every == 0 or number == experiment.rounds:
                     _score(ledger, world, weights)

@@ -36,6 +36,7 @@ class Wire:
     codec: Codec = Codec()
     exact: bool = False
     residuals: ClientStates = field(init=False, repr=False)  # what rounding took from each client, with feedback
+    priced: tuple[Cost, Cost] | None = field(default=None, repr=False)  # the round as it was sent, lost replies too
     _seen: tuple[Part, ...] = field(default=(), repr=False)  # the last masks, described
 
     def __post_init__(self) -> None:
@@ -75,7 +76,8 @@ class Wire:
         asked, sent = self._asked(task), self._sent(task, reply)
         down = Codec().size(self._frame(task.extras, {}, asked), asked)
         up = self.codec.size(self._frame(reply.extras, _ranges(reply), sent), sent)
-        return _for_each(down, len(reply.ids)), _for_each(up, len(reply.ids))
+        self.priced = _for_each(down, len(reply.ids)), _for_each(up, len(reply.ids))
+        return self.priced
 
     def price(self, task: Task, reply: Reply) -> tuple[Tensor, Tensor]:
         """The same as totals, as a simulated world asks for them."""
