@@ -42,7 +42,8 @@ def play_round(
         ids=cohort.ids,
     )
     reply = engine(cohort.ids, task, chance)  # train, wherever and however
-    reply = read_unsent_as_unchanged(model, reply._replace(rate=task.rate, awaited=task.authorised))
+    awaited = cohort.authorised[torch.searchsorted(cohort.ids, reply.ids)]  # replies may come in any order
+    reply = read_unsent_as_unchanged(model, reply._replace(rate=task.rate, awaited=awaited))
     for slot in SERVER_SLOTS:  # every part may learn from the replies
         memory[slot] = getattr(method, slot).observe(memory[slot], setting, model, reply)
     whole = ask("repair", model, reply)  # stand-ins for what is missing

@@ -68,6 +68,7 @@ class _Counted(fx.Interpreter):
     """Counts what the steps of a network give; what shares memory with something counted before is not new."""
 
     def __init__(self, model: nn.Module) -> None:
+        model = nn.Sequential(model)  # a lone layer has no name to be called by
         super().__init__(model, garbage_collect_values=False, graph=graph_of(model))  # freed memory would be met again
         self.seen: dict[int, int] = {}
 
