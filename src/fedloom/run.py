@@ -92,6 +92,7 @@ def run(
     data: Dataset | None = None,
     out: str | Path | None = None,
     watch: Watch | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Result:
     """Run an experiment.
 
@@ -102,6 +103,7 @@ def run(
         data: a data set of your own in place of the experiment's.
         out: the run folder; None writes nothing.
         watch: called with every round's row.
+        tell: called with what should be known before the first round: how the data were dealt, what memory it takes.
 
     Returns:
         The trained network and one row a round. On Ctrl-C what was done so far is written, and the interrupt goes on.
@@ -112,6 +114,9 @@ def run(
     world = prepare(experiment, method, model, data)
     method, setting, weights = world.method, world.setting, world.model
     engine = world.wire if world.world is None else world.world
+    if tell is not None:
+        for note in world.notes:
+            tell(note)
     memory, ledger = method.init(setting, weights), Ledger(world.clients)
     started = saved = time.perf_counter()
     with _opened(folder, experiment, world), _threads(world):
