@@ -139,6 +139,12 @@ def test_plain_lines_without_a_terminal(fedloom, tmp_path):
     assert end.err == ""
 
 
+def test_what_should_be_known_before_comes_first(fedloom):
+    end = fedloom("run", "ram-fed", *SMALL)
+    assert end.out.startswith("The server remembers every client's latest update: ")
+    assert " MB in memory." in " ".join(end.out.split())  # the line may be broken
+
+
 def test_about_ten_lines_however_long_a_run(fedloom):
     end = fedloom("run", "fedavg", *SMALL, "--rounds", "40", "--set", "model.widths=[4]", "--set", "evaluate_every=9")
     shown = [int(line.split()[1].partition("/")[0]) for line in end.out.splitlines() if line.startswith("round ")]

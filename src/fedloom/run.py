@@ -103,7 +103,7 @@ def run(
         data: a data set of your own in place of the experiment's.
         out: the run folder; None writes nothing.
         watch: called with every round's row.
-        tell: called with what should be known before the first round: how the data were dealt, what memory it takes.
+        tell: called with what should be known of the method before the first round, such as the memory it takes.
 
     Returns:
         The trained network and one row a round. On Ctrl-C what was done so far is written, and the interrupt goes on.
@@ -115,7 +115,7 @@ def run(
     method, setting, weights = world.method, world.setting, world.model
     engine = world.wire if world.world is None else world.world
     if tell is not None:
-        for note in world.notes:
+        for note in world.notes[1:]:  # how the data were dealt is in the log
             tell(note)
     memory, ledger = method.init(setting, weights), Ledger(world.clients)
     started = saved = time.perf_counter()
