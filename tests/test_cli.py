@@ -140,7 +140,7 @@ def test_plain_lines_without_a_terminal(fedloom, tmp_path):
 
 
 def test_what_should_be_known_before_comes_first(fedloom):
-    end = fedloom("run", "ram-fed", *SMALL)
+    end = fedloom("run", "fedvarp", *SMALL)
     assert end.out.startswith("The server remembers every client's latest update: ")
     assert " MB in memory." in " ".join(end.out.split())  # the line may be broken
 
