@@ -58,6 +58,10 @@ class Chain(LocalRule):
         """Any member does."""
         return any(rule.judges for rule in self.rules)
 
+    def members(self) -> tuple[LocalRule, ...]:
+        """The chain and all in it."""
+        return (self, *(member for rule in self.rules for member in rule.members()))
+
     def clash(self, method: Method) -> str | None:
         """Members may refuse the method, and one that cuts the rest away does not go with one that needs it."""
         if self.whole and any(rule.cuts for rule in self.rules):

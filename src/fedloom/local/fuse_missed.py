@@ -73,6 +73,10 @@ class FuseMissed(LocalRule):
         """As the inner rule."""
         return self.inner.judges
 
+    def members(self) -> tuple[LocalRule, ...]:
+        """This rule and the inner one's."""
+        return (self, *self.inner.members())
+
     def clash(self, method: Method) -> str | None:
         """Updates can be missed only where those train who may not send; other rules go inside, not beside."""
         if not isinstance(method.local, FuseMissed):

@@ -53,6 +53,10 @@ class LocalRule:
         """Does a client try its model on examples of its own that it does not train on?"""
         return False
 
+    def members(self) -> tuple[LocalRule, ...]:
+        """The rule, and those it is made of."""
+        return (self,)
+
     def clash(self, method: Method) -> str | None:
         """Why this rule cannot work in that method; None: it can."""
         return None

@@ -50,6 +50,12 @@ class OwnClasses(Mask):
 
     inner: Mask = Ranked("ordered", "ceil")
 
+    def clash(self, method: Method) -> str | None:
+        """A smaller network has all output rows; something must silence those of missing classes."""
+        if any(isinstance(rule, Rescale) and rule.mask_labels for rule in method.local.members()):
+            return super().clash(method)
+        return "clients do not train classes they lack; put Rescale(mask_labels=True) into local, behind SubModel()."
+
     def init(self, setting: Setting, model: Tensor) -> State:
         """The other mask's."""
         return self.inner.init(setting, model)
