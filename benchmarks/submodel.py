@@ -6,13 +6,14 @@ cnn2, 2nn: cohorts of one client (and, for 2nn, of ten) with 500 made-up images 
 `engine` is what clients do with the part of the model they are sent: plan the batches and learn. `frozen` trains the
 sent neurons of their own whole networks. `plain` is `extract`ed and trained by hand with nn.Module and torch.optim.SGD.
 Ratios are medians over the cycles of a way's time to that of the whole model in the same cycle; a cycle runs each way
-once, so that noise of the machine meets all of them.
+once, so that noise of the machine meets all of them. With `--threads 1` the processor's time counts, which other
+programs disturb less than the clock's.
 
 Memory is what the operating system counts: a process of its own for each way plays a round to warm up, then the highest
 resident size during a second round is compared with the size before it. Freed blocks go back to the system at once
 (MALLOC_MMAP_THRESHOLD_), so that what is counted is in use. The data and the global model are there before.
 
-fleet: 100 clients with 500 images each, shares 0.2, 0.4, 0.6, 0.8 and 1.0, all in a round, sliced against masked.
+fleet: 100 clients with 100 images each, shares 0.2, 0.4, 0.6, 0.8 and 1.0, all in a round, sliced against masked.
 resnet18: how long deriving the neurons and extracting half of them take.
 """
 
@@ -142,12 +143,13 @@ class Workload:
 def measure(ways: dict[str, Callable[[int], Tensor]], cycles: int) -> dict[str, list[float]]:
     """Milliseconds of each way in every cycle; the first cycle warms up and is not counted."""
     times: dict[str, list[float]] = {name: [] for name in ways}
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     for cycle in range(cycles + 1):
         for name, way in ways.items():
-            began = time.perf_counter()
+            began = clock()
             way(cycle + 1)
             if cycle:
-                times[name].append(1000 * (time.perf_counter() - began))
+                times[name].append(1000 * (clock() - began))
     return times
 
 
@@ -196,14 +198,14 @@ def client(model: str, clients: int, options: argparse.Namespace) -> dict[str, d
         if memory:
             row |= {"peak_mib": memory[name], "peak_of_whole": memory[name] / memory[whole]}
             text += f"   {row['peak_mib']:6.1f} MiB   {row['peak_of_whole']:.2f} of whole"
-        print(text)
+        print(text, flush=True)
         results[name] = row
     return results
 
 
 def fleet(model: str, cycles: int) -> dict[str, float]:
     """A whole fleet of five tiers, each client's network really smaller or the whole with zeros."""
-    work = Workload(model, 100, 500)
+    work = Workload(model, 100, 100)
     method = work.method(SubModel(), (0.2, 0.4, 0.6, 0.8, 1.0))
     ways = {name: work.round(method, name == "sliced") for name in ("masked", "sliced")}
     times = measure(ways, cycles)
@@ -211,7 +213,8 @@ def fleet(model: str, cycles: int) -> dict[str, float]:
     found["faster"] = ratio(times, "masked", "sliced")
     print(
         f"fleet of {model}: masked {found['masked']:.1f} ms   sliced {found['sliced']:.1f} ms   "
-        f"{found['faster']:.2f} times faster"
+        f"{found['faster']:.2f} times faster",
+        flush=True,
     )
     return found
 
@@ -250,7 +253,7 @@ def main() -> None:
         if model in options.workloads:
             results |= {f"{model} x{clients}": client(model, clients, options) for clients in cohorts}
     if "fleet" in options.workloads:
-        results |= {f"fleet {model}": fleet(model, max(3, options.cycles // 3)) for model in SHAPES}
+        results |= {f"fleet {model}": fleet(model, min(3, options.cycles)) for model in SHAPES}
     if "resnet18" in options.workloads:
         results["resnet18"] = resnet18(3)
     if options.json:

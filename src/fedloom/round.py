@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.method import SERVER_SLOTS, Memory, Method
-from fedloom.types import Reply, Setting, State, Task, column
+from fedloom.types import Cohort, Reply, Setting, State, Task, column
 
 Engine = Callable[[Tensor, Task, Chance], Reply]  # who trains, wherever and however
 
@@ -42,14 +42,19 @@ def play_round(
         ids=cohort.ids,
     )
     reply = engine(cohort.ids, task, chance)  # train, wherever and however
-    awaited = cohort.authorised[torch.searchsorted(cohort.ids, reply.ids)]  # replies may come in any order
-    reply = read_unsent_as_unchanged(model, reply._replace(rate=task.rate, awaited=awaited))
+    reply = read_unsent_as_unchanged(model, reply._replace(rate=task.rate, awaited=_awaited(cohort, reply)))
     for slot in SERVER_SLOTS:  # every part may learn from the replies
         memory[slot] = getattr(method, slot).observe(memory[slot], setting, model, reply)
     whole = ask("repair", model, reply)  # stand-ins for what is missing
     new = ask("aggregate", model, whole)
     new, memory["local"] = method.local.debrief(memory["local"], setting, model, new, whole)
     return new, memory, task, reply
+
+
+def _awaited(cohort: Cohort, reply: Reply) -> Tensor:
+    """Who was to send, in the order of the replies [C]."""
+    order = cohort.ids.argsort()
+    return cohort.authorised[order[torch.searchsorted(cohort.ids[order], reply.ids)]]
 
 
 def read_unsent_as_unchanged(model: Tensor, reply: Reply) -> Reply:

@@ -52,6 +52,7 @@ class StackedGradient:
     def __init__(self, setting: Setting) -> None:
         self.setting, self.layout = setting, setting.layout
         graph = _Tracer().trace(setting.module)
+        _pool_first(graph, setting.module)
         layers = {node.target: setting.module.get_submodule(str(node.target)) for node in graph.nodes
                   if node.op == "call_module"}  # fmt: skip
         for name, layer in layers.items():
@@ -126,15 +127,17 @@ class StackedGradient:
             if now != len(batch.y):
                 now = len(batch.y)
                 views = {name: t[:now].detach() for name, t in tensors.items()}
-                leaves = {name: views[name].requires_grad_() for name in self.layout.parameters}
+                if now == 1 and self._frozen is None and first.device.type == "cpu":  # torch's own layers are quicker
+                    views |= {n: t[0].detach() for n, t in tensors.items() if n.rpartition(".")[0] in self._fused}
+                leaves = {name: (views[name].requires_grad_(), views[name].detach()) for name in self.layout.parameters}
                 may = {} if self._frozen is None else self.layout.split(self._frozen.mask[:now])
             losses, weight = self._losses(views, batch, step), batch.weight
             del batch  # memory is highest in the backward pass, where layers keep what they need of the examples
             losses.backward(weight.flatten().to(losses))
             total[:now] += _means(losses, weight)
-            for name, leaf in leaves.items():  # what no layer fused
+            for name, (leaf, own) in leaves.items():  # what no layer fused
                 if leaf.grad is not None or name.rpartition(".")[0] not in self._fused:
-                    _move(leaf.detach(), leaf.grad, step, may.get(name))
+                    _move(own, leaf.grad, step, may.get(name))
                     leaf.grad = None
         last = self.layout.join(tensors, 1)
         if self._frozen is not None:  # running statistics outside the mask stay too
@@ -149,6 +152,26 @@ class StackedGradient:
         with torch.no_grad():
             output: Tensor = self._network(x.flatten(0, 1))
         return output.view(*x.shape[:2], *output.shape[1:])
+
+
+def _pool_first(graph: fx.Graph, module: nn.Module) -> None:
+    """Move ReLU from before max-pooling to after it: the same numbers and gradients, from fewer activations."""
+
+    def layer(node: object) -> nn.Module | None:
+        if isinstance(node, fx.Node) and node.op == "call_module":
+            return module.get_submodule(str(node.target))
+        return None
+
+    for pool in list(graph.nodes):
+        if not isinstance(layer(pool), nn.MaxPool1d | nn.MaxPool2d) or not isinstance(layer(pool.args[0]), nn.ReLU):
+            continue
+        relu = pool.args[0]
+        before = relu.args[0]
+        if len(relu.users) == len(before.users) == 1:  # nobody else reads what changes
+            pool.replace_all_uses_with(relu)
+            pool.replace_input_with(relu, before)
+            relu.replace_input_with(before, pool)
+            pool.append(relu)
 
 
 def _means(losses: Tensor, weight: Tensor) -> Tensor:

@@ -1,0 +1,79 @@
+"""Pooling and lone clients take ways of their own: on tiny images and with ties they still agree with plain PyTorch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedloom.client import Examples
+from fedloom.engine.plain import PlainGradient
+from fedloom.engine.stacked import StackedGradient
+from fedloom.types import Batch
+from worlds import CLASSES, World, assert_close, world_of
+
+BATCH = 4
+
+
+class Both(nn.Module):
+    """ReLU writes over what is pooled and what is read elsewhere."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.enter, self.relu, self.pool = nn.Conv2d(channels, 4, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(1)
+        self.out = nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enter(x)
+        pooled = self.pool(self.relu(x))
+        return self.out(torch.cat((pooled.mean((2, 3)), x.mean((2, 3))), 1))
+
+
+def pools(channels: int) -> nn.Module:
+    """Windows that overlap, pad and round up; weights of one kind, so that windows hold equal maxima; unread inputs."""
+    network = nn.Sequential(
+        nn.Conv2d(channels, 5, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2, padding=1, stride=1),
+        nn.Conv2d(5, 4, 1, stride=2), nn.ReLU(inplace=True), nn.MaxPool2d(2, padding=1, ceil_mode=True),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, CLASSES),
+    )  # fmt: skip
+    for layer in (network[0], network[3]):
+        nn.init.ones_(layer.weight)
+    return network
+
+
+NETWORKS = {"pools": pools, "both": Both}
+
+
+def here(name: str, channels: int, size: tuple[int, int]) -> World:
+    """The network on images of whole numbers."""
+    x = torch.arange(24 * channels * size[0] * size[1]).float().mul(7).remainder(3).view(24, channels, *size)
+    examples = Examples(x, torch.arange(24) % CLASSES)
+    return world_of(NETWORKS[name](channels), examples, torch.arange(24).split(8), torch.float32)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 3), (6, 5)])
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("clients", [3, 1])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_steps_agree_with_plain_pytorch(name: str, clients: int, channels: int, size: tuple[int, int]) -> None:
+    place = here(name, channels, size)
+    rows = torch.arange(clients * BATCH).view(clients, BATCH)
+    weight = torch.full((clients, BATCH), 1 / BATCH)
+    batches = [Batch(place.data.x[at], place.data.y[at], weight, torch.arange(clients)) for at in (rows, rows + 5)]
+    first = place.model.repeat(clients, 1)
+    ours, theirs = (
+        way.descend(first, iter(batches), 0.1, 0.98)
+        for way in (StackedGradient(place.setting), PlainGradient(place.setting))
+    )
+    assert ours is not None
+    assert theirs is not None
+    assert_close({"weights": ours[0], "losses": ours[1]}, {"weights": theirs[0], "losses": theirs[1]}, 1e-5)
+
+
+@pytest.mark.parametrize(("name", "moved"), [("pools", True), ("both", False)])
+def test_relu_comes_after_pooling_where_nobody_else_reads(name: str, moved: bool) -> None:
+    place = here(name, 3, (6, 5))
+    layers = dict(place.setting.module.named_modules())
+    nodes = StackedGradient(place.setting)._network.graph.nodes
+    kinds = [type(layers[str(node.target)]) for node in nodes if node.op == "call_module"]
+    assert (kinds.index(nn.MaxPool2d) < kinds.index(nn.ReLU)) == moved
