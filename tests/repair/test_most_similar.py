@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import isnan, sqrt
 from typing import Any
 
@@ -15,7 +16,7 @@ from fedloom.errors import BadExperiment
 from fedloom.mask.pruners import prunable
 from fedloom.repair.most_similar import MostSimilar
 from fedloom.round import read_unsent_as_unchanged
-from fedloom.types import Reply, State
+from fedloom.types import Fleet, Reply, State
 from worlds import SIZES, reply_rows, world
 
 HERE = world("normed")
@@ -241,7 +242,9 @@ def test_what_is_recorded() -> None:
     assert int(record["stand_ins"]) == stood
     assert float(record["same_group"]) == pytest.approx(same / stood)
     assert all(record[name].dim() == 0 for name in ("stand_ins", "by_mean", "same_group", "overlap"))
-    assert "12 x 12" in str(part.note(HERE.setting))
+    assert part.note(HERE.setting) is None  # 12 clients: not worth a word
+    many = replace(HERE.setting, fleet=Fleet(torch.ones(2000, dtype=torch.int64), torch.ones(2000, 3)))
+    assert "2000 x 2000 clients, 34.3 MiB" in str(part.note(many))
 
 
 def test_the_plain_mean_counts_zeros() -> None:
@@ -266,3 +269,34 @@ def test_the_plain_mean_counts_zeros() -> None:
 def test_wrong_settings_are_refused(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(BadExperiment, match=says):
         MostSimilar(**settings)
+
+
+def test_distances_over_the_numbers_that_both_sent() -> None:
+    """Numbers that only one of two sent do not count; a pair without a common number is not compared."""
+    params = torch.tensor([[1.0, 2.0, 9.0, 0.0], [4.0, 7.0, 6.0, 0.0], [0.0, 0.0, 0.0, 5.0]])
+    mask = torch.tensor([[True, True, False, False], [True, True, True, False], [False, False, False, True]])
+    reply = Reply(torch.tensor([3, 5, 8]), params, mask, {}, {}, torch.ones(3, dtype=torch.bool))
+    part = MostSimilar("shared")
+    memory = {**part.init(HERE.setting, HERE.model)}
+    size = len(HERE.model)
+    wide = reply._replace(
+        params=torch.nn.functional.pad(params, (0, size - 4)),
+        mask=torch.nn.functional.pad(mask, (0, size - 4)),
+    )
+    after = part.observe(memory, HERE.setting, HERE.model, wide)
+    assert float(after["distance"][3, 5]) == pytest.approx(sqrt((9 + 25) / 2))
+    assert after["compared"].nonzero().tolist() == [[3, 5], [5, 3]]
+
+
+def test_nobody_stands_in_for_those_who_were_not_to_send() -> None:
+    size = len(HERE.model)
+    params = torch.stack([HERE.model + k for k in range(3)])
+    arrived = torch.tensor([True, False, False])
+    report = {"examples": torch.tensor([5, 0, 0])}
+    reply = Reply(torch.tensor([1, 2, 4]), params, None, {}, report, arrived, awaited=torch.tensor([True, True, False]))
+    reply = read_unsent_as_unchanged(HERE.model, reply)
+    part = MostSimilar()
+    whole, _ = part(part.init(HERE.setting, HERE.model), HERE.setting, HERE.model, reply)
+    assert whole.arrived.tolist() == [True, True, False]
+    assert torch.equal(whole.params[1], params[0])  # the mean of the one that arrived
+    assert whole.params.shape == (3, size)

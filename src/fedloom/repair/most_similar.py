@@ -50,8 +50,10 @@ class MostSimilar(Repair):
         }
 
     def note(self, setting: Setting) -> str | None:
-        """The table grows with the square of the fleet."""
+        """The table grows with the square of the fleet; a small one is not worth a word."""
         fleet = setting.fleet.size
+        if fleet < 1000:
+            return None
         return f"MostSimilar remembers distances of {fleet} x {fleet} clients, {9 * fleet**2 / 2**20:.1f} MiB."
 
     def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
