@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fedloom.plan  # noqa: F401  before `run` is replaced below, or it would keep the replacement
 from fedloom.cli import Kind, main
 from fedloom.data.load import load
 from fedloom.errors import RunStopped
@@ -52,6 +53,7 @@ def words(command: str) -> list[str]:
 RUNS = commands("fedloom run")
 DEMO = re.findall(r"^\t\$\(BIN\)/(fedloom run .*)$", MAKEFILE, re.MULTILINE)
 METHOD = next(block for block in blocks("python") if "def my_method" in block)
+MIX = next(block for block in blocks("python") if "fedspu_with_memory" in block)
 PROGRAM = next(block for block in blocks("python") if "= Experiment(" in block)
 
 
@@ -66,7 +68,7 @@ def _nowhere(monkeypatch, tmp_path):
 
 
 def test_everything_was_found():
-    assert len(blocks("python")) == 2
+    assert len(blocks("python")) == 3
     assert len(RUNS) >= 5
     assert len(DEMO) == 1
     assert sum("my_method.py:my_method" in line for line in RUNS) == 1
@@ -105,6 +107,14 @@ def test_the_method_does_what_it_says():
     for name, first in start.setting.layout.split(start.model).items():
         np.testing.assert_allclose(half[name] - first, 0.5 * (whole[name] - first), atol=1e-6)
         assert not np.allclose(whole[name], first)
+
+
+def test_the_mix_learns():
+    found: dict[str, Any] = {}
+    exec(compile(MIX, "README", "exec"), found)
+    result = run(Experiment(clients=10, rounds=3), method=found["fedspu_with_memory"])
+    assert len(result.rounds) == 3
+    assert result.rounds[-1]["aggregate.heard"] == 10
 
 
 @pytest.mark.parametrize("line", [*RUNS, *DEMO])
