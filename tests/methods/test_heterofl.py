@@ -17,8 +17,9 @@ from fedloom.errors import BadModel
 from fedloom.layout import flatten, layout_of
 from fedloom.local.optimiser import Adam, Optimiser, Sgd
 from fedloom.local.work import Work
+from fedloom.mask.own_classes import own_rows
 from fedloom.method import Method
-from fedloom.methods.heterofl import heterofl, own_rows
+from fedloom.methods.heterofl import heterofl
 from fedloom.neurons.extract import extract, slice_index
 from fedloom.round import play_round
 from fedloom.types import Reply, Task

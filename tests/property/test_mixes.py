@@ -27,6 +27,7 @@ from fedloom.local.sub_model import SubModel
 from fedloom.local.work import Work
 from fedloom.mask.everything import Everything
 from fedloom.mask.last_sent import LastSent
+from fedloom.mask.own_classes import OwnClasses
 from fedloom.mask.own_scores import OwnScores
 from fedloom.mask.ranked import Ranked
 from fedloom.mask.regions import Regions
@@ -34,7 +35,7 @@ from fedloom.method import Method
 from fedloom.methods.feddc import DriftCorrection
 from fedloom.methods.feddyn import DynamicRegulariser
 from fedloom.methods.fedselect import GlobalPart
-from fedloom.methods.heterofl import OwnClasses, Rescale
+from fedloom.methods.heterofl import Rescale
 from fedloom.methods.scaffold import ControlVariates
 from fedloom.repair.most_similar import MostSimilar
 from fedloom.repair.nothing import Nothing

@@ -17,60 +17,16 @@ from torch import Tensor
 
 from fedloom.aggregate.coverage_mean import CoverageMean
 from fedloom.allocate.tiers import Tiers
-from fedloom.chance import Chance
-from fedloom.errors import BadModel
 from fedloom.local.chain import Chain
 from fedloom.local.rule import LocalRule
 from fedloom.local.sub_model import SubModel
 from fedloom.mask.hidden import into_hidden
+from fedloom.mask.own_classes import OwnClasses, own_rows
 from fedloom.mask.ranked import Ranked
 from fedloom.method import Method
-from fedloom.part import Mask
-from fedloom.types import Portion, Reply, Setting, State, Task, column
+from fedloom.types import Setting, State, Task, column
 
 ABSENT, PLAIN, HIDDEN = 0, 1, 2  # what a number is to a client: of a missing class, as it is, into a hidden neuron
-
-
-def own_rows(setting: Setting, ids: Tensor) -> Tensor:
-    """The model without the output rows of classes that a client has no example of [C, P]."""
-    neurons, own = setting.neurons, setting.fleet.labels[ids] > 0
-    spare = neurons.full_size - neurons.size - own.shape[1]  # outputs that stand for no class
-    if spare < 0:
-        raise BadModel(
-            f"mask_labels needs an output neuron for each of the {own.shape[1]} classes; the model has "
-            f"{neurons.full_size - neurons.size} that can be told apart. Set mask_labels to false."
-        )
-    hidden = own.new_ones(len(ids), neurons.size)
-    return neurons.expand(torch.cat((hidden, own, own.new_zeros(len(ids), spare)), 1))
-
-
-@dataclass(frozen=True)
-class OwnClasses(Mask):
-    """What another mask sends, less the output rows of classes that a client has no example of."""
-
-    inner: Mask = Ranked("ordered", "ceil")
-
-    def clash(self, method: Method) -> str | None:
-        """A smaller network has all output rows; something must silence those of missing classes."""
-        if any(isinstance(rule, Rescale) and rule.mask_labels for rule in method.local.members()):
-            return super().clash(method)
-        return "clients do not train classes they lack; put Rescale(mask_labels=True) into local, behind SubModel()."
-
-    def init(self, setting: Setting, model: Tensor) -> State:
-        """The other mask's."""
-        return self.inner.init(setting, model)
-
-    def __call__(
-        self, memory: State, setting: Setting, model: Tensor, ids: Tensor, share: Tensor, chance: Chance
-    ) -> tuple[Portion, State]:
-        """Smaller networks keep all their outputs: `Rescale` silences those of missing classes."""
-        (mask, keep), memory = self.inner(memory, setting, model, ids, share, chance)
-        rows = own_rows(setting, ids)
-        return Portion(rows if mask is None else rows & mask, keep), memory
-
-    def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
-        """The other mask's."""
-        return self.inner.observe(memory, setting, model, reply)
 
 
 @dataclass(frozen=True)
