@@ -1,6 +1,8 @@
 """loom: parts of several systems for a hard fleet: skewed data, five capacity tiers, half of the replies lost.
 
-No paper: the mix that did best of some 160 in `benchmarks/loom.py`'s scenario, whose results say what each part adds.
+No paper: put together from what did best among some 160 mixes, tried with two or three seeds in the scenario of
+`benchmarks/loom.py`; that search chose the parts and `alpha`, and the distance was added after it, so the results there
+are not of a fresh scenario. They say what each part adds.
 - Each client trains random neurons of a whole model of its own, the rest frozen (FedSPU): a small sub-model does not
   have to answer for neurons it lacks.
 - A dynamic regulariser keeps clients from drifting to their few classes (FedDyn). Its state is of the part trained.
