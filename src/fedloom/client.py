@@ -103,20 +103,56 @@ def learn(
     state: State,
     batches: Batches,
     held: bool = False,
+    walk: Walk | None = None,
 ) -> tuple[Learnt, State]:
     """Start from `params` [C, P] as the rule says, train, and finish as it says.
 
-    `held`: the gradient itself holds in place what the rule does not train.
+    `held`: the gradient itself holds in place what the rule does not train. `walk`: another way to take the steps.
     """
-    rule, optimiser = method.local, method.optimiser
+    rule = method.local
     own, moments = _apart(state)
     first = rule.start(task, own, params)
-    done = None
-    if optimiser.plain and not rule.corrects and (held or rule.trains(task) is None):
-        done = gradient.descend(first, feed(data, batches), task.rate, 1 - task.rate * optimiser.weight_decay)
-    last, losses = done or _descend(method, gradient, task, own, moments, first, feed(data, batches))
+    last, losses = (walk or step_by_step)(method, gradient, data, task, own, moments, first, batches, held)
     sent, extras, own = rule.finish(task, own, first, last, batches.steps)
     return Learnt(first, sent, extras, losses), _together(own, moments)
+
+
+def step_by_step(
+    method: Method,
+    gradient: Gradient,
+    data: Examples,
+    task: Task,
+    state: State,
+    moments: State,
+    first: Tensor,
+    batches: Batches,
+    held: bool,
+) -> tuple[Tensor, Tensor]:
+    """The weights after all steps from `first` [C, P], and the summed losses [C]. Kept moments change in place."""
+    rule, optimiser, rate = method.local, method.optimiser, task.rate
+    if optimiser.plain and not rule.corrects and (held or rule.trains(task) is None):
+        done = gradient.descend(first, feed(data, batches), rate, 1 - rate * optimiser.weight_decay)
+        if done is not None:
+            return done
+    return _descend(method, gradient, task, state, moments, first, feed(data, batches))
+
+
+class Walk(Protocol):
+    """How a cohort takes its steps; `step_by_step` is the plain way."""
+
+    def __call__(
+        self,
+        method: Method,
+        gradient: Gradient,
+        data: Examples,
+        task: Task,
+        state: State,
+        moments: State,
+        first: Tensor,
+        batches: Batches,
+        held: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """The weights after all steps [C, P] and the summed losses [C]."""
 
 
 def beside(setting: Setting, task: Task) -> Task:

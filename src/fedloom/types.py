@@ -76,7 +76,7 @@ class Task(NamedTuple):
     share: Tensor  # [C] how much of the model each may use
     authorised: Tensor  # [C]
     extras: State  # [C, ...] each: what the local rule's server half adds
-    round: int  # counted from 1
+    round: int  # counted from 1; a tensor where steps are captured, as is the rate
     rate: float  # the learning rate of this round
     base_rate: float  # the learning rate before any decay
     trained: int  # the first so many of the P numbers are trained, the rest are running statistics

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.client import Examples, Gradient, Learnt, beside, initial_state, judged, learn, narrowed, reply_of
+from fedloom.client import Examples, Gradient, Learnt, Walk, beside, initial_state, judged, learn, narrowed, reply_of
 from fedloom.engine.gradient import fastest_gradient
 from fedloom.engine.plain import PlainGradient
+from fedloom.engine.replay import Replays
 from fedloom.engine.sliced import learn_sliced, widths
 from fedloom.engine.stacked import StackedGradient
 from fedloom.engine.states import ClientStates
@@ -50,8 +51,10 @@ class Local:
         gradient: Gradient | None = None,
         sliced: bool = True,
         held: tuple[Examples, Shards] | None = None,
+        walk: Walk | None = None,
     ) -> None:
         self.sliced, self.held = sliced, held  # what clients keep back to try their models on
+        self.walk = Replays() if walk is None and data.x.device.type == "cuda" else walk
         self.method, self.setting, self.data, self.shards = method, setting, data, shards
         self.gradient = gradient or fastest_gradient(setting, data)
         self.states = ClientStates(setting.fleet.size, data.x.device)
@@ -87,12 +90,14 @@ class Local:
         if self.method.local.looks is not None:
             task, state = narrowed(self.method, self.setting, ids, task, state, self.data, rows, chance)
         if self._cuts(task) and isinstance(self.gradient, StackedGradient):
-            learnt, state = learn_sliced(self.method, self.setting, self.gradient, self.data, task, state, batches)
+            learnt, state = learn_sliced(
+                self.method, self.setting, self.gradient, self.data, task, state, batches, self.walk
+            )
         else:
             params, gradient, held = task.model.expand(len(ids), -1), self.gradient, self._freezes(task)
             if held and isinstance(gradient, StackedGradient) and task.keep is not None and task.mask is not None:
                 gradient = gradient.freezing(task.keep, task.mask)
-            learnt, state = learn(self.method, gradient, self.data, task, params, state, batches, held)
+            learnt, state = learn(self.method, gradient, self.data, task, params, state, batches, held, self.walk)
         report: State = {}
         if self.method.local.judges:
             report, state = self._judge(ids, listed, task, learnt, state, batches)
@@ -117,7 +122,7 @@ class Local:
 
     def _freezes(self, task: Task) -> bool:
         """Does the whole network run of which only the sent neurons are trained? Then other gradients are left out."""
-        stacked, rule = isinstance(self.gradient, StackedGradient), self.method.local
+        stacked, rule = isinstance(self.gradient, StackedGradient) and self.walk is None, self.method.local
         return self.sliced and stacked and task.keep is not None and rule.whole and rule.trains(task) is task.mask
 
     def _fitting(self) -> int:

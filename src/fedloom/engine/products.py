@@ -16,19 +16,34 @@ Grads = tuple[Tensor | None, Tensor | None]
 
 
 class Step(NamedTuple):
-    """`w <- shrink * w - rate * gradient`."""
+    """`w <- shrink * w - rate * gradient`. A captured step reads its rate from a tensor, which the next round fills."""
 
-    rate: float
-    shrink: float
+    rate: float | Tensor
+    shrink: float | Tensor = 1.0
+
+    def shrunk(self, w: Tensor) -> Tensor:
+        """`w` in place before the gradient is taken off."""
+        return w if isinstance(self.shrink, float) and self.shrink == 1 else w.mul_(self.shrink)
 
     def take(self, w: Tensor, g: Tensor) -> None:
         """Move `w` in place."""
-        if self.shrink != 1:
-            w.mul_(self.shrink)
-        w.sub_(g, alpha=self.rate)
+        w = self.shrunk(w)
+        if isinstance(self.rate, Tensor):
+            w.sub_(g * self.rate)
+        else:
+            w.sub_(g, alpha=self.rate)
+
+    def take_product(self, w: Tensor, g: Tensor, x: Tensor) -> None:
+        """Move `w` [C, o, i] in place by the gradient `g^T x`, without writing that down."""
+        if isinstance(self.rate, Tensor) or isinstance(self.shrink, Tensor):
+            self.shrunk(w).baddbmm_((g * -self.rate).mT, x)
+        else:
+            w.baddbmm_(g.mT, x, beta=self.shrink, alpha=-self.rate)
 
     def take_at(self, w: Tensor, at: Tensor, g: Tensor) -> None:
         """Move the places `at` of `w` in place; `g` is of these places."""
+        assert isinstance(self.rate, float)  # parts move only where steps are not captured
+        assert isinstance(self.shrink, float)
         if self.shrink != 1:
             g = g.add(w.index_select(0, at), alpha=(1 - self.shrink) / self.rate)
         w.index_add_(0, at, g, alpha=-self.rate)
@@ -107,7 +122,7 @@ class ClientLinear(torch.autograd.Function):
         gb = None if b is None else g.sum(1)
         if step is None or part is not None:
             return gx, *_settled(torch.bmm(g.mT, x), gb, w, b, step, part), None, None
-        w.baddbmm_(g.mT, x, beta=step.shrink, alpha=-step.rate)
+        step.take_product(w, g, x)
         if b is not None and gb is not None:
             step.take(b, gb)
         return gx, None, None, None, None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedloom.client import Examples, Learnt, learn
+from fedloom.client import Examples, Learnt, Walk, learn
 from fedloom.engine.stacked import StackedGradient
 from fedloom.local.work import Batches
 from fedloom.method import Method
@@ -29,6 +29,7 @@ def learn_sliced(
     task: Task,
     state: State,
     batches: Batches,
+    walk: Walk | None = None,
 ) -> tuple[Learnt, State]:
     """Cut, train, put back. Clients must keep equally many neurons of every group, each its own."""
     assert task.keep is not None
@@ -52,7 +53,7 @@ def learn_sliced(
 
     part = task._replace(mask=None, extras=cut(task.extras), trained=layout.trained)
     params = task.model.expand(len(index), -1).gather(1, index)
-    learnt, new = learn(method, gradient.of_shapes(layout), data, part, params, cut(state), batches)
+    learnt, new = learn(method, gradient.of_shapes(layout), data, part, params, cut(state), batches, walk=walk)
     none = torch.zeros((), dtype=task.model.dtype, device=index.device).expand(len(index), total)
     sent = back(learnt.sent, none)
     first = (

@@ -89,7 +89,7 @@ class StackedGradient:
 
     def _losses(self, tensors: dict[str, Tensor], batch: Batch, step: Step | None) -> Tensor:
         """The loss of every example [C * B], ready to be differentiated."""
-        fused = self._fused if batch.x.device.type == "cpu" else frozenset()
+        fused = self._fused
         parts = {} if self._frozen is None else self._frozen.parts
         if self._frozen is not None:
             fused = fused & parts.keys()  # a layer without a part, such as a depthwise one, moves by the mask
@@ -144,6 +144,19 @@ class StackedGradient:
             rest = slice(self.layout.trained, None)
             last[:, rest] = torch.where(self._frozen.mask[:, rest], last[:, rest], first[:, rest])
         return last, total
+
+    def advance(self, tensors: dict[str, Tensor], batch: Batch, step: Step) -> Tensor:
+        """One step of what `descend` does, in place: the cohort's tensors [C, ...] move. Losses [C]."""
+        self._network.train()
+        own = {name: t.detach() for name, t in tensors.items()}
+        leaves = [own[name].requires_grad_() for name in self.layout.parameters]
+        losses = self._losses(own, batch, step)
+        found = torch.autograd.grad(losses, leaves, batch.weight.flatten().to(losses), allow_unused=True)
+        grads: dict[str, Tensor | None] = dict(zip(self.layout.parameters, found))
+        for name, grad in grads.items():  # what no layer fused
+            if grad is not None or name.rpartition(".")[0] not in self._fused:
+                _move(tensors[name].detach(), grad, step, None)
+        return _means(losses, batch.weight)
 
     def outputs(self, params: Tensor, x: Tensor) -> Tensor:
         """Every client's network on its own examples, in evaluation mode."""

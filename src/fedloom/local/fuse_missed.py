@@ -137,7 +137,7 @@ class FuseMissed(LocalRule):
         now = {
             "missed": missed,
             "made": made,
-            "rate": torch.full_like(state["rate"], task.rate),
+            "rate": torch.ones_like(state["rate"]) * task.rate,
             "sent": task.authorised,
         }
         return sent, extras, {**now, **_where_authorised(task, state, own)}

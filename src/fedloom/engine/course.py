@@ -1,0 +1,184 @@
+"""What stands still while a cohort's steps are replayed: its weights and all that the steps read, each in its place."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedloom.client import Examples, Gradient
+from fedloom.engine.products import Step
+from fedloom.engine.stacked import StackedGradient
+from fedloom.local.work import Batches
+from fedloom.method import Method
+from fedloom.types import Batch, State, Task, rows
+
+
+def even(active: list[int], clients: int) -> bool:
+    """Does everyone take every step?"""
+    return all(now == clients for now in active)
+
+
+class Course:
+    """Buffers for cohorts of up to `clients` and courses of up to `steps`, and the step itself."""
+
+    def __init__(
+        self,
+        method: Method,
+        gradient: Gradient,
+        data: Examples,
+        task: Task,
+        state: State,
+        moments: State,
+        first: Tensor,
+        batches: Batches,
+        steps: int,
+    ) -> None:
+        self.method, self.gradient, self.data = method, gradient, data
+        self.clients, _, width = batches.examples.shape
+        self.steps, self.device = steps, first.device
+        self.graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
+        rule, optimiser = method.local, method.optimiser
+        # the step is fused into the backward pass; what the mask holds in place is put back afterwards
+        self.fused = optimiser.plain and not rule.corrects and isinstance(gradient, StackedGradient)
+        self.corrects, self.held = rule.corrects, rule.trains(task) is not None
+        self.rate = torch.zeros((), dtype=torch.float64, device=self.device)
+        self.round = torch.zeros((), dtype=torch.int64, device=self.device)
+        self.task = task._replace(
+            model=task.model.clone(),
+            rate=self.rate,  # type: ignore[arg-type]  # rules compute with it and never ask for its value
+            round=self.round,  # type: ignore[arg-type]
+            mask=None if task.mask is None or not (self.corrects or self.held) else _like(task.mask),
+            keep=None if task.keep is None else _like(task.keep),
+            share=_like(task.share),
+            authorised=_like(task.authorised),
+            extras={name: _like(value) for name, value in task.extras.items()} if self.corrects else {},
+            ids=None if task.ids is None else _like(task.ids),
+        )
+        self.state = {name: _like(value) for name, value in state.items()} if self.corrects else {}
+        kept = moments or ({} if self.fused else optimiser.begin(first[:, : task.trained]))
+        self.moments, self.kept = {name: _like(value) for name, value in kept.items()}, bool(moments)
+        self.first = _like(first) if self.corrects or self.held else None
+        self.params = first.new_zeros(0) if self.fused else _like(first)
+        self.tensors: dict[str, Tensor] = {}
+        if isinstance(gradient, StackedGradient) and self.fused:  # apart, so that products can take steps in place
+            self.tensors = {name: _like(t) for name, t in gradient.layout.split(first).items()}
+        self.losses = first.new_zeros(self.clients)
+        self.number = torch.zeros(1, dtype=torch.int64, device=self.device)  # of the step
+        self.taken = torch.zeros_like(batches.steps)  # [C] how many steps each takes
+        self.examples = torch.zeros((steps, self.clients, width), dtype=torch.int64, device=self.device)
+        self.weight = first.new_zeros((steps, self.clients, width))
+        self.keys = torch.zeros((steps, self.clients), dtype=torch.int64, device=self.device)
+
+    def moving(self) -> list[Tensor]:
+        """What a step changes."""
+        return [*self.tensors.values(), self.params, self.losses, self.number, *self.moments.values()]
+
+    def fill(self, task: Task, state: State, moments: State, first: Tensor, batches: Batches) -> None:
+        """A round's values in their places; rows beyond the cohort take no step."""
+        here, some = slice(len(first)), slice(batches.examples.shape[1])
+        self.cohort = len(first)
+        for name in ("mask", "keep", "share", "authorised", "ids"):
+            _put(getattr(self.task, name), getattr(task, name))
+        self.task.model.copy_(task.model)
+        self.rate.fill_(task.rate)
+        self.round.fill_(task.round)
+        for mine, given in ((self.task.extras, task.extras), (self.state, state), (self.moments, moments)):
+            for name, value in mine.items():
+                if name in given:
+                    _put(value, given[name])
+                else:
+                    value.zero_()  # moments that begin anew
+        _put(self.first, first)
+        if self.tensors:
+            assert isinstance(self.gradient, StackedGradient)
+            for name, value in self.gradient.layout.split(first).items():
+                self.tensors[name][here] = value
+        else:
+            self.params[here] = first
+        weight = batches.real.to(first.dtype)
+        weight /= weight.sum(2, keepdim=True)
+        self.losses.zero_()
+        self.number.zero_()
+        self.taken.zero_()
+        self.taken[here] = batches.steps
+        self.examples[some, here] = batches.examples.transpose(0, 1)
+        self.weight[some, here] = weight.transpose(0, 1)
+        self.keys[some, here] = batches.keys.transpose(0, 1)
+
+    def step(self, size: int, alike: bool) -> None:
+        """One step of the first `size` clients; unless all are `alike`, some of them have no step left to take."""
+        now = slice(size)
+        index, weight, keys = (
+            value.index_select(0, self.number)[0, now] for value in (self.examples, self.weight, self.keys)
+        )
+        works = self.taken[now] > self.number
+        if not alike:
+            weight = weight * works[:, None]
+        x = self.data.x.index_select(0, index.flatten()).unflatten(0, index.shape)
+        batch = Batch(x, self.data.y[index], weight, keys)
+        losses = self._fused(now, batch, works, alike) if self.fused else self._plain(now, batch, works, alike)
+        self.losses[now] += losses
+        self.number += 1
+
+    def _fused(self, now: slice, batch: Batch, works: Tensor, alike: bool) -> Tensor:
+        """The step as part of the backward pass. Without weight a gradient is zero; decay and statistics are not."""
+        assert isinstance(self.gradient, StackedGradient)
+        layout, decay = self.gradient.layout, self.method.optimiser.weight_decay
+        here = {name: value[now] for name, value in self.tensors.items()}
+        names = list(layout.names if decay else layout.names[len(layout.parameters) :])
+        before = {} if alike else {name: here[name].clone() for name in names}
+        step = Step(self.rate, 1 - self.rate * decay if decay else 1.0)
+        losses = self.gradient.advance(here, batch, step)
+        for name, old in before.items():
+            here[name].copy_(torch.where(works.view(-1, *(1,) * (old.dim() - 1)), here[name], old))
+        trains = self.method.local.trains(self.task.rows(now))
+        if trains is not None and self.first is not None:
+            pairs = zip(layout.split(trains).items(), layout.split(self.first[now]).values())
+            for (name, may), old in pairs:
+                here[name].copy_(torch.where(may, here[name], old))
+        return losses
+
+    def _plain(self, now: slice, batch: Batch, works: Tensor, alike: bool) -> Tensor:
+        """Differentiate, correct, move, as `client.walk` does."""
+        rule, trained, part = self.method.local, self.task.trained, self.task.rows(now)
+        here, moments, first = self.params[now], rows(self.moments, now), self.params[now]
+        if self.first is not None:
+            first = self.first[now]
+        before = [] if alike else [value.clone() for value in (here, *moments.values())]
+        seen = rule.view(part, here)
+        grads, losses = self.gradient(seen, batch)
+        if seen is not here:
+            here[:, trained:] = seen[:, trained:]  # running statistics moved in what ran
+        if self.corrects:
+            grads = rule.correct(part, rows(self.state, now), first, here, grads)
+        trains = rule.trains(part)
+        may = None if trains is None else trains[:, :trained]
+        self.method.optimiser.step(moments, here[:, :trained], grads[:, :trained], part.rate, may)
+        for value, old in zip((here, *moments.values()), before):
+            value.copy_(torch.where(works.view(-1, *(1,) * (old.dim() - 1)), value, old))
+        return losses
+
+    def result(self, moments: State) -> tuple[Tensor, Tensor]:
+        """The cohort's weights and summed losses, copied; kept moments are written into those given."""
+        for name, value in moments.items():
+            value.copy_(self.moments[name][: len(value)])
+        if not self.tensors:
+            params = self.params[: self.cohort].clone()
+            trains = self.method.local.trains(self.task.rows(slice(self.cohort)))
+            if trains is not None and self.first is not None:  # running statistics outside the mask stay too
+                params = torch.where(trains, params, self.first[: self.cohort])
+            return params, self.losses[: self.cohort].clone()
+        assert isinstance(self.gradient, StackedGradient)
+        last = self.gradient.layout.join({name: t[: self.cohort] for name, t in self.tensors.items()}, 1)
+        return last, self.losses[: self.cohort].clone()
+
+
+def _like(value: Tensor) -> Tensor:
+    """A place for such a value; expanded ones get memory of their own."""
+    return torch.zeros_like(value, memory_format=torch.contiguous_format)
+
+
+def _put(place: Tensor | None, value: Tensor | None) -> None:
+    """The first rows of a place."""
+    if place is not None and value is not None:
+        place[: len(value)] = value
