@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedloom.chance import Chance
-from fedloom.client import Walk, Examples, Gradient, initial_state
+from fedloom.client import Examples, Gradient, Walk, initial_state
 from fedloom.engine.gradient import fastest_gradient
 from fedloom.engine.local import Local, Loop, Shards
 from fedloom.layout import Layout, flatten, layout_of
@@ -167,9 +167,7 @@ class World(NamedTuple):
     shards: Shards
     model: Tensor  # [P]
 
-    def local(
-        self, method: Method, chunk: int | None = None, sliced: bool = True, walk: Walk | None = None
-    ) -> Local:
+    def local(self, method: Method, chunk: int | None = None, sliced: bool = True, walk: Walk | None = None) -> Local:
         """The cohort as matrices."""
         own = self.data, self.shards  # what clients keep back to judge by: here what they train on
         return Local(method, self.setting, self.data, self.shards, chunk, _gradient(self), sliced, own, walk)

@@ -4,6 +4,8 @@ Nothing is drawn from a stream, so the numbers are the same on every device, in 
 after a resume, and no purpose can disturb another. The mixing is 64-bit integer arithmetic that wraps around.
 """
 
+from __future__ import annotations
+
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -65,6 +67,10 @@ class Chance(NamedTuple):
         for part in parts:
             key = absorb(key, part)
         return key
+
+    def on_host(self) -> Chance:
+        """The same chance where decisions are read at once, instead of waiting for a device."""
+        return self._replace(device=torch.device("cpu"))
 
     def uniform(self, purpose: str, *parts: Tensor | int) -> Tensor:
         """A number in [0, 1) for every combination of `parts`."""

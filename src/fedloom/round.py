@@ -10,9 +10,9 @@ from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.method import SERVER_SLOTS, Memory, Method
-from fedloom.types import Cohort, Reply, Setting, State, Task, column
+from fedloom.types import Reply, Setting, State, Task, column
 
-Engine = Callable[[Tensor, Task, Chance], Reply]  # who trains, wherever and however
+Engine = Callable[[Tensor, Task, Chance], Reply]  # who trains (on the host where that is known), and how
 
 
 def play_round(
@@ -26,23 +26,24 @@ def play_round(
         return decision
 
     cohort = ask("select", chance)  # who
-    share = ask("allocate", cohort.ids, chance)  # how much each
-    portion = ask("mask", model, cohort.ids, share, chance)  # which part
+    ids, authorised = (fact.to(model.device, non_blocking=True) for fact in cohort)
+    share = ask("allocate", ids, chance)  # how much each
+    portion = ask("mask", model, ids, share, chance)  # which part
     task = Task(
         model=model,
         mask=portion.mask,
         keep=portion.keep,
         share=share,
-        authorised=cohort.authorised,
-        extras=method.local.brief(memory["local"], setting, cohort.ids),
+        authorised=authorised,
+        extras=method.local.brief(memory["local"], setting, ids),
         round=chance.round,
         rate=method.optimiser.rate_at(chance.round),
         base_rate=method.optimiser.rate,
         trained=setting.layout.trained,
-        ids=cohort.ids,
+        ids=ids,
     )
     reply = engine(cohort.ids, task, chance)  # train, wherever and however
-    reply = read_unsent_as_unchanged(model, reply._replace(rate=task.rate, awaited=_awaited(cohort, reply)))
+    reply = read_unsent_as_unchanged(model, reply._replace(rate=task.rate, awaited=_awaited(task, reply)))
     for slot in SERVER_SLOTS:  # every part may learn from the replies
         memory[slot] = getattr(method, slot).observe(memory[slot], setting, model, reply)
     whole = ask("repair", model, reply)  # stand-ins for what is missing
@@ -51,10 +52,12 @@ def play_round(
     return new, memory, task, reply
 
 
-def _awaited(cohort: Cohort, reply: Reply) -> Tensor:
+def _awaited(task: Task, reply: Reply) -> Tensor:
     """Who was to send, in the order of the replies [C]."""
-    order = cohort.ids.argsort()
-    return cohort.authorised[order[torch.searchsorted(cohort.ids[order], reply.ids)]]
+    if task.ids is None or reply.ids is task.ids:
+        return task.authorised
+    order = task.ids.argsort()
+    return task.authorised[order[torch.searchsorted(task.ids[order], reply.ids)]]
 
 
 def read_unsent_as_unchanged(model: Tensor, reply: Reply) -> Reply:

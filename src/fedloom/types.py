@@ -5,11 +5,12 @@ N clients in the fleet, C in the cohort, P numbers in the model, S local steps, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from fedloom.layout import Layout
@@ -56,7 +57,7 @@ class Setting:
 class Cohort(NamedTuple):
     """Who takes part in a round."""
 
-    ids: Tensor  # [C] rising
+    ids: Tensor  # [C] rising; on the host where chance alone decides, so that nobody waits to read them
     authorised: Tensor  # [C] False: trains, but may send nothing back
 
 
@@ -119,6 +120,11 @@ class Reply(NamedTuple):
 def rows(state: State, keep: slice | Tensor) -> State:
     """Some rows of every tensor."""
     return {name: value[keep] for name, value in state.items()}
+
+
+def listed(values: Sequence[int] | Sequence[float] | list[list[int]], device: torch.device) -> Tensor:
+    """Plain numbers on a device; nobody waits for it."""
+    return torch.tensor(values).to(device, non_blocking=True)
 
 
 def column(values: Tensor, like: Tensor) -> Tensor:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.errors import BadExperiment
 from fedloom.part import Allocate
-from fedloom.types import Setting, State
+from fedloom.types import Setting, State, listed
 
 
 @dataclass(frozen=True)
@@ -28,5 +27,5 @@ class Tiers(Allocate):
 
     def __call__(self, memory: State, setting: Setting, ids: Tensor, chance: Chance) -> tuple[Tensor, State]:
         """The share of each client's tier [C]."""
-        shares = torch.tensor(self.shares, device=ids.device)
+        shares = listed(self.shares, ids.device)
         return shares[ids % len(self.shares)], memory

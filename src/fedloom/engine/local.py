@@ -18,7 +18,7 @@ from fedloom.engine.states import ClientStates
 from fedloom.errors import RunStopped
 from fedloom.local.work import Batches
 from fedloom.method import Method
-from fedloom.types import Reply, Setting, State, Task
+from fedloom.types import Reply, Setting, State, Task, listed as on_device
 
 BUDGET = 2**30  # bytes a chunk of clients may take on a CPU; a constant, so that runs repeat bit for bit
 
@@ -62,7 +62,7 @@ class Local:
 
     def __call__(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
         """Train the cohort, chunk by chunk; replies stand in the order of `ids`."""
-        listed = ids.tolist()
+        listed, ids = ids.tolist(), ids.to(task.model.device, non_blocking=True)
         steps = self.method.work.steps_of([self.shards.sizes[i] for i in listed])
         alike = self._cuts(task) or self._freezes(task)  # in how many neurons they keep
         width = widths(self.setting, task.keep) if alike else [()] * len(listed)
@@ -78,7 +78,7 @@ class Local:
     def _play(self, ids: Tensor, listed: list[int], places: list[int], task: Task, chance: Chance) -> Reply:
         """One chunk: fetch states and examples, train, keep the states."""
         whole = places == list(range(len(ids)))
-        at = torch.tensor(places, device=ids.device)
+        at = on_device(places, ids.device)
         ids = ids if whole else ids[at]
         task = task if whole else task.rows(at)
         if self.method.local.keeps:
@@ -112,7 +112,7 @@ class Local:
         data, shards = self.held
         sizes = [shards.sizes[i] for i in listed]
         held = shards.rows(ids, max(1, *sizes))
-        count = torch.tensor(sizes, device=ids.device)
+        count = on_device(sizes, ids.device)
         return judged(self.method, self.setting, self.gradient, task, learnt, state, batches, data, held, count)
 
     def _cuts(self, task: Task) -> bool:
@@ -176,7 +176,7 @@ def _join(replies: list[Reply]) -> Reply:
 
 def _reorder(reply: Reply, order: list[int]) -> Reply:
     """Undo the sorting by steps: row k of `reply` belongs at place `order[k]`."""
-    back = torch.tensor(order, device=reply.ids.device).argsort()
+    back = on_device(order, reply.ids.device).argsort()
     return Reply(
         ids=reply.ids[back],
         params=reply.params[back],

@@ -33,11 +33,12 @@ class ClientStates:
                 self._stored[name][self._born : self._born + len(fresh)] = value
             self._born += len(fresh)
             row = self._row[ids]
-        return {name: self._stored[name][row.to(self._device)] for name in newborn}
+        at = row.to(self._device, non_blocking=True)
+        return {name: self._stored[name].index_select(0, at) for name in newborn}
 
     def put(self, ids: list[int], state: State) -> None:
         """Write the states of `ids` back."""
-        row = self._row[ids].to(self._device)
+        row = self._row[ids].to(self._device, non_blocking=True)
         for name, value in state.items():
             self._stored[name][row] = value
 

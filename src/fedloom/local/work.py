@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.errors import BadExperiment
+from fedloom.types import listed
 
 
 class Batches(NamedTuple):
@@ -51,7 +52,7 @@ class Work:
         width = min(self.batch, widest) if self.batch else widest
         passes = [-(-size // width) for size in sizes]  # steps in one epoch of each client
         epochs = max(-(-taken // one) for taken, one in zip(steps, passes))
-        size, per_epoch = torch.tensor([sizes, passes], device=ids.device)[:, :, None]  # [C, 1] each
+        size, per_epoch = listed([sizes, passes], ids.device)[:, :, None]  # [C, 1] each
         place = torch.arange(widest, device=ids.device)
         epoch = torch.arange(epochs, device=ids.device)
         keys = chance.key("batches", ids[:, None, None], epoch[:, None], place)  # [C, E, M]
@@ -66,7 +67,7 @@ class Work:
         return Batches(
             examples=chosen,
             real=inside < size[:, :, None],
-            steps=torch.tensor(steps, device=ids.device),
+            steps=listed(steps, ids.device),
             active=active,
             keys=chance.key("network", ids[:, None], step),
         )

@@ -12,14 +12,14 @@ from fedloom.chance import Chance
 from fedloom.errors import BadExperiment, unknown
 from fedloom.neurons.map import NeuronMap, Rounding
 from fedloom.part import Mask
-from fedloom.types import Portion, Reply, Setting, State
+from fedloom.types import Portion, Reply, Setting, State, listed
 
 
 def places(neurons: NeuronMap, device: torch.device) -> tuple[Tensor, Tensor]:
     """Each hidden neuron's place in its group and the width of that group [K]."""
     spans = [span for _, span in neurons.spans(neurons.size)]
-    widths = torch.tensor([span.stop - span.start for span in spans], device=device)
-    starts = torch.tensor([span.start for span in spans], device=device)
+    widths = listed([span.stop - span.start for span in spans], device)
+    starts = listed([span.start for span in spans], device)
     every = torch.arange(neurons.size, device=device)
     return every - starts.repeat_interleave(widths), widths.repeat_interleave(widths)
 

@@ -172,7 +172,7 @@ class NeuronMap:
     def weighted(self, keep: Tensor, weights: list[int], rows: bool) -> Tensor:
         """Kept entries summed over the tensors with these weights [...]."""
         counts = self.count(keep, rows)
-        return (counts * torch.tensor(weights, device=counts.device)).sum(-1)
+        return (counts * torch.tensor(weights).to(counts.device, non_blocking=True)).sum(-1)
 
 
 def checked(share: Tensor | float, device: torch.device) -> Tensor:

@@ -24,6 +24,6 @@ class Bernoulli(Select):
 
     def __call__(self, memory: State, setting: Setting, chance: Chance) -> tuple[Cohort, State]:
         """Whoever drew the least is there in any case."""
-        draw = chance.uniform("select", torch.arange(setting.fleet.size, device=chance.device))
+        draw = chance.on_host().uniform("select", torch.arange(setting.fleet.size))
         ids = ((draw < self.probability) | (draw == draw.min())).nonzero().flatten()
         return Cohort(ids, torch.ones_like(ids, dtype=torch.bool)), memory

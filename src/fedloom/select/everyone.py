@@ -19,7 +19,7 @@ class Everyone(Select):
 
     def __call__(self, memory: State, setting: Setting, chance: Chance) -> tuple[Cohort, State]:
         """The whole fleet."""
-        ids = torch.arange(setting.fleet.size, device=chance.device)
+        ids = torch.arange(setting.fleet.size)
         return Cohort(ids, torch.ones_like(ids, dtype=torch.bool)), memory
 
 
@@ -36,7 +36,7 @@ class SomeSend(Select):
     def __call__(self, memory: State, setting: Setting, chance: Chance) -> tuple[Cohort, State]:
         """The senders are those whom the same count or probability would select by itself."""
         chosen, _ = self._senders()({}, setting, chance)
-        ids = torch.arange(setting.fleet.size, device=chance.device)
+        ids = torch.arange(setting.fleet.size)
         return Cohort(ids, torch.zeros_like(ids, dtype=torch.bool).index_fill(0, chosen.ids, True)), memory
 
     def _senders(self) -> Select:

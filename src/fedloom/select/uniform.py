@@ -23,5 +23,5 @@ class Uniform(Select):
     def __call__(self, memory: State, setting: Setting, chance: Chance) -> tuple[Cohort, State]:
         """The same clients for every method under the same seed and round."""
         size = setting.fleet.size
-        ids = chance.choose("select", min(self.count, size), size)
+        ids = chance.on_host().choose("select", min(self.count, size), size)
         return Cohort(ids, torch.ones_like(ids, dtype=torch.bool)), memory

@@ -106,6 +106,7 @@ class Simulated:
 
     def __call__(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
         """Send, train those who got it, and see what comes back."""
+        listed, ids = ids, ids.to(task.model.device, non_blocking=True)
         world, devices = self.world, self.devices.now(chance, ids)
         present = chance.uniform("availability", ids) < devices.availability
         if world.trace is not None:
@@ -116,7 +117,7 @@ class Simulated:
         received = present & delivered.down
         if world.trace is not None:
             received = received & (chance.uniform("trace down", ids) < link.reliability)
-        reply = self._train(ids, task, chance, received)
+        reply = self._train(listed, ids, task, chance, received)
         sends = received & reply.arrived
         down, up = self.price(task, reply)
         down, up = down * present, up * sends
@@ -137,13 +138,13 @@ class Simulated:
         self.now = self.now + duration
         return reply._replace(arrived=fate == ARRIVED, report={**reply.report, **_reported(self.costs)})
 
-    def _train(self, ids: Tensor, task: Task, chance: Chance, received: Tensor) -> Reply:
+    def _train(self, listed: Tensor, ids: Tensor, task: Task, chance: Chance, received: Tensor) -> Reply:
         """Only those who received the task train; rows of the others hold the model."""
         if bool(received.all()):
-            return self.engine(ids, task, chance)
+            return self.engine(listed, task, chance)
         at = received.nonzero().flatten()
         if len(at):
-            return _spread(self.engine(ids[at], task.rows(at), chance), ids, at, task)
+            return _spread(self.engine(listed[at.to(listed.device)], task.rows(at), chance), ids, at, task)
         return _spread(self._nobody(ids, task), ids, at, task)
 
     def _nobody(self, ids: Tensor, task: Task) -> Reply:

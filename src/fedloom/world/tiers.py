@@ -74,7 +74,7 @@ class Affordable(Allocate):
     def init(self, setting: Setting, model: Tensor) -> State:
         """The shares of the whole fleet [N], by the rates of the devices' table."""
         devices = known_devices(setting.fleet.devices, "Affordable")
-        shares = torch.tensor(self.shares, dtype=torch.float64, device=model.device)
+        shares = torch.tensor(self.shares, dtype=torch.float64).to(model.device, non_blocking=True)
         return {"share": affordable(setting, devices, shares, self.work, self.deadline).float()}
 
     def __call__(self, memory: State, setting: Setting, ids: Tensor, chance: Chance) -> tuple[Tensor, State]:

@@ -46,7 +46,7 @@ class Wire:
     def __call__(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
         """Train, then write and read."""
         reply = self.engine(ids, task, chance)
-        keys = chance.key("codec", ids)
+        keys = chance.key("codec", ids.to(task.model.device, non_blocking=True))
         if self.codec.values == "float32":
             written, received = reply.params, reply
         else:
