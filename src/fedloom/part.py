@@ -61,6 +61,11 @@ class Select(ServerPart):
 class Allocate(ServerPart):
     """How much each may use."""
 
+    @property
+    def steady(self) -> bool:
+        """Has a client the same share in every round?"""
+        return False
+
     @abstractmethod
     def __call__(self, memory: State, setting: Setting, ids: Tensor, chance: Chance) -> tuple[Tensor, State]:
         """A share in (0, 1] for each of the cohort [C]."""
@@ -72,6 +77,11 @@ class Mask(ServerPart):
     @property
     def rows(self) -> bool:
         """Are masks made of whole rows, all that leads into a neuron? Then they travel as neurons."""
+        return False
+
+    @property
+    def steady(self) -> bool:
+        """Does the same share always keep equally many neurons of every group?"""
         return False
 
     def clash(self, method: Method) -> str | None:

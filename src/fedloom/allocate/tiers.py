@@ -25,6 +25,11 @@ class Tiers(Allocate):
             if not 0 < share <= 1:
                 raise BadExperiment(f"share of tier {tier} is {share}; a share lies above 0 and at most at 1.")
 
+    @property
+    def steady(self) -> bool:
+        """A client stays in its tier."""
+        return True
+
     def __call__(self, memory: State, setting: Setting, ids: Tensor, chance: Chance) -> tuple[Tensor, State]:
         """The share of each client's tier [C]."""
         shares = listed(self.shares, ids.device)

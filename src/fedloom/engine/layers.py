@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedloom.engine.convolution import AnyConv
 from fedloom.engine.dropout import KeyedDropout
 from fedloom.engine.products import ClientConv, ClientLinear, MaxPool, Part, Step
 
@@ -27,6 +28,7 @@ class Pass(NamedTuple):
     step: Step | None  # fuse the step of SGD into the backward pass
     fused: frozenset[str]  # layers that may
     parts: dict[str, Part]  # layers of whose weight only a part moves
+    low: bool = False  # products of bfloat16 numbers
 
     @property
     def training(self) -> bool:
@@ -61,12 +63,12 @@ def linear(layer: nn.Linear, name: str, run: Pass, x: Tensor) -> Tensor:
     w, b = run.tensors[f"{name}.weight"], run.tensors.get(f"{name}.bias")
     if w.dim() == 2:
         return F.linear(x, w, b)
-    out: Tensor = ClientLinear.apply(x, w, b, run.step_of(name), run.part_of(name))  # type: ignore[no-untyped-call]
+    out: Tensor = ClientLinear.apply(x, w, b, run.step_of(name), run.part_of(name), run.low)  # type: ignore[no-untyped-call]
     return out
 
 
 def conv(layer: nn.Conv1d | nn.Conv2d, name: str, run: Pass, x: Tensor) -> Tensor:
-    """One convolution per client on CPUs, unless inputs have one channel; grouped by client elsewhere."""
+    """One convolution per client on CPUs, unless inputs have one channel; whatever is quickest on GPUs."""
     w, b = run.tensors[f"{name}.weight"], run.tensors.get(f"{name}.bias")
     fan = w.shape[1 - x.dim()]  # input channels of one group
     groups = layer.groups if layer.groups == 1 else x.shape[1] // fan  # a sliced depthwise layer has fewer
@@ -80,6 +82,10 @@ def conv(layer: nn.Conv1d | nn.Conv2d, name: str, run: Pass, x: Tensor) -> Tenso
     last = x.device.type == "cpu" and x.dim() == 4  # channels last: on CPUs pooling gains most
     if x.device.type == "cpu" and (x.shape[1] > 1 or run.clients == 1):
         out = ClientConv.apply(x, w, b, how, run.step_of(name), run.part_of(name))  # type: ignore[no-untyped-call]
+        return out
+    if x.device.type == "cuda":
+        precision = "bf16" if run.low else "tf32" if torch.backends.cudnn.allow_tf32 else "float32"
+        out = AnyConv.apply(x, w, b, how, precision, run.step_of(name))  # type: ignore[no-untyped-call]
         return out
     folded = x.unflatten(0, (run.clients, -1)).transpose(0, 1).flatten(1, 2)  # [B, C * channels, ...]
     folded = folded.contiguous(memory_format=torch.channels_last) if last else folded

@@ -18,6 +18,7 @@ from fedloom.engine.states import ClientStates
 from fedloom.errors import RunStopped
 from fedloom.local.work import Batches
 from fedloom.method import Method
+from fedloom.neurons.extract import slices
 from fedloom.types import Reply, Setting, State, Task, listed as on_device
 
 BUDGET = 2**30  # bytes a chunk of clients may take on a CPU; a constant, so that runs repeat bit for bit
@@ -59,23 +60,45 @@ class Local:
         self.gradient = gradient or fastest_gradient(setting, data)
         self.states = ClientStates(setting.fleet.size, data.x.device)
         self.chunk = chunk or self._fitting()
+        self._widths: dict[int, tuple[int, ...]] = {}  # of each client's sub-model, where that stands still
+        self._counts: dict[tuple[int, ...], list[int]] = {}
 
     def __call__(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
         """Train the cohort, chunk by chunk; replies stand in the order of `ids`."""
         listed, ids = ids.tolist(), ids.to(task.model.device, non_blocking=True)
         steps = self.method.work.steps_of([self.shards.sizes[i] for i in listed])
-        alike = self._cuts(task) or self._freezes(task)  # in how many neurons they keep
-        width = widths(self.setting, task.keep) if alike else [()] * len(listed)
+        width = self._widths_of(listed, task)
         order = sorted(range(len(listed)), key=lambda place: (width[place], -steps[place]))  # ties keep their order
         chunks = []
         for _, bucket in groupby(order, key=lambda place: width[place]):
             places = list(bucket)
             chunks += [places[a : a + self.chunk] for a in range(0, len(places), self.chunk)]
-        replies = [self._play(ids, [listed[p] for p in places], places, task, chance) for places in chunks]
+        replies = [
+            self._play(ids, [listed[p] for p in places], places, task, chance, width[places[0]]) for places in chunks
+        ]
         whole = replies[0] if len(replies) == 1 else _join(replies)
         return whole if order == sorted(order) else _reorder(whole, order)
 
-    def _play(self, ids: Tensor, listed: list[int], places: list[int], task: Task, chance: Chance) -> Reply:
+    def _widths_of(self, listed: list[int], task: Task) -> list[tuple[int, ...]]:
+        """How many neurons of every group each client keeps, where that decides who is trained together."""
+        if not (self._cuts(task) or self._freezes(task)):
+            return [()] * len(listed)
+        if not (self.method.allocate.steady and self.method.mask.steady):
+            return widths(self.setting, task.keep)
+        if not all(client in self._widths for client in listed):  # once: reading them waits for the device
+            self._widths.update(zip(listed, widths(self.setting, task.keep)))
+        return [self._widths[client] for client in listed]
+
+    def _counts_of(self, width: tuple[int, ...], task: Task) -> list[int]:
+        """The same in the numbers of every tensor's axes."""
+        if width not in self._counts:
+            assert task.keep is not None
+            self._counts[width] = slices(self.setting.neurons, task.keep)[1]
+        return self._counts[width]
+
+    def _play(
+        self, ids: Tensor, listed: list[int], places: list[int], task: Task, chance: Chance, width: tuple[int, ...]
+    ) -> Reply:
         """One chunk: fetch states and examples, train, keep the states."""
         whole = places == list(range(len(ids)))
         at = on_device(places, ids.device)
@@ -91,7 +114,15 @@ class Local:
             task, state = narrowed(self.method, self.setting, ids, task, state, self.data, rows, chance)
         if self._cuts(task) and isinstance(self.gradient, StackedGradient):
             learnt, state = learn_sliced(
-                self.method, self.setting, self.gradient, self.data, task, state, batches, self.walk
+                self.method,
+                self.setting,
+                self.gradient,
+                self.data,
+                task,
+                state,
+                batches,
+                self.walk,
+                self._counts_of(width, task),
             )
         else:
             params, gradient, held = task.model.expand(len(ids), -1), self.gradient, self._freezes(task)
@@ -147,9 +178,11 @@ class Loop(Local):
     ) -> None:
         super().__init__(method, setting, data, shards, 1, PlainGradient(setting), held=held)
 
-    def _play(self, ids: Tensor, listed: list[int], places: list[int], task: Task, chance: Chance) -> Reply:
+    def _play(
+        self, ids: Tensor, listed: list[int], places: list[int], task: Task, chance: Chance, width: tuple[int, ...]
+    ) -> Reply:
         try:
-            return super()._play(ids, listed, places, task, chance)
+            return super()._play(ids, listed, places, task, chance, width)
         except Exception as problem:
             raise RunStopped(f"client {listed[0]} failed in round {task.round}: {problem}") from problem
 

@@ -85,7 +85,7 @@ class Part(NamedTuple):
             step.take_at(b.flatten(), self.at_bias.flatten(), gb.flatten())
 
 
-def _settled(gw: Tensor, gb: Tensor | None, w: Tensor, b: Tensor | None, step: Step | None, part: Part | None) -> Grads:
+def settled(gw: Tensor, gb: Tensor | None, w: Tensor, b: Tensor | None, step: Step | None, part: Part | None) -> Grads:
     """What autograd is told of weight and bias: their gradients, or nothing once the step is taken."""
     if step is None:
         return (gw, gb) if part is None else part.spread(w, b, gw, gb)
@@ -102,12 +102,18 @@ class ClientLinear(torch.autograd.Function):
     """`x @ w^T + b` for inputs [C * B, ..., i], weights [C, o, i] and biases [C, o] or None."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, step: Step | None, part: Part | None) -> Tensor:
-        """One batched product."""
+    def forward(
+        ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, step: Step | None, part: Part | None, low: bool
+    ) -> Tensor:
+        """One batched product; `low`: of bfloat16 numbers."""
         rows = x.reshape(len(w), -1, x.shape[-1])
         ctx.save_for_backward(rows, w, b)
-        ctx.shape, ctx.step, ctx.part = x.shape, step, part
-        out = torch.bmm(rows, w.mT) if b is None else torch.baddbmm(b.unsqueeze(1), rows, w.mT)
+        ctx.shape, ctx.step, ctx.part, ctx.low = x.shape, step, part, low
+        if low or b is None:
+            out = _product(rows, w.mT, low)
+            out = out if b is None else out.add_(b.unsqueeze(1))
+        else:
+            out = torch.baddbmm(b.unsqueeze(1), rows, w.mT)
         return out.view(*x.shape[:-1], w.shape[1])
 
     @staticmethod
@@ -116,16 +122,21 @@ class ClientLinear(torch.autograd.Function):
         x, w, b = ctx.saved_tensors
         step, part = ctx.step, ctx.part
         g = g.reshape(len(w), -1, w.shape[1])
-        gx = torch.bmm(g, w).view(ctx.shape) if ctx.needs_input_grad[0] else None
+        gx = _product(g, w, ctx.low).view(ctx.shape) if ctx.needs_input_grad[0] else None
         if part is not None:
             g, x = _picked(g, part.rows), _picked(x, part.columns)
         gb = None if b is None else g.sum(1)
-        if step is None or part is not None:
-            return gx, *_settled(torch.bmm(g.mT, x), gb, w, b, step, part), None, None
+        if step is None or part is not None or ctx.low:
+            return gx, *settled(_product(g.mT, x, ctx.low), gb, w, b, step, part), None, None, None
         step.take_product(w, g, x)
         if b is not None and gb is not None:
             step.take(b, gb)
-        return gx, None, None, None, None
+        return gx, None, None, None, None, None
+
+
+def _product(a: Tensor, b: Tensor, low: bool) -> Tensor:
+    """Batched, rounded to bfloat16 before where `low`."""
+    return torch.bmm(a.bfloat16(), b.bfloat16()).float() if low else torch.bmm(a, b)
 
 
 def _picked(x: Tensor, index: Tensor | None) -> Tensor:
@@ -174,8 +185,8 @@ class ClientConv(torch.autograd.Function):
             gw.append(found[1])
             if b is not None:
                 gb.append(own_g.sum((0, *range(2, g.dim()))))
-        settled = _settled(torch.stack(gw), torch.stack(gb) if gb else None, w, b, ctx.step, part)
-        return _joined(gx) if wanted else None, *settled, None, None, None
+        told = settled(torch.stack(gw), torch.stack(gb) if gb else None, w, b, ctx.step, part)
+        return _joined(gx) if wanted else None, *told, None, None, None
 
 
 def _convolved_back(

@@ -120,6 +120,7 @@ class Replays:
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 for _ in range(2):
+                    course.number.zero_()  # as the last step may be the first of its kind
                     course.step(size, alike)
             torch.cuda.current_stream().wait_stream(side)
             for value, old in zip(course.moving(), before):

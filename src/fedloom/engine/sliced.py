@@ -30,10 +30,14 @@ def learn_sliced(
     state: State,
     batches: Batches,
     walk: Walk | None = None,
+    counts: list[int] | None = None,
 ) -> tuple[Learnt, State]:
-    """Cut, train, put back. Clients must keep equally many neurons of every group, each its own."""
+    """Cut, train, put back. Clients must keep equally many neurons of every group, each its own.
+
+    `counts`: how many of every list of the neurons' map, if that is known already.
+    """
     assert task.keep is not None
-    index, shapes = slice_index(setting.neurons, task.keep)  # [C, p]
+    index, shapes = slice_index(setting.neurons, task.keep, counts)  # [C, p]
     total = setting.layout.total
     layout = setting.layout._replace(shapes=shapes)
 

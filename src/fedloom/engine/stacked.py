@@ -51,6 +51,7 @@ class StackedGradient:
 
     def __init__(self, setting: Setting) -> None:
         self.setting, self.layout = setting, setting.layout
+        self.low = False  # products of bfloat16 numbers
         graph = _Tracer().trace(setting.module)
         _pool_first(graph, setting.module)
         layers = {node.target: setting.module.get_submodule(str(node.target)) for node in graph.nodes
@@ -93,7 +94,7 @@ class StackedGradient:
         parts = {} if self._frozen is None else self._frozen.parts
         if self._frozen is not None:
             fused = fused & parts.keys()  # a layer without a part, such as a depthwise one, moves by the mask
-        self._now.run = Pass(tensors, len(batch.y), batch.weight, batch.keys, step, fused, parts)
+        self._now.run = Pass(tensors, len(batch.y), batch.weight, batch.keys, step, fused, parts, self.low)
         for layer in self._dropouts:
             layer.calls = 0  # a new pass
         return self.setting.loss(self._network(batch.x.flatten(0, 1)), batch.y.flatten(0, 1))
@@ -160,7 +161,7 @@ class StackedGradient:
 
     def outputs(self, params: Tensor, x: Tensor) -> Tensor:
         """Every client's network on its own examples, in evaluation mode."""
-        self._now.run = Pass(self.layout.split(params), len(x), None, None, None, frozenset(), {})
+        self._now.run = Pass(self.layout.split(params), len(x), None, None, None, frozenset(), {}, self.low)
         self._network.eval()
         with torch.no_grad():
             output: Tensor = self._network(x.flatten(0, 1))

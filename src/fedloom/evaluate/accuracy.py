@@ -11,7 +11,10 @@ from torch.func import functional_call
 from fedloom.client import Examples
 from fedloom.types import Setting
 
-BATCH = 1024  # examples at a time
+
+def at_once(x: Tensor) -> int:
+    """How many examples like these [n, ...] to look at together: a GPU wants many, a CPU's cache few."""
+    return 1024 if x.device.type == "cpu" else max(1024, 2**25 // x[0].numel())
 
 
 class Score(NamedTuple):
@@ -26,11 +29,11 @@ class Score(NamedTuple):
 def evaluate(setting: Setting, model: Tensor, data: Examples, classes: int) -> Score:
     """Score one model [P] on every example."""
     tensors = setting.layout.split(model)
-    module = setting.module.eval()
+    module, batch = setting.module.eval(), at_once(data.x)
     first, top5, loss = [], [], []
     with torch.no_grad():
-        for a in range(0, len(data.y), BATCH):
-            x, y = data.x[a : a + BATCH], data.y[a : a + BATCH]
+        for a in range(0, len(data.y), batch):
+            x, y = data.x[a : a + batch], data.y[a : a + batch]
             output = functional_call(module, tensors, (x,))
             own, before = output.gather(1, y[:, None]), torch.arange(output.shape[1], device=y.device) < y[:, None]
             rank = ((output > own) | (output == own) & before).sum(1)  # classes that come first; ties as in argmax
@@ -39,6 +42,6 @@ def evaluate(setting: Setting, model: Tensor, data: Examples, classes: int) -> S
             top5.append(rank < 5)
             loss.append(setting.loss(output, y))
         right = torch.cat(first).to(torch.float64)
-        hits = torch.zeros(classes, dtype=torch.float64, device=right.device).index_add_(0, data.y, right)
-        seen = torch.bincount(data.y, minlength=classes)
+        none = torch.zeros(classes, dtype=torch.float64, device=right.device)
+        hits, seen = (none.index_add(0, data.y, values) for values in (right, torch.ones_like(right)))
         return Score(right.mean(), torch.cat(top5).double().mean(), torch.cat(loss).double().mean(), hits / seen)

@@ -8,7 +8,8 @@ from torch.func import functional_call
 
 from fedloom.client import Examples, initial_state
 from fedloom.engine.local import Local, Shards
-from fedloom.evaluate.accuracy import BATCH
+from fedloom.evaluate.accuracy import at_once
+from fedloom.types import listed
 
 
 def personal_accuracy(engine: Local, model: Tensor, data: Examples, shards: Shards) -> Tensor:
@@ -27,7 +28,7 @@ def personal_accuracy(engine: Local, model: Tensor, data: Examples, shards: Shar
         ids = known[a : a + engine.chunk]
         own = rule.personal(engine.setting, model, engine.states.get(ids, newborn))
         assert own is not None
-        accuracy[ids] = _stacked(engine, own, data, shards, ids)
+        accuracy[listed(ids, accuracy.device)] = _stacked(engine, own, data, shards, ids)
     return accuracy
 
 
@@ -37,11 +38,11 @@ def _global(engine: Local, model: Tensor, data: Examples, shards: Shards) -> Ten
     with torch.no_grad():
         right = [
             _right(functional_call(module, tensors, (data.x[part],)), data.y[part])
-            for part in shards.examples.split(BATCH)
+            for part in shards.examples.split(at_once(data.x))
         ]
     hits = torch.cat(right).double() if right else data.x.new_zeros(0, dtype=torch.float64)
-    sizes = torch.tensor(shards.sizes, device=hits.device)
-    owner = torch.repeat_interleave(torch.arange(len(sizes), device=hits.device), sizes)
+    sizes = listed(shards.sizes, hits.device)
+    owner = torch.repeat_interleave(torch.arange(len(sizes), device=hits.device), sizes, output_size=len(hits))
     return torch.zeros(len(sizes), dtype=torch.float64, device=hits.device).index_add_(0, owner, hits) / sizes
 
 
@@ -52,11 +53,11 @@ def _right(output: Tensor, y: Tensor) -> Tensor:
 
 def _stacked(engine: Local, own: Tensor, data: Examples, shards: Shards, ids: list[int]) -> Tensor:
     """Own models [C, P] on own splits, a slice of every split at a time."""
-    sizes = torch.tensor([shards.sizes[i] for i in ids], device=own.device)
-    widest = int(sizes.max())
-    rows = shards.rows(torch.tensor(ids, device=own.device), widest)  # [C, widest]
+    own_sizes = [shards.sizes[i] for i in ids]
+    sizes, widest = listed(own_sizes, own.device), max(own_sizes)
+    rows = shards.rows(listed(ids, own.device), widest)  # [C, widest]
     hits = torch.zeros(len(ids), dtype=torch.float64, device=own.device)
-    wide = max(1, BATCH // len(ids))
+    wide = max(1, at_once(data.x) // len(ids))
     for a in range(0, widest, wide):
         part = rows[:, a : a + wide]
         right = _right(engine.gradient.outputs(own, data.x[part]), data.y[part])

@@ -18,10 +18,9 @@ from fedloom.types import Portion, Reply, Setting, State, listed
 def places(neurons: NeuronMap, device: torch.device) -> tuple[Tensor, Tensor]:
     """Each hidden neuron's place in its group and the width of that group [K]."""
     spans = [span for _, span in neurons.spans(neurons.size)]
-    widths = listed([span.stop - span.start for span in spans], device)
-    starts = listed([span.start for span in spans], device)
-    every = torch.arange(neurons.size, device=device)
-    return every - starts.repeat_interleave(widths), widths.repeat_interleave(widths)
+    place = [n for span in spans for n in range(span.stop - span.start)]
+    width = [span.stop - span.start for span in spans for _ in range(span.stop - span.start)]
+    return listed(place, device), listed(width, device)
 
 
 def ordered(neurons: NeuronMap, ids: Tensor, chance: Chance) -> Tensor:
@@ -70,6 +69,11 @@ class Ranked(Mask):
     def __post_init__(self) -> None:
         if self.by not in POSITIONS and self.by not in VALUES:
             raise BadExperiment(unknown("ranking", self.by, (*POSITIONS, *VALUES)))
+
+    @property
+    def steady(self) -> bool:
+        """The share alone says how many."""
+        return True
 
     def init(self, setting: Setting, model: Tensor) -> State:
         """What the last rounds must leave behind for a ranking by value."""

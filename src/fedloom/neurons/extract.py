@@ -72,14 +72,17 @@ def scatter(
     return load(deepcopy(big), layout, flat.scatter(0, index.to(flat.device), values.to(flat)))
 
 
-def slice_index(map: NeuronMap, keep: Keep) -> tuple[Tensor, tuple[tuple[int, ...], ...]]:
+def slice_index(
+    map: NeuronMap, keep: Keep, widths: list[int] | None = None
+) -> tuple[Tensor, tuple[tuple[int, ...], ...]]:
     """Where the kept numbers lie in the flat vector: index [p] or [C, p], and the shapes of the small tensors.
 
     A cohort's members must keep equally many neurons of every group, each its own. `flat.gather(-1, index)` is then the
-    small model and `flat.scatter(-1, index, small)` its way back.
+    small model and `flat.scatter(-1, index, small)` its way back. `widths`: how many are kept of every list of the map,
+    as an earlier call of `slices` found; nothing is then checked, and nobody waits for a device.
     """
     flat = map.flat(keep)
-    kept, counts = slices(map, flat)
+    kept, counts = slices(map, flat) if widths is None else (_kept(map, flat, widths), widths)
     lead = flat.shape[:-1]
     parts, shapes = [], []
     for axes in map.tensors:
@@ -98,11 +101,10 @@ def slice_index(map: NeuronMap, keep: Keep) -> tuple[Tensor, tuple[tuple[int, ..
 def slices(map: NeuronMap, keep: Keep) -> tuple[list[Tensor], list[int]]:
     """Of every list of the map the places kept [..., n], and n; refuses what cannot be sliced."""
     flat = map.flat(keep)
-    padded = map.padded(flat)
     for group, span in map.spans(flat.shape[-1]):
         if not bool(flat[..., span].any(-1).all()):
             raise BadModel(f"keep leaves no neuron of group '{group}'; a sub-model needs at least one of every group.")
-    chosen = [padded[..., entries] for entries in map.lists]  # [..., n of the axis]
+    chosen = _chosen(map, flat)
     counts = torch.stack([bools.sum(-1).reshape(-1) for bools in chosen]).tolist() if chosen else []  # one wait for all
     for number, row in enumerate(counts):
         if len(set(row)) > 1:
@@ -124,8 +126,19 @@ def slices(map: NeuronMap, keep: Keep) -> tuple[list[Tensor], list[int]]:
                 f"group norm '{layer}' has {groups} groups, which do not divide the {widths[which]} of "
                 f"{len(map.lists[which])} channels kept; keep a multiple of {groups}, as cut does."
             )
-    order = [bools.byte().argsort(dim=-1, descending=True, stable=True) for bools in chosen]
-    return [places[..., :width] for places, width in zip(order, widths)], widths
+    return _kept(map, flat, widths), widths
+
+
+def _chosen(map: NeuronMap, flat: Tensor) -> list[Tensor]:
+    """Along every list of the map, whether its neuron is kept [..., n]."""
+    padded = map.padded(flat)
+    return [padded[..., entries] for entries in map.lists]
+
+
+def _kept(map: NeuronMap, flat: Tensor, widths: list[int]) -> list[Tensor]:
+    """Of every list of the map the places kept [..., width]."""
+    order = [bools.byte().argsort(dim=-1, descending=True, stable=True) for bools in _chosen(map, flat)]
+    return [places[..., :width] for places, width in zip(order, widths)]
 
 
 def found(model: nn.Module, example: Any, map: NeuronMap | None) -> NeuronMap:
