@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Callable
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -94,12 +95,18 @@ def _grouped_weight(g: Tensor, x: Tensor, w: Tensor, how: How, precision: str) -
     return _grouped_back(g, x, w, how, precision, (False, True))
 
 
+@cache
+def own_kernels(x_device: str) -> bool:
+    """Can kernels of our own run there? Triton comes with torch for CUDA."""
+    return x_device == "cuda" and find_spec("triton") is not None
+
+
 def _triton() -> dict[str, Way]:
     """Our own kernels; nothing where Triton is not installed."""
-    try:
-        from fedloom.engine import kernels
-    except ImportError:
+    if not own_kernels("cuda"):
         return {}
+    from fedloom.engine import kernels
+
     return {
         "forward": lambda x, w, b, how, precision: kernels.convolve(x, w, b, how[:3], precision),
         "input": lambda g, x, w, how, precision: kernels.input_gradient(g, w, x, how[:3], precision),

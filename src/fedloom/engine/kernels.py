@@ -108,28 +108,31 @@ def _weigh(  # type: ignore[no-untyped-def]
     tl.store(out + at, acc, mask=(o < OC)[:, None] & (k < R * S * KC)[None, :])
 
 
-def convolve(x: Tensor, w: Tensor, b: Tensor | None, how: How, precision: str) -> Tensor:
+Tile = tuple[int, int, int, int, int]  # rows, columns and depth at once, warps, stages
+
+
+def convolve(x: Tensor, w: Tensor, b: Tensor | None, how: How, precision: str, tile: Tile | None = None) -> Tensor:
     """Each client's convolution: x [C * B, i, H, W], w [C, o, i, R, S], b [C, o]; the result has channels last."""
     clients, outputs, _, *kernel = w.shape
     sizes = [_after(x.shape[2 + a], kernel[a], how[0][a], how[1][a], how[2][a]) for a in (0, 1)]
     out = _images((len(x), outputs, *sizes), x)
-    _launch(x, w, b, out, (w.stride(1), w.stride(2)), clients, how, precision, back=False)
+    _launch(x, w, b, out, (w.stride(1), w.stride(2)), clients, how, precision, False, tile)
     return out
 
 
-def input_gradient(g: Tensor, w: Tensor, like: Tensor, how: How, precision: str) -> Tensor:
+def input_gradient(g: Tensor, w: Tensor, like: Tensor, how: How, precision: str, tile: Tile | None = None) -> Tensor:
     """The gradient of the inputs, which look like `like`."""
     out = _images(tuple(like.shape), g)
-    _launch(g, w, None, out, (w.stride(2), w.stride(1)), len(w), how, precision, back=True)
+    _launch(g, w, None, out, (w.stride(2), w.stride(1)), len(w), how, precision, True, tile)
     return out
 
 
-def weight_gradient(g: Tensor, x: Tensor, w: Tensor, how: How, precision: str) -> Tensor:
+def weight_gradient(g: Tensor, x: Tensor, w: Tensor, how: How, precision: str, tile: Tile | None = None) -> Tensor:
     """The gradient of the weights [C, o, i, R, S]."""
     clients, outputs, inputs, *kernel = w.shape
     batch, columns = len(x) // clients, inputs * kernel[0] * kernel[1]
     places = batch * g.shape[2] * g.shape[3]
-    rows_at_once, columns_at_once, depth = _tile(outputs, 64), _tile(columns, 64), 32
+    rows_at_once, columns_at_once, depth, warps, stages = tile or (_tile(outputs, 64), _tile(columns, 64), 32, 4, 3)
     tiles = triton.cdiv(columns, columns_at_once)
     programs = clients * tiles * triton.cdiv(outputs, rows_at_once)
     parts = max(1, min(16, 1024 // programs, places // 512))  # enough programs for every multiprocessor
@@ -140,7 +143,7 @@ def weight_gradient(g: Tensor, x: Tensor, w: Tensor, how: How, precision: str) -
         x, g, out, batch, *g.shape[2:], *x.shape[2:], outputs, clients, per, *x.stride(), *g.stride(),
         KC=inputs, R=kernel[0], S=kernel[1], **_named(how),
         LOW=precision == "bf16", PRECISION="tf32" if precision == "tf32" else "ieee",
-        BM=rows_at_once, BN=columns_at_once, BK=depth, TILES=tiles, num_warps=4,
+        BM=rows_at_once, BN=columns_at_once, BK=depth, TILES=tiles, num_warps=warps, num_stages=stages,
     )  # fmt: skip
     whole = out[0] if parts == 1 else out.sum(0)
     return whole.view(clients, outputs, *kernel, inputs).permute(0, 1, 4, 2, 3)
@@ -156,17 +159,18 @@ def _launch(
     how: How,
     precision: str,
     back: bool,
+    tile: Tile | None,
 ) -> None:
     """One product per tile; `strides` are the weight's along the result's and the source's channels."""
     batch, channels, height, width = len(src) // clients, out.shape[1], *out.shape[2:]
-    rows_at_once, columns_at_once, depth = 128, _tile(channels, 64), 32
+    rows_at_once, columns_at_once, depth, warps, stages = tile or (128, _tile(channels, 64), 32, 4, 3)
     grid = (triton.cdiv(batch * height * width, rows_at_once), clients, triton.cdiv(channels, columns_at_once))
     _gather[grid](
         src, w, src if b is None else b, out, batch, height, width, *src.shape[2:], channels,
         *src.stride(), *out.stride(), w.stride(0), *strides, w.stride(3), w.stride(4),
         KC=src.shape[1], R=w.shape[3], S=w.shape[4], **_named(how),
         BACK=back, BIAS=b is not None, LOW=precision == "bf16", PRECISION="tf32" if precision == "tf32" else "ieee",
-        BM=rows_at_once, BN=columns_at_once, BK=depth, num_warps=4,
+        BM=rows_at_once, BN=columns_at_once, BK=depth, num_warps=warps, num_stages=stages,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom.engine.convolution import AnyConv
+from fedloom.engine.convolution import AnyConv, own_kernels
 from fedloom.engine.dropout import KeyedDropout
 from fedloom.engine.products import ClientConv, ClientLinear, MaxPool, Part, Step
 
@@ -96,13 +96,33 @@ def conv(layer: nn.Conv1d | nn.Conv2d, name: str, run: Pass, x: Tensor) -> Tenso
 
 
 def max_pool(layer: nn.MaxPool2d, name: str, run: Pass, x: Tensor) -> Tensor:
-    """As torch does it, but in less time and memory where channels stand first on a CPU."""
+    """As torch does it, but in less time and memory where channels stand first on a CPU, and in less time on a GPU."""
+    if ours(x) and _tiles(layer):
+        from fedloom.engine.images import Pool
+
+        tiled: Tensor = Pool.apply(x, _pair(layer.kernel_size))  # type: ignore[no-untyped-call]
+        return tiled
     if x.device.type != "cpu" or x.dim() != 4 or not x.is_contiguous() or layer.return_indices:
         pooled: Tensor = layer(x)
         return pooled
     how = (layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.ceil_mode)
     out: Tensor = MaxPool.apply(x, how)  # type: ignore[no-untyped-call]
     return out
+
+
+def ours(x: Tensor) -> bool:
+    """Do kernels of our own take these images?"""
+    return x.dim() == 4 and x.dtype == torch.float32 and own_kernels(x.device.type)
+
+
+def _tiles(layer: nn.MaxPool2d) -> bool:
+    """Do windows touch without overlapping?"""
+    plain = _pair(layer.padding) == (0, 0) and _pair(layer.dilation) == (1, 1)
+    return plain and _pair(layer.stride) == _pair(layer.kernel_size) and not (layer.ceil_mode or layer.return_indices)
+
+
+def _pair(size: int | tuple[int, ...]) -> tuple[int, ...]:
+    return (size, size) if isinstance(size, int) else tuple(size)
 
 
 def batch_norm(layer: nn.BatchNorm1d | nn.BatchNorm2d, name: str, run: Pass, x: Tensor) -> Tensor:
@@ -128,7 +148,14 @@ def batch_norm(layer: nn.BatchNorm1d | nn.BatchNorm2d, name: str, run: Pass, x: 
 def group_norm(layer: nn.GroupNorm, name: str, run: Pass, x: Tensor) -> Tensor:
     """Statistics within each example, then the client's own affine map."""
     each = layer.num_groups == layer.num_channels  # a sub-model of such a layer has fewer groups
-    x = F.group_norm(x, x.shape[1] if each else layer.num_groups, eps=layer.eps)
+    groups = x.shape[1] if each else layer.num_groups
+    w, b = run.tensors.get(f"{name}.weight"), run.tensors.get(f"{name}.bias")
+    if ours(x) and w is not None and b is not None:
+        from fedloom.engine.images import GroupNorm
+
+        out: Tensor = GroupNorm.apply(x, w, b, groups, layer.eps)  # type: ignore[no-untyped-call]
+        return out
+    x = F.group_norm(x, groups, eps=layer.eps)
     return _affine(run, name, x.unflatten(0, (run.clients, -1)), 0).flatten(0, 1)
 
 
