@@ -53,7 +53,7 @@ def trained(here: World, method: Method, chunk: int | None = None) -> tuple[Loca
 @pytest.mark.parametrize("chunk", [1, 2, 5, None])
 @pytest.mark.parametrize("network", ["mlp", "normed"])
 def test_own_models_on_own_splits(network, chunk, batch, monkeypatch):
-    monkeypatch.setattr("fedloom.evaluate.personal.BATCH", batch)
+    monkeypatch.setattr("fedloom.evaluate.personal.at_once", lambda x: batch)
     here = world(network)
     engine, model = trained(here, scattered_parts(KeepOwn()), chunk)
     took_part = sorted({client for cohort in PLAYED for client in cohort})

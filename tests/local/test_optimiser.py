@@ -71,7 +71,9 @@ def test_clip_bounds_each_client_alone() -> None:
     torch.testing.assert_close(params, -torch.tensor([[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]]))
 
 
-@pytest.mark.parametrize("optimiser", [Sgd(momentum=0.9, weight_decay=0.1), Adam(weight_decay=0.1)])
+@pytest.mark.parametrize(
+    "optimiser", [Sgd(momentum=0.9, weight_decay=0.1, fresh=False), Adam(weight_decay=0.1, fresh=False)]
+)
 def test_numbers_that_may_not_move_stay_exactly(optimiser: Optimiser) -> None:
     params = draw("params", CLIENTS, NUMBERS)
     before, moments = params.clone(), optimiser.begin(params)

@@ -12,7 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-STEPS = 64  # halvings of an interval, down to double precision
+from fedloom.engine.capture import Captured
+
+BITS = 64  # halvings of an interval, down to double precision
+AT_ONCE = 8  # of them on a GPU, by trying all ends of a finer division together
 HAIR = 1e-12  # a share so little below 1 is 1
 
 
@@ -34,12 +37,18 @@ class Fleet(NamedTuple):
 
 
 def by_filling(fleet: Fleet, budget: float, least: float) -> Tensor:
-    """The best shares [C]; on an accelerator nothing waits for it.
+    """The best shares [C]; on an accelerator nothing waits for it, and the whole search is one launch.
 
     In a round of s seconds a client can send `(s - fixed) / full` at most. Beyond the least of everyone the budget goes
     first to those whose numbers are worth most, up to that bound: a continuous knapsack. The objective is convex in s,
     with a corner wherever a bound or the filling turns, and halving finds the corner at which it begins to rise.
     """
+    return _found(tuple(fleet), budget, least)[0]
+
+
+def _fill(columns: tuple[Tensor, ...], budget: float, least: float) -> tuple[Tensor, ...]:
+    """The best shares [C]."""
+    fleet = Fleet(*columns)
     order = (fleet.fixed + fleet.full).argsort(stable=True)  # of equal worth the quicker first
     value, then = (fleet.worth / fleet.size)[order].sort(descending=True, stable=True)
     order = order[then]
@@ -48,24 +57,29 @@ def by_filling(fleet: Fleet, budget: float, least: float) -> Tensor:
     gain = size / full  # how much more a client can send in one more second
 
     def filled(seconds: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The most each can send [C], its sum with those before [C], and who can send more in more time [C]."""
-        bound = (seconds - fixed) / full
+        """The most each can send, its sum with those before, and who can send more in more time; seconds [n, 1]."""
+        bound = (seconds - fixed) / full  # [n, C]
         most = size * (bound.clamp(least, 1) - least)
-        return most, most.cumsum(0), bound < 1
+        return most, most.cumsum(1), bound < 1
 
     low, high = fleet.slowest(torch.full_like(size, least)), fleet.slowest(torch.ones_like(size))
-    for _ in range(STEPS):
-        middle = (low + high) / 2
-        _, sums, grows = filled(middle)
+    bits = AT_ONCE if size.is_cuda else 1
+    parts = torch.arange(1, 2**bits, device=size.device)
+    for _ in range(BITS // bits):
+        between = (low * (2**bits - parts) + high * parts) / 2**bits
+        _, sums, grows = filled(between[:, None])
         before = sums < room  # those filled to their bounds; the next has the rest
-        last = value[before.sum().clamp(max=len(value) - 1)[None]]
-        pays = ((value - last) * gain * (before & grows)).sum() > 1  # a second more: from the last to the better ones
-        longer = (sums[-1] < room) | pays
-        low, high = torch.where(longer, middle, low), torch.where(longer, high, middle)
-    most, sums, _ = filled(high)
+        last = value[before.sum(1, keepdim=True).clamp(max=len(value) - 1)]
+        pays = ((value - last) * gain * (before & grows)).sum(1) > 1  # a second more: from the last to the better ones
+        longer = ((sums[:, -1] < room) | pays).sum(0, keepdim=True)  # up to there the objective falls
+        low, high = torch.cat([low[None], between, high[None]])[torch.cat([longer, longer + 1])]
+    most, sums, _ = (found[0] for found in filled(high[None, None]))
     share = least + torch.minimum(most, (room - (sums - most)).clamp(min=0)) / size
     share = torch.where(share > 1 - HAIR, 1, share)
-    return torch.empty_like(share).scatter_(0, order, share)
+    return (torch.empty_like(share).scatter_(0, order, share),)
+
+
+_found = Captured(_fill)
 
 
 def by_linear_programme(fleet: Fleet, budget: float, least: float) -> Tensor:

@@ -24,7 +24,7 @@ from fedloom.files import atomically
 log = logging.getLogger("fedloom")
 
 How = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]  # stride, padding, dilation, groups of one client
-Way = Callable[..., Tensor]
+Way = Callable[..., Any]
 TRIALS = 5  # the quickest of so many counts
 
 
@@ -38,7 +38,8 @@ class AnyConv(torch.autograd.Function):
         """By the quickest way for this shape."""
         ctx.save_for_backward(x, w, b)
         ctx.how, ctx.precision, ctx.step = how, precision, step
-        return quickest("forward", x, w, how, precision)(x, w, b, how, precision)
+        out: Tensor = quickest("forward", x, w, how, precision)(x, w, b, how, precision)
+        return out
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
@@ -47,9 +48,8 @@ class AnyConv(torch.autograd.Function):
         how, precision, gx = ctx.how, ctx.precision, None
         if ctx.needs_input_grad[0]:
             gx = quickest("input", x, w, how, precision)(g, x, w, how, precision)
-        gw = quickest("weight", x, w, how, precision)(g, x, w, how, precision)
-        gb = None if b is None else g.unflatten(0, (len(w), -1)).sum((1, *range(3, g.dim() + 1)))
-        return gx, *settled(gw, gb, w, b, ctx.step, None), None, None, None
+        gw, gb = quickest("weight", x, w, how, precision)(g, x, w, how, precision)
+        return gx, *settled(gw, None if b is None else gb, w, b, ctx.step, None), None, None, None
 
 
 def _fold(x: Tensor, clients: int, low: bool) -> Tensor:
@@ -91,8 +91,9 @@ def _grouped_input(g: Tensor, x: Tensor, w: Tensor, how: How, precision: str) ->
     return _grouped_back(g, x, w, how, precision, (True, False))
 
 
-def _grouped_weight(g: Tensor, x: Tensor, w: Tensor, how: How, precision: str) -> Tensor:
-    return _grouped_back(g, x, w, how, precision, (False, True))
+def _grouped_weight(g: Tensor, x: Tensor, w: Tensor, how: How, precision: str) -> tuple[Tensor, Tensor]:
+    gb = g.unflatten(0, (len(w), -1)).sum((1, *range(3, g.dim() + 1)))
+    return _grouped_back(g, x, w, how, precision, (False, True)), gb
 
 
 @cache

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -37,6 +39,7 @@ class Course:
         self.clients, _, width = batches.examples.shape
         self.steps, self.device = steps, first.device
         self.graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
+        self.pool: Any = None  # memory of these graphs, of which none runs beside another
         rule, optimiser = method.local, method.optimiser
         # the step is fused into the backward pass; what the mask holds in place is put back afterwards
         self.fused = optimiser.plain and not rule.corrects and isinstance(gradient, StackedGradient)
@@ -47,7 +50,7 @@ class Course:
             model=task.model.clone(),
             rate=self.rate,  # type: ignore[arg-type]  # rules compute with it and never ask for its value
             round=self.round,  # type: ignore[arg-type]
-            mask=None if task.mask is None or not (self.corrects or self.held) else _like(task.mask),
+            mask=None if task.mask is None or self.fused else _like(task.mask),
             keep=None if task.keep is None else _like(task.keep),
             share=_like(task.share),
             authorised=_like(task.authorised),
@@ -57,11 +60,16 @@ class Course:
         self.state = {name: _like(value) for name, value in state.items()} if self.corrects else {}
         kept = moments or ({} if self.fused else optimiser.begin(first[:, : task.trained]))
         self.moments, self.kept = {name: _like(value) for name, value in kept.items()}, bool(moments)
-        self.first = _like(first) if self.corrects or self.held else None
+        self.first = _like(first) if self.corrects or (self.held and not self.fused) else None
         self.params = first.new_zeros(0) if self.fused else _like(first)
         self.tensors: dict[str, Tensor] = {}
         if isinstance(gradient, StackedGradient) and self.fused:  # apart, so that products can take steps in place
             self.tensors = {name: _like(t) for name, t in gradient.layout.split(first).items()}
+        self.may: dict[str, Tensor] = {}  # where a mask holds numbers in place: which may move, and what the rest are
+        self.old: dict[str, Tensor] = {}
+        if self.fused and self.held:
+            self.may = {name: torch.zeros_like(t, dtype=torch.bool) for name, t in self.tensors.items()}
+            self.old = {name: torch.zeros_like(t) for name, t in self.tensors.items()}
         self.losses = first.new_zeros(self.clients)
         self.number = torch.zeros(1, dtype=torch.int64, device=self.device)  # of the step
         self.taken = torch.zeros_like(batches.steps)  # [C] how many steps each takes
@@ -91,8 +99,13 @@ class Course:
         _put(self.first, first)
         if self.tensors:
             assert isinstance(self.gradient, StackedGradient)
-            for name, value in self.gradient.layout.split(first).items():
+            trains, layout = self.method.local.trains(task), self.gradient.layout
+            for name, value in layout.split(first).items():
                 self.tensors[name][here] = value
+                if name in self.old:
+                    self.old[name][here] = value
+            for name, value in ({} if trains is None else layout.split(trains)).items():
+                self.may[name][here] = value
         else:
             self.params[here] = first
         weight = batches.real.to(first.dtype)
@@ -131,11 +144,8 @@ class Course:
         losses = self.gradient.advance(here, batch, step)
         for name, old in before.items():
             here[name].copy_(torch.where(works.view(-1, *(1,) * (old.dim() - 1)), here[name], old))
-        trains = self.method.local.trains(self.task.rows(now))
-        if trains is not None and self.first is not None:
-            pairs = zip(layout.split(trains).items(), layout.split(self.first[now]).values())
-            for (name, may), old in pairs:
-                here[name].copy_(torch.where(may, here[name], old))
+        for name, may in self.may.items():
+            torch.where(may[now], here[name], self.old[name][now], out=here[name])
         return losses
 
     def _plain(self, now: slice, batch: Batch, works: Tensor, alike: bool) -> Tensor:

@@ -14,10 +14,13 @@ BLOCK = 1024
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _pool(  # type: ignore[no-untyped-def]
-    x, y, place, total, CH, OH, OW, n_, c_, h_, w_, KH: tl.constexpr, KW: tl.constexpr, SIZE: tl.constexpr
-):
+    x, y, place, total, CH, OH, OW, n_, c_, h_, w_,
+    KH: tl.constexpr, KW: tl.constexpr, SIZE: tl.constexpr, LONG: tl.constexpr,
+):  # fmt: skip
     """The largest of every window and where it is; of equal ones the first, and NaN before all."""
-    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    if LONG:
+        at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     inside = at < total
     c, ow, oh, n = at % CH, (at // CH) % OW, (at // (CH * OW)) % OH, at // (CH * OW * OH)
     first = x + n * n_ + c * c_ + oh * KH * h_ + ow * KW * w_
@@ -33,10 +36,13 @@ def _pool(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _unpool(  # type: ignore[no-untyped-def]
-    g, place, gx, total, CH, H, W, OH, OW, n_, c_, h_, w_, KH: tl.constexpr, KW: tl.constexpr, SIZE: tl.constexpr
-):
+    g, place, gx, total, CH, H, W, OH, OW, n_, c_, h_, w_,
+    KH: tl.constexpr, KW: tl.constexpr, SIZE: tl.constexpr, LONG: tl.constexpr,
+):  # fmt: skip
     """Each gradient to the place of its maximum, zero elsewhere."""
-    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    if LONG:
+        at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     inside = at < total
     c, w, h, n = at % CH, (at // CH) % W, (at // (CH * W)) % H, at // (CH * W * H)
     oh, ow = h // KH, w // KW
@@ -57,7 +63,8 @@ class Pool(torch.autograd.Function):
         y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
         place = torch.empty(y.numel(), dtype=torch.int8, device=x.device)
         grid = (triton.cdiv(y.numel(), BLOCK),)
-        _pool[grid](x, y, place, y.numel(), *shape[1:], *x.stride(), KH=window[0], KW=window[1], SIZE=BLOCK)
+        long = x.numel() >= 2**31  # beyond that places do not fit 32 bits
+        _pool[grid](x, y, place, y.numel(), *shape[1:], *x.stride(), KH=window[0], KW=window[1], SIZE=BLOCK, LONG=long)
         ctx.save_for_backward(place)
         ctx.shape, ctx.window = x.shape, window
         return y
@@ -70,7 +77,7 @@ class Pool(torch.autograd.Function):
         grid = (triton.cdiv(gx.numel(), BLOCK),)
         _unpool[grid](
             g, place, gx, gx.numel(), *ctx.shape[1:], *g.shape[2:], *g.stride(),
-            KH=ctx.window[0], KW=ctx.window[1], SIZE=BLOCK,
+            KH=ctx.window[0], KW=ctx.window[1], SIZE=BLOCK, LONG=gx.numel() >= 2**31,
         )  # fmt: skip
         return gx, None
 

@@ -68,7 +68,7 @@ def _gather(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _weigh(  # type: ignore[no-untyped-def]
-    src, grad, out,
+    src, grad, out, out_bias,
     BATCH, OH, OW, SH, SW, OC, CLIENTS, PER,
     src_n, src_c, src_h, src_w, grad_n, grad_c, grad_h, grad_w,
     KC: tl.constexpr, R: tl.constexpr, S: tl.constexpr,
@@ -85,6 +85,7 @@ def _weigh(  # type: ignore[no-untyped-def]
     r, s = tap // S, tap % S
     places = BATCH * OH * OW
     acc = tl.zeros((BM, BN), dtype=tl.float32)
+    bias = tl.zeros((BM,), dtype=tl.float32)
     for first in range(part * PER, part * PER + PER, BK):
         q = first + tl.arange(0, BK)
         inside = q < places
@@ -94,6 +95,7 @@ def _weigh(  # type: ignore[no-untyped-def]
             grad + (example * grad_n + oh * grad_h + ow * grad_w)[None, :] + o[:, None] * grad_c,
             mask=(o < OC)[:, None] & inside[None, :], other=0.0,
         )  # fmt: skip
+        bias += tl.sum(g, 1)
         h = oh[:, None] * STRIDE_H - PAD_H + r[None, :] * DIL_H
         w = ow[:, None] * STRIDE_W - PAD_W + s[None, :] * DIL_W
         seen = (h >= 0) & (w >= 0) & (h < SH) & (w < SW) & inside[:, None] & (k < R * S * KC)[None, :]
@@ -106,6 +108,8 @@ def _weigh(  # type: ignore[no-untyped-def]
             acc = tl.dot(g, x, acc, input_precision=PRECISION)
     at = ((part * CLIENTS + client).to(tl.int64) * OC + o[:, None]) * (R * S * KC) + k[None, :]
     tl.store(out + at, acc, mask=(o < OC)[:, None] & (k < R * S * KC)[None, :])
+    if tl.program_id(0) % TILES == 0:
+        tl.store(out_bias + (part * CLIENTS + client) * OC + o, bias, mask=o < OC)
 
 
 Tile = tuple[int, int, int, int, int]  # rows, columns and depth at once, warps, stages
@@ -127,26 +131,31 @@ def input_gradient(g: Tensor, w: Tensor, like: Tensor, how: How, precision: str,
     return out
 
 
-def weight_gradient(g: Tensor, x: Tensor, w: Tensor, how: How, precision: str, tile: Tile | None = None) -> Tensor:
-    """The gradient of the weights [C, o, i, R, S]."""
+def weight_gradient(
+    g: Tensor, x: Tensor, w: Tensor, how: How, precision: str, tile: Tile | None = None
+) -> tuple[Tensor, Tensor]:
+    """The gradients of the weights [C, o, i, R, S] and of the biases [C, o]."""
     clients, outputs, inputs, *kernel = w.shape
     batch, columns = len(x) // clients, inputs * kernel[0] * kernel[1]
     places = batch * g.shape[2] * g.shape[3]
-    rows_at_once, columns_at_once, depth, warps, stages = tile or (_tile(outputs, 64), _tile(columns, 64), 32, 4, 3)
+    rows_at_once, columns_at_once, depth, warps, stages = tile or (
+        _tile(outputs, 32), _tile(columns, 64), 64 if columns <= 32 else 32, 4, 3
+    )  # fmt: skip
     tiles = triton.cdiv(columns, columns_at_once)
     programs = clients * tiles * triton.cdiv(outputs, rows_at_once)
     parts = max(1, min(16, 1024 // programs, places // 512))  # enough programs for every multiprocessor
     per = triton.cdiv(triton.cdiv(places, parts), depth) * depth
     out = torch.empty((parts, clients, outputs, columns), dtype=torch.float32, device=g.device)
+    bias = torch.empty((parts, clients, outputs), dtype=torch.float32, device=g.device)
     grid = (tiles * triton.cdiv(outputs, rows_at_once), clients, parts)
     _weigh[grid](
-        x, g, out, batch, *g.shape[2:], *x.shape[2:], outputs, clients, per, *x.stride(), *g.stride(),
+        x, g, out, bias, batch, *g.shape[2:], *x.shape[2:], outputs, clients, per, *x.stride(), *g.stride(),
         KC=inputs, R=kernel[0], S=kernel[1], **_named(how),
         LOW=precision == "bf16", PRECISION="tf32" if precision == "tf32" else "ieee",
         BM=rows_at_once, BN=columns_at_once, BK=depth, TILES=tiles, num_warps=warps, num_stages=stages,
     )  # fmt: skip
-    whole = out[0] if parts == 1 else out.sum(0)
-    return whole.view(clients, outputs, *kernel, inputs).permute(0, 1, 4, 2, 3)
+    whole, whole_bias = (part[0] if parts == 1 else part.sum(0) for part in (out, bias))
+    return whole.view(clients, outputs, *kernel, inputs).permute(0, 1, 4, 2, 3), whole_bias
 
 
 def _launch(
@@ -163,7 +172,9 @@ def _launch(
 ) -> None:
     """One product per tile; `strides` are the weight's along the result's and the source's channels."""
     batch, channels, height, width = len(src) // clients, out.shape[1], *out.shape[2:]
-    rows_at_once, columns_at_once, depth, warps, stages = tile or (128, _tile(channels, 64), 32, 4, 3)
+    rows_at_once, columns_at_once, depth, warps, stages = tile or (
+        128, _tile(channels, 64), 16 if back or src.shape[1] == 16 else 32, 4, 3
+    )  # fmt: skip
     grid = (triton.cdiv(batch * height * width, rows_at_once), clients, triton.cdiv(channels, columns_at_once))
     _gather[grid](
         src, w, src if b is None else b, out, batch, height, width, *src.shape[2:], channels,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
 
 import torch
@@ -61,7 +63,8 @@ class Local:
         self.states = ClientStates(setting.fleet.size, data.x.device)
         self.chunk = chunk or self._fitting()
         self._widths: dict[int, tuple[int, ...]] = {}  # of each client's sub-model, where that stands still
-        self._counts: dict[tuple[int, ...], list[int]] = {}
+        self._streams: list[torch.cuda.Stream] = []
+        self._counts: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def __call__(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
         """Train the cohort, chunk by chunk; replies stand in the order of `ids`."""
@@ -73,11 +76,28 @@ class Local:
         for _, bucket in groupby(order, key=lambda place: width[place]):
             places = list(bucket)
             chunks += [places[a : a + self.chunk] for a in range(0, len(places), self.chunk)]
-        replies = [
-            self._play(ids, [listed[p] for p in places], places, task, chance, width[places[0]]) for places in chunks
+        plays = [
+            partial(self._play, ids, [listed[p] for p in places], places, task, chance, width[places[0]])
+            for places in chunks
         ]
+        apart = len(chunks) == len(set(width)) and len(listed) <= self.chunk and self.states.met(listed)
+        replies = self._abreast(plays) if apart and self.data.x.is_cuda else [play() for play in plays]
         whole = replies[0] if len(replies) == 1 else _join(replies)
         return whole if order == sorted(order) else _reorder(whole, order)
+
+    def _abreast(self, plays: Sequence[Callable[[], Reply]]) -> list[Reply]:
+        """Buckets side by side on a GPU, each in a stream of its own: small networks alone leave most of it idle."""
+        here = torch.cuda.current_stream(self.data.x.device)
+        while len(self._streams) < len(plays):
+            self._streams.append(torch.cuda.Stream(self.data.x.device))
+        replies = []
+        for stream, play in zip(self._streams, plays):
+            stream.wait_stream(here)
+            with torch.cuda.stream(stream):
+                replies.append(play())
+        for stream, _ in zip(self._streams, plays):
+            here.wait_stream(stream)
+        return replies
 
     def _widths_of(self, listed: list[int], task: Task) -> list[tuple[int, ...]]:
         """How many neurons of every group each client keeps, where that decides who is trained together."""
@@ -89,11 +109,11 @@ class Local:
             self._widths.update(zip(listed, widths(self.setting, task.keep)))
         return [self._widths[client] for client in listed]
 
-    def _counts_of(self, width: tuple[int, ...], task: Task) -> list[int]:
+    def _counts_of(self, width: tuple[int, ...], task: Task) -> tuple[int, ...]:
         """The same in the numbers of every tensor's axes."""
         if width not in self._counts:
             assert task.keep is not None
-            self._counts[width] = slices(self.setting.neurons, task.keep)[1]
+            self._counts[width] = tuple(slices(self.setting.neurons, task.keep)[1])
         return self._counts[width]
 
     def _play(

@@ -33,7 +33,6 @@ class Replays:
     def __init__(self, capture: bool = True) -> None:
         self.capture = capture
         self._courses: OrderedDict[Any, Course] = OrderedDict()
-        self._pool: Any = None  # memory that all graphs share: none of them runs beside another
 
     def __call__(
         self,
@@ -126,7 +125,7 @@ class Replays:
             for value, old in zip(course.moving(), before):
                 value.copy_(old)
             graph = torch.cuda.CUDAGraph()
-            self._pool = self._pool or torch.cuda.graph_pool_handle()
-            with torch.cuda.graph(graph, pool=self._pool):
+            course.pool = course.pool or torch.cuda.graph_pool_handle()
+            with torch.cuda.graph(graph, pool=course.pool, capture_error_mode="thread_local"):
                 course.step(size, alike)
         return graph

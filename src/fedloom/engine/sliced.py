@@ -6,10 +6,12 @@ import torch
 from torch import Tensor
 
 from fedloom.client import Examples, Learnt, Walk, learn
+from fedloom.engine.capture import Captured
 from fedloom.engine.stacked import StackedGradient
 from fedloom.local.work import Batches
 from fedloom.method import Method
-from fedloom.neurons.extract import slice_index
+from fedloom.neurons.extract import slice_index, slice_shapes
+from fedloom.neurons.map import NeuronMap
 from fedloom.types import Setting, State, Task
 from fedloom.upload.as_sent import AsSent
 
@@ -30,14 +32,17 @@ def learn_sliced(
     state: State,
     batches: Batches,
     walk: Walk | None = None,
-    counts: list[int] | None = None,
+    counts: tuple[int, ...] | None = None,
 ) -> tuple[Learnt, State]:
     """Cut, train, put back. Clients must keep equally many neurons of every group, each its own.
 
     `counts`: how many of every list of the neurons' map, if that is known already.
     """
     assert task.keep is not None
-    index, shapes = slice_index(setting.neurons, task.keep, counts)  # [C, p]
+    if counts is None:
+        index, shapes = slice_index(setting.neurons, task.keep)  # [C, p]
+    else:
+        (index,), shapes = _placed((task.keep,), setting.neurons, counts), slice_shapes(setting.neurons, counts)
     total = setting.layout.total
     layout = setting.layout._replace(shapes=shapes)
 
@@ -66,3 +71,11 @@ def learn_sliced(
     extras = {name: back(v, none) if v.shape[1:] == index.shape[1:] else v for name, v in learnt.extras.items()}
     kept = {name: back(v, state[name]) for name, v in new.items()}
     return Learnt(first, sent, extras, learnt.losses), kept
+
+
+def _place(keeps: tuple[Tensor, ...], neurons: NeuronMap, counts: tuple[int, ...]) -> tuple[Tensor, ...]:
+    """Where the kept numbers lie [C, p]."""
+    return (slice_index(neurons, keeps[0], counts)[0],)
+
+
+_placed = Captured(_place)

@@ -36,6 +36,10 @@ class ClientStates:
         at = row.to(self._device, non_blocking=True)
         return {name: self._stored[name].index_select(0, at) for name in newborn}
 
+    def met(self, ids: list[int]) -> bool:
+        """Has every one of them a state, if anyone has?"""
+        return not self._stored or bool((self._row[ids] >= 0).all())
+
     def put(self, ids: list[int], state: State) -> None:
         """Write the states of `ids` back."""
         row = self._row[ids].to(self._device, non_blocking=True)

@@ -9,12 +9,15 @@ from torch import Tensor
 from torch.func import functional_call
 
 from fedloom.client import Examples
+from fedloom.engine.capture import Captured
 from fedloom.types import Setting
+
+BATCH = 1024  # examples at a time, on a CPU
 
 
 def at_once(x: Tensor) -> int:
     """How many examples like these [n, ...] to look at together: a GPU wants many, a CPU's cache few."""
-    return 1024 if x.device.type == "cpu" else max(1024, 2**25 // x[0].numel())
+    return BATCH if x.device.type == "cpu" else max(BATCH, 2**25 // x[0].numel())
 
 
 class Score(NamedTuple):
@@ -28,12 +31,20 @@ class Score(NamedTuple):
 
 def evaluate(setting: Setting, model: Tensor, data: Examples, classes: int) -> Score:
     """Score one model [P] on every example."""
+    return Score(*_scored((model,), setting, data.x, data.y, classes))
+
+
+def _score(models: tuple[Tensor, ...], setting: Setting, x_all: Tensor, y_all: Tensor, classes: int) -> Score:
+    """What `evaluate` gives."""
+    (model,), data = models, Examples(x_all, y_all)
     tensors = setting.layout.split(model)
     module, batch = setting.module.eval(), at_once(data.x)
     first, top5, loss = [], [], []
     with torch.no_grad():
         for a in range(0, len(data.y), batch):
             x, y = data.x[a : a + batch], data.y[a : a + batch]
+            if x.device.type == "cuda" and x.dim() == 4:
+                x = x.contiguous(memory_format=torch.channels_last)  # as its convolutions are quickest
             output = functional_call(module, tensors, (x,))
             own, before = output.gather(1, y[:, None]), torch.arange(output.shape[1], device=y.device) < y[:, None]
             rank = ((output > own) | (output == own) & before).sum(1)  # classes that come first; ties as in argmax
@@ -45,3 +56,6 @@ def evaluate(setting: Setting, model: Tensor, data: Examples, classes: int) -> S
         none = torch.zeros(classes, dtype=torch.float64, device=right.device)
         hits, seen = (none.index_add(0, data.y, values) for values in (right, torch.ones_like(right)))
         return Score(right.mean(), torch.cat(top5).double().mean(), torch.cat(loss).double().mean(), hits / seen)
+
+
+_scored = Captured(_score)

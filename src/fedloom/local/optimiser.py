@@ -61,7 +61,8 @@ class Optimiser(ABC):
         if trains is None:
             params.sub_(self.move(moments, grads, rate))
             return
-        before = {name: value.clone() for name, value in moments.items() if value.shape == params.shape}
+        kept = {} if self.fresh else moments  # fresh ones are read nowhere else
+        before = {name: value.clone() for name, value in kept.items() if value.shape == params.shape}
         params.sub_(torch.where(trains, self.move(moments, grads, rate), 0))
         for name, value in before.items():  # nor do kept moments change there
             moments[name].copy_(torch.where(trains, moments[name], value))

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedloom.chance import Chance
+from fedloom.chance import Chance, absorb
+from fedloom.engine.capture import Captured
 from fedloom.errors import BadExperiment
 from fedloom.types import listed
 
@@ -52,22 +53,28 @@ class Work:
         width = min(self.batch, widest) if self.batch else widest
         passes = [-(-size // width) for size in sizes]  # steps in one epoch of each client
         epochs = max(-(-taken // one) for taken, one in zip(steps, passes))
-        size, per_epoch = listed([sizes, passes], ids.device)[:, :, None]  # [C, 1] each
-        place = torch.arange(widest, device=ids.device)
-        epoch = torch.arange(epochs, device=ids.device)
-        keys = chance.key("batches", ids[:, None, None], epoch[:, None], place)  # [C, E, M]
-        keys = keys.masked_fill((place >= size)[:, None], torch.iinfo(torch.int64).max)  # padding goes last
-        order = keys.argsort(dim=-1, stable=True)
-        step = torch.arange(longest, device=ids.device)
-        inside = ((step % per_epoch) * width)[:, :, None] + torch.arange(width, device=ids.device)  # [C, S, B]
-        epoch_of = (step // per_epoch).clamp(max=epochs - 1)  # those who are done wait in their last epoch
-        which = epoch_of[:, :, None] * widest + inside.clamp(max=widest - 1)
-        chosen = examples.gather(1, order.flatten(1).gather(1, which.flatten(1))).view_as(inside)
+        facts = listed([sizes, passes, steps], ids.device)
+        inputs = (ids, examples, facts, chance.key("batches"), chance.key("network"))
+        chosen, real, keys = _dealt(inputs, longest, width, epochs)
         active = [sum(taken > k for taken in steps) for k in range(longest)]
-        return Batches(
-            examples=chosen,
-            real=inside < size[:, :, None],
-            steps=listed(steps, ids.device),
-            active=active,
-            keys=chance.key("network", ids[:, None], step),
-        )
+        return Batches(chosen, real, facts[2], active, keys)
+
+
+def _deal(inputs: tuple[Tensor, ...], longest: int, width: int, epochs: int) -> tuple[Tensor, ...]:
+    """Examples and which of them are real [C, S, B], and keys for the network [C, S]."""
+    ids, examples, facts, order_key, network_key = inputs
+    widest, device = examples.shape[1], ids.device
+    size, per_epoch = facts[0, :, None], facts[1, :, None]
+    place, epoch = torch.arange(widest, device=device), torch.arange(epochs, device=device)
+    keys = absorb(absorb(absorb(order_key, ids[:, None, None]), epoch[:, None]), place)  # [C, E, M]
+    keys = keys.masked_fill((place >= size)[:, None], torch.iinfo(torch.int64).max)  # padding goes last
+    order = keys.argsort(dim=-1, stable=True)
+    step = torch.arange(longest, device=device)
+    inside = ((step % per_epoch) * width)[:, :, None] + torch.arange(width, device=device)  # [C, S, B]
+    epoch_of = (step // per_epoch).clamp(max=epochs - 1)  # those who are done wait in their last epoch
+    which = epoch_of[:, :, None] * widest + inside.clamp(max=widest - 1)
+    chosen = examples.gather(1, order.flatten(1).gather(1, which.flatten(1))).view_as(inside)
+    return chosen, inside < size[:, :, None], absorb(absorb(network_key, ids[:, None]), step)
+
+
+_dealt = Captured(_deal)

@@ -37,6 +37,11 @@ class OwnClasses(Mask):
 
     inner: Mask = Ranked("ordered", "ceil")
 
+    @property
+    def steady(self) -> bool:
+        """As the other mask."""
+        return self.inner.steady
+
     def clash(self, method: Method) -> str | None:
         """A smaller network has all output rows; something must silence those of missing classes."""
         if any(getattr(rule, "mask_labels", False) for rule in method.local.members()):

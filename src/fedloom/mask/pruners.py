@@ -70,6 +70,10 @@ def prune(setting: Setting, scores: Tensor, share: Tensor, scope: Scope = "globa
         values = torch.cat([scores[:, span] for span in group], 1)
         removed = ((1 - share) * values.shape[1]).long()  # [C], rounded down
         least = values.new_full((len(share), 1), -torch.inf)
+        if values.device.type != "cpu":  # where counting would wait for the device
+            ranked = values.sort(1).values.expand(len(share), -1)
+            least = torch.where(removed[:, None] > 0, ranked.gather(1, (removed[:, None] - 1).clamp(min=0)), least)
+            removed = removed[:0]
         for count in set(removed.tolist()) - {0}:  # far quicker than sorting, and shares come in a few tiers
             rows = removed == count
             least[rows] = (values[rows] if len(values) > 1 else values).kthvalue(count, 1, keepdim=True).values

@@ -73,7 +73,7 @@ def scatter(
 
 
 def slice_index(
-    map: NeuronMap, keep: Keep, widths: list[int] | None = None
+    map: NeuronMap, keep: Keep, widths: Sequence[int] | None = None
 ) -> tuple[Tensor, tuple[tuple[int, ...], ...]]:
     """Where the kept numbers lie in the flat vector: index [p] or [C, p], and the shapes of the small tensors.
 
@@ -84,10 +84,9 @@ def slice_index(
     flat = map.flat(keep)
     kept, counts = slices(map, flat) if widths is None else (_kept(map, flat, widths), widths)
     lead = flat.shape[:-1]
-    parts, shapes = [], []
+    parts = []
     for axes in map.tensors:
         owners = dict(axes.owners(rows=False))
-        shapes.append(tuple(counts[owners[a]] if a in owners else size for a, size in enumerate(axes.shape)))
         place = torch.full((*lead, *(1,) * len(axes.shape)), axes.start, device=flat.device)
         stride = axes.stop - axes.start
         for axis, size in enumerate(axes.shape):
@@ -95,10 +94,19 @@ def slice_index(
             along = kept[owners[axis]] if axis in owners else torch.arange(size, device=flat.device).expand(*lead, size)
             place = place + stride * along.reshape(*lead, *(1,) * axis, -1, *(1,) * (len(axes.shape) - axis - 1))
         parts.append(place.reshape(*lead, -1))
-    return torch.cat(parts, -1), tuple(shapes)
+    return torch.cat(parts, -1), slice_shapes(map, counts)
 
 
-def slices(map: NeuronMap, keep: Keep) -> tuple[list[Tensor], list[int]]:
+def slice_shapes(map: NeuronMap, counts: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """The shapes of the small tensors, where so many are kept of every list of the map."""
+    shapes = []
+    for axes in map.tensors:
+        owners = dict(axes.owners(rows=False))
+        shapes.append(tuple(counts[owners[a]] if a in owners else size for a, size in enumerate(axes.shape)))
+    return tuple(shapes)
+
+
+def slices(map: NeuronMap, keep: Keep) -> tuple[list[Tensor], Sequence[int]]:
     """Of every list of the map the places kept [..., n], and n; refuses what cannot be sliced."""
     flat = map.flat(keep)
     for group, span in map.spans(flat.shape[-1]):
@@ -135,7 +143,7 @@ def _chosen(map: NeuronMap, flat: Tensor) -> list[Tensor]:
     return [padded[..., entries] for entries in map.lists]
 
 
-def _kept(map: NeuronMap, flat: Tensor, widths: list[int]) -> list[Tensor]:
+def _kept(map: NeuronMap, flat: Tensor, widths: Sequence[int]) -> list[Tensor]:
     """Of every list of the map the places kept [..., width]."""
     order = [bools.byte().argsort(dim=-1, descending=True, stable=True) for bools in _chosen(map, flat)]
     return [places[..., :width] for places, width in zip(order, widths)]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
+from fedloom.engine.capture import Captured
 from fedloom.errors import BadExperiment, unknown
 from fedloom.neurons.leading import LeadingNeurons
 from fedloom.neurons.map import POWERS, NeuronMap
@@ -59,22 +60,38 @@ class Importance(Upload):
         """Rank within what each client owns, and cut."""
         if task.keep is None and task.share.device.type == "cpu" and bool((task.share >= 1).all()):
             return None
+        if self.by == "random" or task.keep is not None:
+            return self._choose(setting, task, self.scores(setting, task, first, last, chance))
+        return _chosen((task.share, first, last), self, setting)[0]
+
+    def _choose(self, setting: Setting, task: Task, scores: Tensor) -> Tensor:
+        """The mask [C, P] from what every row is worth."""
         neurons = setting.neurons
-        owned = torch.ones(len(last), neurons.full_size, dtype=torch.bool, device=last.device)
+        owned = torch.ones(len(scores), neurons.full_size, dtype=torch.bool, device=scores.device)
         if task.keep is not None:
             owned[:, : neurons.size] = task.keep
-        rows = best(neurons, self.scores(setting, task, first, last, chance), task.share, owned)
-        if not self.outputs:
-            rows[:, neurons.size :] = True
+        rows = self.chosen_rows(setting, scores, task.share, owned)
         mask = neurons.expand(rows, rows=True)
         return mask if task.keep is None or task.mask is None else mask & task.mask
 
+    def chosen_rows(self, setting: Setting, scores: Tensor, share: Tensor, owned: Tensor) -> Tensor:
+        """The rows that go back [C, K + O]."""
+        rows = best(setting.neurons, scores, share, owned)
+        if not self.outputs:
+            rows[:, setting.neurons.size :] = True
+        return rows
+
     def scores(self, setting: Setting, task: Task, first: Tensor, last: Tensor, chance: Chance) -> Tensor:
         """What every row is worth to each client [C, K + O]."""
-        neurons, change = setting.neurons, last - first
         if self.by == "random":
             assert task.ids is not None
-            return chance.uniform("upload", task.ids[:, None], torch.arange(neurons.full_size, device=last.device))
+            every = torch.arange(setting.neurons.full_size, device=last.device)
+            return chance.uniform("upload", task.ids[:, None], every)
+        return self.worth(setting, first, last)
+
+    def worth(self, setting: Setting, first: Tensor, last: Tensor) -> Tensor:
+        """The same where chance plays no part."""
+        neurons, change = setting.neurons, last - first
         if self.by == "ordered":
             return -torch.arange(neurons.full_size, device=last.device).expand(len(last), -1)
         if self.by in ("largest", "most-changed"):
@@ -117,3 +134,14 @@ def best(neurons: NeuronMap, scores: Tensor, share: Tensor, owned: Tensor) -> Te
         rank = scores[:, span].double().masked_fill(~mine, -torch.inf).argsort(dim=1, descending=True, stable=True)
         parts.append((rank.argsort(1) < count[:, None]) & mine)
     return torch.cat(parts, 1)
+
+
+def _choose(inputs: tuple[Tensor, ...], upload: Importance, setting: Setting) -> tuple[Tensor, ...]:
+    """The mask of clients that own the whole network."""
+    share, first, last = inputs
+    owned = torch.ones(len(last), setting.neurons.full_size, dtype=torch.bool, device=last.device)
+    rows = upload.chosen_rows(setting, upload.worth(setting, first, last), share, owned)
+    return (setting.neurons.expand(rows, rows=True),)
+
+
+_chosen = Captured(_choose)
