@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from errno import EDQUOT, ENOSPC
+from errno import EDQUOT, EFBIG, ENOSPC
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -73,7 +73,7 @@ def writing(folder: Path) -> Iterator[None]:
     except OSError as problem:
         where = problem.filename or folder
         todo = "make the folder writable, or copy it elsewhere"
-        if problem.errno in (ENOSPC, EDQUOT):
+        if problem.errno in (ENOSPC, EDQUOT, EFBIG):
             todo = f"free some room on the disk of '{folder}'"
         raise RunStopped(
             f"cannot write '{where}': {problem.strerror or problem}; {todo}, then go on from the last checkpoint with "
