@@ -14,7 +14,7 @@ from fedloom.checkpoint.fingerprint import changes, fingerprint, refuse_another,
 from fedloom.checkpoint.saver import Checkpoints, Saver
 from fedloom.errors import BadData, BadExperiment, RunStopped
 from fedloom.experiment import Experiment
-from fedloom.files import atomically, writing
+from fedloom.files import replace_file, writing
 from fedloom.lock import locked
 from fedloom.simulation import Simulation
 
@@ -154,7 +154,7 @@ def _describe(
     if before:
         own = {"round": 0 if found is None else found.facts["round"], **here}
         about = {**before, "experiment": about["experiment"], "resumed": [*before.get("resumed", []), own]}
-    atomically(folder / ABOUT, lambda path: path.write_text(json.dumps(about, indent=2) + "\n"))
+    replace_file(folder / ABOUT, [f"{json.dumps(about, indent=2)}\n".encode()])
     for note in world.notes:
         log.info(note)
 
