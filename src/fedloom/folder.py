@@ -62,9 +62,10 @@ def check(folder: Path | None, experiment: Experiment, resume: bool) -> None:
 
 
 def _used(folder: Path) -> bool:
-    """Is there more in it than a lock?"""
-    inside = {path.relative_to(folder).as_posix() for path in folder.glob("*")} if folder.is_dir() else set()
-    return bool(inside - {"checkpoint"} or store.list_all(folder / "checkpoint"))
+    """Is there anything to lose in it? What a run leaves that was killed before it began is nothing."""
+    inside = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    nothing = {"checkpoint", "log.txt", f".{ABOUT}.new"} if (folder / LOCK).exists() else {"checkpoint"}
+    return bool(inside - nothing or store.list_all(folder / "checkpoint"))
 
 
 def _about(folder: Path) -> dict[str, Any] | None:

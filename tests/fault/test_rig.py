@@ -41,6 +41,10 @@ def test_a_kill_at_any_call_of_a_save_loses_at_most_the_round_in_flight():
     assert "went on from rounds [2, 3] to the same result" in script("stops.py", "kill")
 
 
+def test_a_kill_before_the_first_round_leaves_a_folder_that_can_be_used():
+    assert "went on from rounds [0]" in script("stops.py", "first")
+
+
 @pytest.mark.parametrize("stride", [pytest.param("1", marks=pytest.mark.slow), "7"])
 def test_a_disk_that_is_full_from_any_call_on_loses_nothing(stride):
     assert "to the same result" in script("stops.py", "full", stride)
