@@ -1,8 +1,8 @@
 """Stop a resumed run at every call to the system that saves it, one call after another, and resume it again.
 
 `python tests/fault/stops.py MODE [STRIDE]` with MODE `kill` (the process is gone at once, before the call) or `full`
-(the disk is full from the call on); a STRIDE of 4 tries every fourth call. MODE `first` kills a run at each of the calls
-with which it begins. Prints one line; anything lost is an error.
+(the disk is full from the call on); a STRIDE of 4 tries every fourth call. MODE `first` kills a run at each of the
+calls with which it begins. Prints one line; anything lost is an error.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def main(mode: str, stride: int = 1) -> None:
             good = [store.read(path).facts["round"] for path in store.list_all(again / "checkpoint")]
             later.add(max(good, default=0))
             assert mode == "first" or max(good, default=0) >= 2, (
-                f"call {number}: round 2 was saved, now there is {good}"
+                f"call {number}: rounds {good} are left of 1 and 2"
             )
             assert ended(child(lambda again=again: play(again, 3), log)) == 0, f"call {number}\n{log.read_text()}"
             assert result_of(again) == wanted, f"call {number}: another result"
