@@ -152,8 +152,10 @@ def resume(
     experiment = experiment_in(Path(folder))
     if rounds is not None:
         experiment = Experiment(**{**experiment.model_dump(), "rounds": rounds})
-    mine = {"method": method, "model": model, "data": data}
-    return run(experiment, **mine, out=folder, resume=True, checkpoints=checkpoints, watch=watch, tell=tell)  # type: ignore[arg-type]
+    return run(
+        experiment, method=method, model=model, data=data, out=folder, resume=True, checkpoints=checkpoints,
+        watch=watch, tell=tell,
+    )  # fmt: skip
 
 
 def _start(world: Simulation) -> Reached:
@@ -191,10 +193,11 @@ def _saved(
 
     def after(now: Reached | None) -> None:
         nonlocal at, between, written
-        between = now is not None
         if now is None:
+            between = False
             return
         at = now
+        between = True
         saver.offer(at.round, lambda: take(world, ledger, now))
         if time.perf_counter() - written > TABLES_EVERY:
             with writing(folder):
