@@ -101,9 +101,7 @@ def main(mode: str, stride: int = 1) -> None:
             assert code == ends, f"call {number}: exit code {code}\n{log.read_text()}"
             good = [store.read(path).facts["round"] for path in store.list_all(again / "checkpoint")]
             later.add(max(good, default=0))
-            assert mode == "first" or max(good, default=0) >= 2, (
-                f"call {number}: rounds {good} are left of 1 and 2"
-            )
+            assert mode == "first" or max(good, default=0) >= 2, f"call {number}: rounds {good} are left of 1 and 2"
             assert ended(child(lambda again=again: play(again, 3), log)) == 0, f"call {number}\n{log.read_text()}"
             assert result_of(again) == wanted, f"call {number}: another result"
             shutil.rmtree(again)
