@@ -18,7 +18,8 @@ from fedloom.data.load import load
 from fedloom.errors import RunStopped
 from fedloom.experiment import Experiment
 from fedloom.methods import METHODS
-from fedloom.run import Result, run
+from fedloom.result import Result
+from fedloom.run import run
 from fedloom.simulation import prepare
 
 ROOT = Path(__file__).parent.parent

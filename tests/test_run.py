@@ -27,7 +27,8 @@ from fedloom.local.rule import LocalRule
 from fedloom.local.work import Work
 from fedloom.method import Method
 from fedloom.part import Select
-from fedloom.run import Result, run
+from fedloom.result import Result
+from fedloom.run import run
 from fedloom.select.uniform import Uniform
 from fedloom.simulation import prepare
 from fedloom.types import Cohort, Setting, State, Task

@@ -14,8 +14,9 @@ from fedloom.method import Method
 from fedloom.neurons.extract import extract, scatter
 from fedloom.neurons.map import NeuronMap
 from fedloom.neurons.trace import neuron_map
+from fedloom.result import Result
 from fedloom.round import play_round
-from fedloom.run import Result, resume, run
+from fedloom.run import resume, run
 from fedloom.types import Cohort, Fleet, Reply, Setting, Task
 
 __version__ = _version("fedloom")

@@ -9,7 +9,8 @@ from typing import Any
 from fedloom.errors import BadExperiment
 from fedloom.evaluate.targets import Cost, Interval, interval, spent, to_target
 from fedloom.experiment import Experiment, method_maker
-from fedloom.run import Result, run
+from fedloom.result import Result
+from fedloom.run import run
 from fedloom.settings import settings_of
 
 

@@ -54,7 +54,7 @@ class Ledger:
         `reply` is as it arrived, `prices` are bytes down and up, `examples` [C] how many each client trains on, repeats
         counted; in a world, `costs` say what the round took. `kept` is what the method's parts record of it.
         """
-        down, up = (Cost(*(part.to(reply.ids.device) for part in price)) for price in prices)
+        down, up = (Cost(*(part.to(reply.ids.device, non_blocking=True) for part in price)) for price in prices)
         sent = reply.arrived if costs is None else costs.bytes_up > 0  # in a world, also what was lost on the way
         rows = {
             "round": torch.full_like(reply.ids, task.round),
@@ -68,7 +68,8 @@ class Ledger:
             **{name: value for name, value in reply.report.items() if value.dim() == 1},
             **({} if costs is None else costs.columns()),  # of those as well whose reply did not arrive
         }
-        self._clients.append({**rows, "client": self._numbers[reply.ids.cpu()]})
+        self._numbers = self._numbers.to(reply.ids.device)
+        self._clients.append({**rows, "client": self._numbers[reply.ids]})
         duration = None if costs is None else costs.duration
         columns = {name: value for name, value in (kept or {}).items() if value.dim() == 0}
         self.kept = {name: value for name, value in (kept or {}).items() if value.dim() > 0}
@@ -93,7 +94,12 @@ class Ledger:
 
     def last(self) -> dict[str, Any]:
         """The newest row."""
-        return self._row(self._rounds[-1]) if self._rounds else self._past[-1]
+        return self.newest(1)[0]
+
+    def newest(self, count: int) -> list[dict[str, Any]]:
+        """The last so many rows, oldest first; reading them waits for the device."""
+        new = [self._row(entry) for entry in self._rounds[max(0, len(self._rounds) - count) :]]
+        return [*self._past[max(0, len(self._past) + len(new) - count) :], *new] if count else []
 
     def silent(self, most: int | None = None) -> int:
         """How many of the last rounds nobody answered; it looks no further back than `most`."""
@@ -124,7 +130,8 @@ class Ledger:
 
     @staticmethod
     def _row(entry: dict[str, Any]) -> dict[str, Any]:
-        rows, arrived = entry["rows"], int(entry["rows"]["arrived"].sum())
+        rows = {name: value.cpu() for name, value in entry["rows"].items()}
+        arrived = int(rows["arrived"].sum())
         return {
             "round": entry["round"],
             **_scores(entry.get("score"), entry.get("personal")),

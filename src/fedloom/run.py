@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +29,11 @@ from fedloom.layout import load
 from fedloom.ledger import Ledger
 from fedloom.method import Method
 from fedloom.part import NobodyLeft
+from fedloom.result import Result
 from fedloom.round import play_round
 from fedloom.select.everyone import SomeSend
 from fedloom.simulation import Simulation, prepare
-from fedloom.types import Setting, State
+from fedloom.types import Setting
 from fedloom.world.clock import processed
 
 log = logging.getLogger("fedloom")
@@ -42,48 +42,7 @@ Watch = Callable[[dict[str, Any]], None]  # told of every round's row
 
 SMALL = 20_000_000  # multiply-adds of a step of the whole cohort, about
 TABLES_EVERY = 10.0  # seconds between writings of the tables while a run goes on
-
-
-@dataclass(frozen=True)
-class Result:
-    """What came out of a run."""
-
-    experiment: Experiment
-    model: nn.Module  # the network with the trained weights, on the CPU
-    rounds: list[dict[str, Any]]  # one row a round, as in rounds.parquet
-    wall_seconds: float
-    folder: Path | None
-    kept: State  # larger tensors that the method's parts recorded of the last round, as in kept.safetensors
-
-    @property
-    def accuracy(self) -> float | None:
-        """The last evaluated top-1 accuracy of the global model."""
-        return next((row["accuracy"] for row in reversed(self.rounds) if row["accuracy"] is not None), None)
-
-    def _total(self, name: str) -> float | None:
-        """The sum over rounds; None where nothing is simulated."""
-        values = [row[name] for row in self.rounds if row[name] is not None]
-        return sum(values) if values else None
-
-    def summary(self) -> dict[str, Any]:
-        """One object for machines; None where nothing is known yet."""
-        scored = [row for row in self.rounds if row["accuracy"] is not None]
-        last: dict[str, Any] = scored[-1] if scored else {}
-        return {
-            "run": None if self.folder is None else str(self.folder),
-            "method": self.experiment.method.name,
-            "rounds": len(self.rounds),
-            "accuracy": last.get("accuracy"),
-            "best_accuracy": max((row["accuracy"] for row in scored), default=None),
-            "personal_accuracy": last.get("personal_accuracy"),
-            "loss": last.get("loss"),
-            "examples_trained": sum(row["examples_trained"] for row in self.rounds),
-            "bytes_up": sum(row["bytes_up"] for row in self.rounds),
-            "bytes_down": sum(row["bytes_down"] for row in self.rounds),
-            "virtual_seconds": self._total("virtual_seconds"),
-            "joules": self._total("joules"),
-            "wall_seconds": self.wall_seconds,
-        }
+SHOWN_EVERY = 0.5  # seconds between looks at a GPU's results: each look waits for it
 
 
 def run(
@@ -226,7 +185,7 @@ def _play(
     after: Callable[[Reached | None], None] = lambda now: None,
 ) -> Reached:
     """The rounds that are left; `after` is told None when one begins, and where the run stands when it is over."""
-    patience = experiment.world.patience
+    patience, show = experiment.world.patience, _shown(ledger, watch, at.model.device)
     silent = ledger.silent() % (patience or 1)  # a run that was given up is given another chance
     for number in range(at.round + 1, experiment.rounds + 1):
         after(None)
@@ -237,10 +196,10 @@ def _play(
             if number > 1 and ledger.last()["accuracy"] is None:
                 _score(ledger, world, at.model)
             after(at)
+            show(True)
             break
         after(at)
-        if watch is not None:
-            watch(ledger.last())
+        show(number == experiment.rounds)
         silent = silent + 1 if world.world is not None and ledger.silent(1) else 0
         if patience is not None and silent == patience:
             raise RunStopped(
@@ -248,6 +207,22 @@ def _play(
                 "them. Look at the fleet, its channel and the deadline, or wait longer: world.patience."
             )
     return at
+
+
+def _shown(ledger: Ledger, watch: Watch | None, device: torch.device) -> Callable[[bool], None]:
+    """What tells `watch` of every new row: at once, or all that came since the last look at a GPU."""
+    waiting, looked = 0, time.perf_counter()
+
+    def show(ended: bool) -> None:
+        nonlocal waiting, looked
+        waiting += 1
+        if watch is None or not (ended or device.type == "cpu" or time.perf_counter() - looked > SHOWN_EVERY):
+            return
+        for row in ledger.newest(waiting):
+            watch(row)
+        waiting, looked = 0, time.perf_counter()
+
+    return show
 
 
 def _round(experiment: Experiment, world: Simulation, ledger: Ledger, at: Reached) -> Reached:

@@ -15,7 +15,8 @@ from fedloom.chart import duration, letters, size
 from fedloom.compare import Contender, cost_of, ratio_of
 from fedloom.evaluate.targets import Cost
 from fedloom.plan import Plan
-from fedloom.run import Result, Watch
+from fedloom.result import Result
+from fedloom.run import Watch
 
 LINES = 10  # how often a run reports where there is no terminal
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fedloom.engine.products import Step, settled
-from fedloom.files import atomically
+from fedloom.files import replace_file
 
 log = logging.getLogger("fedloom")
 
@@ -191,6 +191,6 @@ def _remember(device: torch.device, key: str, name: str) -> None:
     text = json.dumps(_all_known(), indent=1)
     try:
         _file().parent.mkdir(parents=True, exist_ok=True)
-        atomically(_file(), lambda path: path.write_text(text))
+        replace_file(_file(), [text.encode()])
     except OSError as problem:
         log.info("which convolution is quickest is not remembered: %s", problem)
