@@ -31,6 +31,7 @@ from fedloom.part import NobodyLeft
 from fedloom.round import play_round
 from fedloom.select.everyone import SomeSend
 from fedloom.simulation import Simulation, prepare
+from fedloom.together import together
 from fedloom.types import Setting, State
 from fedloom.world.clock import processed
 
@@ -108,6 +109,25 @@ def run(
     Returns:
         The trained network and one row a round. On Ctrl-C what was done so far is written, and the interrupt goes on.
     """
+
+    def play() -> Result:
+        return _run(experiment, method, model, data, out, watch, tell)
+
+    if experiment.engine != "distributed":
+        return play()
+    return together(experiment, play, lambda: prepare(experiment, method, model, data))
+
+
+def _run(
+    experiment: Experiment,
+    method: Method | None,
+    model: nn.Module | None,
+    data: Dataset | None,
+    out: str | Path | None,
+    watch: Watch | None,
+    tell: Callable[[str], None] | None,
+) -> Result:
+    """Play all rounds in this process, which has an engine for whatever is to be trained."""
     folder = None if out is None else Path(out)
     if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadExperiment(f"out is '{folder}', which exists and is not empty; name a new folder.")
@@ -152,7 +172,11 @@ def run(
 
 def _score(ledger: Ledger, world: Simulation, weights: Tensor) -> None:
     """Evaluate the model, and the clients' own where they have test splits."""
-    own = None if world.own_test is None else personal_accuracy(world.engine, weights, *world.own_test)
+    own = None
+    if world.own_test is not None and world.ranks is not None:
+        own = world.ranks.personal_accuracy(weights, *world.own_test)
+    elif world.own_test is not None:
+        own = personal_accuracy(world.engine, weights, *world.own_test)
     ledger.score(evaluate(world.setting, weights, world.test, world.classes), own)
 
 
@@ -198,15 +222,21 @@ def _opened(folder: Path | None, experiment: Experiment, world: Simulation) -> I
 @contextmanager
 def _threads(world: Simulation) -> Iterator[None]:
     """One thread for small work: there several gain nothing, and lose tenfold when anything else runs."""
-    before, select, cohort = torch.get_num_threads(), world.method.select, world.setting.fleet.size
-    if not isinstance(select, SomeSend):  # under which all train
-        cohort = getattr(select, "count", None) or cohort
-    if world.setting.layout.total * max(1, world.method.work.batch) * cohort < SMALL:
+    before = torch.get_num_threads()
+    if small_work(world):
         torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def small_work(world: Simulation) -> bool:
+    """Is a step of the whole cohort little work?"""
+    select, cohort = world.method.select, world.setting.fleet.size
+    if not isinstance(select, SomeSend):  # under which all train
+        cohort = getattr(select, "count", None) or cohort
+    return world.setting.layout.total * max(1, world.method.work.batch) * cohort < SMALL
 
 
 def _save_model(folder: Path, setting: Setting, weights: Tensor) -> None:

@@ -17,8 +17,10 @@ from fedloom.codec import Codec
 from fedloom.data.dataset import Dataset, check
 from fedloom.data.load import load
 from fedloom.data.partition import Partition, partition, split
+from fedloom.engine.distributed import Distributed
 from fedloom.engine.dropout import keyed
 from fedloom.engine.local import Local, Loop, Shards
+from fedloom.engine.ranks import rank_device, ranks_here
 from fedloom.errors import BadData, BadExperiment, BadModel
 from fedloom.experiment import Experiment
 from fedloom.layout import flatten, layout_of
@@ -41,6 +43,7 @@ class Simulation(NamedTuple):
     setting: Setting
     network: nn.Module  # as the user wrote it; the setting's has keyed dropout
     engine: Local
+    ranks: Distributed | None  # it and those of the other ranks, under torchrun; rank 0 has this
     wire: Wire  # the engine with its replies through the codec
     world: Simulated | None  # that in a world, where a fleet of devices was chosen
     model: Tensor  # [P] before the first round
@@ -69,7 +72,8 @@ def prepare(
     if data is not None:
         check(data._asdict(), f"data '{data.name}'", data.classes)
     method = method or experiment.build_method()
-    device = _device(experiment.device)
+    spread = experiment.engine == "distributed"
+    device = _device(rank_device(experiment.device) if spread else experiment.device)
     dataset = data or load(experiment.data.name, **experiment.data.settings)
     ids, settings = dataset.client_train, experiment.partition.settings
     dealt = partition(
@@ -107,13 +111,16 @@ def prepare(
     else:
         sliced = experiment.execution == "sliced"
         engine = Local(method, setting, train, shards, experiment.chunk, sliced=sliced, held=held)
-    wire = Wire(engine, method, setting, Codec(**experiment.codec.model_dump()), experiment.exact_bytes)
+    here = ranks_here(str(device)) if spread else None
+    ranks = Distributed(engine, here) if here is not None and here.rank == 0 else None
+    wire = Wire(ranks or engine, method, setting, Codec(**experiment.codec.model_dump()), experiment.exact_bytes)
     world = _world(experiment, present, device)
     return Simulation(
         method=method,
         setting=setting,
         network=network,
         engine=engine,
+        ranks=ranks,
         wire=wire,
         world=None if fleet.devices is None else Simulated(wire, method, setting, world, wire.price),
         model=flatten(module, layout),
