@@ -3,9 +3,10 @@
     torchrun --nproc-per-node 2 benchmarks/ranks.py [--cycles 5] [--device auto] [--json FILE] [W1 W2 W3]
 
 W1: 10 of 100 clients, 600 samples of 28x28 each, 784-200-200-10, batch 50, 1 epoch. W2: all 100 clients. W3: cnn1, 10
-clients. `one` is the local engine in rank 0, with every core, while the others wait; `all` is the distributed engine,
-cores shared out evenly. On GPUs every rank has its own (NCCL), or they share those there are (gloo). `collect` is the
-part of `all` that rank 0 spends after its own clients: waiting for the others, and taking their replies.
+clients. `thread` is the local engine in rank 0 with one thread while the others wait, `one` the same with every core;
+`all` is the distributed engine, cores shared out evenly. On GPUs every rank has its own (NCCL), or they share those
+there are (gloo). `collect` is the part of `all` that rank 0 spends after its own clients: waiting for the others, and
+taking their replies.
 """
 
 from __future__ import annotations
@@ -89,12 +90,14 @@ class Watched(Distributed):
 def measure(work: Workload, ranks: Ranks, cycles: int) -> dict[str, float]:
     """Medians of milliseconds over the cycles, the first left out, and how far the two models lie apart."""
     threads, engine, apart = torch.get_num_threads(), Watched(work.local, ranks), 0.0
-    times: dict[str, list[float]] = {"one": [], "all": [], "collect": []}
+    times: dict[str, list[float]] = {"thread": [], "one": [], "all": [], "collect": []}
     for cycle in range(cycles + 1):
-        torch.set_num_threads(threads * int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-        began = time.perf_counter()
-        alone = work.play(work.local, cycle + 1)
-        took = {"one": 1000 * (time.perf_counter() - began)}
+        took: dict[str, float] = {}
+        for name, count in (("thread", 1), ("one", threads * int(os.environ.get("LOCAL_WORLD_SIZE", "1")))):
+            torch.set_num_threads(count)
+            began = time.perf_counter()
+            alone = work.play(work.local, cycle + 1)
+            took[name] = 1000 * (time.perf_counter() - began)
         torch.set_num_threads(threads)
         began = time.perf_counter()
         both = work.play(engine, cycle + 1)
@@ -125,10 +128,8 @@ def main() -> None:
                 found = results[name] = measure(work, ranks, options.cycles)
             finally:
                 dismiss(ranks, {})
-            print(
-                f"{name}  one {found['one']:8.1f} ms   all {found['all']:8.1f} ms, of it {found['collect']:6.1f} to "
-                f"collect   one/all {found['one'] / found['all']:.2f}   apart {found['apart']:.1e}"
-            )
+            taken = "   ".join(f"{way} {found[way]:8.1f} ms" for way in ("thread", "one", "all", "collect"))
+            print(f"{name}  {taken}   one/all {found['one'] / found['all']:.2f}   apart {found['apart']:.1e}")
     if ranks.rank == 0:
         chip = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
         machine = f"{ranks.size} ranks, {chip or platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"

@@ -42,18 +42,39 @@ def test_the_command_under_torchrun(tmp_path: Path) -> None:
     assert {file.name for file in (tmp_path / "here").iterdir()} >= {"experiment.json", "rounds.parquet", "log.txt"}
 
 
+MINE = """
+import os
+from dataclasses import dataclass
+
+from fedloom import LocalRule, Method
+
+
+@dataclass(frozen=True)
+class Weak(LocalRule):
+    def finish(self, task, state, first, last, steps):
+        if os.environ["RANK"] == "1" and task.round == 2:
+            raise ZeroDivisionError("more than it can bear")
+        return last, {}, state
+
+
+def weak():
+    return Method(local=Weak())
+"""
+
+
 @pytest.mark.slow
 def test_the_command_says_once_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "file").touch()
-    mine = "import os\nfrom fedloom.methods.fedavg import fedavg\n\ndef mine():\n    return fedavg()\n"
-    (tmp_path / "mine.py").write_text(mine)
+    (tmp_path / "mine.py").write_text(MINE)
     for words, text in (
         (["run", "fedavgg"], "did you mean 'fedavg'"),
         (["run", "fedavg", "--out", "used"], "exists and is not empty"),
-        (["run", "mine.py:nothing"], "nothing"),
+        (["run", "mine.py:weak", "--out", "weak"], "rank 1 of 2 failed: ZeroDivisionError: more than it can bear"),
     ):
-        ended = torchrun(tmp_path, *words, "--engine", "distributed")
+        ended = torchrun(tmp_path, *words, "--engine", "distributed", "--device", "cpu")
         assert ended.returncode != 0
         assert ended.stderr.count("error: ") == 1, ended.stderr
         assert text in ended.stderr
+    assert "in finish" in (tmp_path / "weak" / "log.txt").read_text()  # where it happened on the other rank
+    assert (tmp_path / "weak" / "rounds.parquet").exists()  # the round before is kept

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from fedloom.engine.memory import kept_memory
 from fedloom.errors import BadExperiment, RunStopped
 from fedloom.types import State
 
@@ -118,7 +119,8 @@ def joined(device: str) -> Iterator[Ranks]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     torch.set_num_threads(max(1, cores // _on_this_machine()))
     try:
-        yield here
+        with kept_memory():
+            yield here
     finally:
         torch.set_num_threads(threads)
         if ours:
