@@ -33,8 +33,10 @@ from fedloom.options import (
     TryOption,
     checkpoints_of,
     choices_of,
+    complain,
     counted,
     given,
+    only_the_first_speaks,
     pairs_of,
     print_json,
 )
@@ -281,10 +283,11 @@ def neurons_command(
 
 def main() -> None:
     """Run the command; errors become one line and an exit code: 2 bad input, 3 a run that stopped, 130 Ctrl-C."""
+    only_the_first_speaks(errors)
     shown = RichHandler(logging.WARNING, console=errors, show_path=False, show_time=False)
     logging.basicConfig(format="%(message)s", handlers=[shown])
     try:
         app()
     except FedloomError as problem:
-        errors.print(Text.assemble(("error:", "bold red"), f" {problem}"), soft_wrap=True)
+        complain(errors, problem)
         raise SystemExit(3 if isinstance(problem, RunStopped) else 2) from None

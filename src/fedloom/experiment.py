@@ -122,7 +122,7 @@ class Experiment(Section):
     seed: int = Field(0, ge=0, lt=2**63)
     split: tuple[float, float, float] = (1.0, 0.0, 0.0)  # of each client's data: training, validation, own test
     evaluate_every: int = Field(1, ge=1, description="rounds between evaluations")
-    engine: Literal["local", "loop"] = "local"
+    engine: Literal["local", "loop", "distributed"] = "local"
     execution: Literal["sliced", "masked"] = Field("sliced", description="train sub-models really smaller, or masked")
     device: str = "auto"
     chunk: int | None = Field(None, ge=1, description="clients trained at a time; None fits them to memory")

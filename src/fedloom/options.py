@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import isfinite
@@ -10,8 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
-from fedloom.errors import BadExperiment
+from fedloom.errors import BadExperiment, FedloomError, RunStopped
+
+SPEAKING = 1.0  # seconds that a silent rank waits before it ends: torchrun then ends the others too
 
 if TYPE_CHECKING:
     from fedloom.checkpoint.saver import Checkpoints
@@ -25,7 +31,9 @@ FleetOption = Annotated[
 ]
 RoundsOption = Annotated[int, typer.Option(help="how many rounds")]
 SeedOption = Annotated[int, typer.Option(help="the same seed gives the same run")]
-EngineOption = Annotated[str, typer.Option(help="local: the cohort at once; loop: one client after another")]
+EngineOption = Annotated[
+    str, typer.Option(help="local: the cohort at once; loop: one after another; distributed: under torchrun")
+]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
 SetOption = Annotated[
     list[str] | None,
@@ -146,3 +154,18 @@ def choices_of(texts: list[str]) -> dict[str, list[Any]]:
         except json.JSONDecodeError:
             choices[key.strip()] = [parse_value(value.strip()) for value in values.split(",")]
     return choices
+
+
+def only_the_first_speaks(errors: Console) -> None:
+    """Of several processes under torchrun, all but rank 0 are silent."""
+    if os.environ.get("RANK", "0") != "0":
+        sys.stdout, errors.quiet = open(os.devnull, "w"), True  # noqa: SIM115  open until the process ends
+
+
+def complain(errors: Console, problem: FedloomError) -> None:
+    """Say what is wrong once; before the ranks have met, once on every machine, since it may be wrong on one alone."""
+    if os.environ.get("LOCAL_RANK", "0") != "0" or (errors.quiet and isinstance(problem, RunStopped)):
+        time.sleep(SPEAKING)
+        return
+    errors.quiet = False
+    errors.print(Text.assemble(("error:", "bold red"), f" {problem}"), soft_wrap=True)

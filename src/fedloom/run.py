@@ -18,7 +18,7 @@ from fedloom.checkpoint.snapshot import Reached, put_back, take
 from fedloom.checkpoint.store import Found
 from fedloom.checkpoint.tensors import pack
 from fedloom.data.dataset import Dataset
-from fedloom.errors import RunStopped
+from fedloom.errors import BadExperiment, RunStopped
 from fedloom.evaluate.accuracy import evaluate
 from fedloom.evaluate.personal import personal_accuracy
 from fedloom.experiment import Experiment
@@ -33,6 +33,7 @@ from fedloom.result import Result
 from fedloom.round import play_round
 from fedloom.select.everyone import SomeSend
 from fedloom.simulation import Simulation, prepare
+from fedloom.together import together
 from fedloom.types import Setting
 from fedloom.world.clock import processed
 
@@ -74,7 +75,32 @@ def run(
         The trained network and one row a round. On Ctrl-C the round is finished and saved, and the interrupt goes on; a
         second Ctrl-C does not wait for the round.
     """
-    folder, tell = None if out is None else Path(out), tell or (lambda note: None)
+
+    def play() -> Result:
+        return _run(experiment, method, model, data, out, resume, checkpoints, watch, tell or (lambda note: None))
+
+    if experiment.engine != "distributed":
+        return play()
+    if resume:
+        raise BadExperiment(
+            "resume does not go with engine=distributed: clients' states lie with many ranks; use local."
+        )
+    return together(experiment, play, lambda: prepare(experiment, method, model, data))
+
+
+def _run(
+    experiment: Experiment,
+    method: Method | None,
+    model: nn.Module | None,
+    data: Dataset | None,
+    out: str | Path | None,
+    resume: bool,
+    checkpoints: Checkpoints | None,
+    watch: Watch | None,
+    tell: Callable[[str], None],
+) -> Result:
+    """Play all rounds in this process, which has an engine for whatever is to be trained."""
+    folder = None if out is None else Path(out)
     check(folder, experiment, resume)
     world = prepare(experiment, method, model, data)
     for note in world.notes[1:]:  # how the data were dealt is in the log
@@ -242,22 +268,32 @@ def _round(experiment: Experiment, world: Simulation, ledger: Ledger, at: Reache
 
 def _score(ledger: Ledger, world: Simulation, weights: Tensor) -> None:
     """Evaluate the model, and the clients' own where they have test splits."""
-    own = None if world.own_test is None else personal_accuracy(world.engine, weights, *world.own_test)
+    own = None
+    if world.own_test is not None and world.ranks is not None:
+        own = world.ranks.personal_accuracy(weights, *world.own_test)
+    elif world.own_test is not None:
+        own = personal_accuracy(world.engine, weights, *world.own_test)
     ledger.score(evaluate(world.setting, weights, world.test, world.classes), own)
 
 
 @contextmanager
 def _threads(world: Simulation) -> Iterator[None]:
     """One thread for small work: there several gain nothing, and lose tenfold when anything else runs."""
-    before, select, cohort = torch.get_num_threads(), world.method.select, world.setting.fleet.size
-    if not isinstance(select, SomeSend):  # under which all train
-        cohort = getattr(select, "count", None) or cohort
-    if world.setting.layout.total * max(1, world.method.work.batch) * cohort < SMALL:
+    before = torch.get_num_threads()
+    if small_work(world):
         torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def small_work(world: Simulation) -> bool:
+    """Is a step of the whole cohort little work?"""
+    select, cohort = world.method.select, world.setting.fleet.size
+    if not isinstance(select, SomeSend):  # under which all train
+        cohort = getattr(select, "count", None) or cohort
+    return world.setting.layout.total * max(1, world.method.work.batch) * cohort < SMALL
 
 
 def _save_model(folder: Path, setting: Setting, weights: Tensor) -> None:

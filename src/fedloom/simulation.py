@@ -9,16 +9,19 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedloom.client import Examples
 from fedloom.codec import Codec
 from fedloom.data.dataset import Dataset, check
+from fedloom.data.draw import Ints
+from fedloom.data.lists import Lists, from_ranges
 from fedloom.data.load import load
 from fedloom.data.partition import Partition, partition, split
+from fedloom.engine.distributed import Distributed
 from fedloom.engine.dropout import keyed
 from fedloom.engine.local import Local, Loop, Shards
+from fedloom.engine.ranks import rank_device, ranks_here
 from fedloom.errors import BadData, BadExperiment, BadModel
 from fedloom.experiment import Experiment
 from fedloom.layout import flatten, layout_of
@@ -41,6 +44,7 @@ class Simulation(NamedTuple):
     setting: Setting
     network: nn.Module  # as the user wrote it; the setting's has keyed dropout
     engine: Local
+    ranks: Distributed | None  # it and those of the other ranks, under torchrun; rank 0 has this
     wire: Wire  # the engine with its replies through the codec
     world: Simulated | None  # that in a world, where a fleet of devices was chosen
     model: Tensor  # [P] before the first round
@@ -69,30 +73,32 @@ def prepare(
     if data is not None:
         check(data._asdict(), f"data '{data.name}'", data.classes)
     method = method or experiment.build_method()
-    device = _device(experiment.device)
+    spread = experiment.engine == "distributed"
+    device = _device(rank_device(experiment.device) if spread else experiment.device)
     dataset = data or load(experiment.data.name, **experiment.data.settings)
     ids, settings = dataset.client_train, experiment.partition.settings
     dealt = partition(
         experiment.partition.name, dataset.y_train, experiment.clients, experiment.seed, client_ids=ids, **settings
     )
     parts = split(dealt, experiment.split, experiment.seed)
-    present = [client for client, own in enumerate(parts.train) if len(own)]  # empty clients are left out
-    if not present:
+    present = np.flatnonzero(parts.train.sizes)  # empty clients are left out
+    if not len(present):
         raise BadData(f"no client has a training example ({dealt.note})")
     train, test = (
         Examples(torch.from_numpy(x).to(device), torch.from_numpy(y).to(device))
         for x, y in ((dataset.x_train, dataset.y_train), (dataset.x_test, dataset.y_test))
     )
-    shards = Shards([parts.train[client] for client in present], device)
+    mine = parts.train.at(present)
+    shards = _shards(mine, device)
     network = (deepcopy(model) if model is not None else _network(experiment, dataset)).to(device)
     module = keyed(network)
     layout = layout_of(module)
-    owner = np.repeat(np.arange(len(present)), shards.sizes)
-    labels = np.zeros((len(present), dataset.classes), np.int64)
-    np.add.at(labels, (owner, dataset.y_train[shards.examples.cpu().numpy()]), 1)
+    labels = np.bincount(
+        mine.owner * dataset.classes + dataset.y_train[mine.examples], minlength=len(mine) * dataset.classes
+    )
     fleet = Fleet(
         torch.tensor(shards.sizes, device=device),
-        torch.from_numpy(labels).to(device),
+        torch.from_numpy(labels).view(-1, dataset.classes).to(device),
         _devices(experiment, present, device),
     )
     setting = Setting(fleet, module, layout, per_example, train.x[:2])
@@ -109,37 +115,40 @@ def prepare(
     else:
         sliced = experiment.execution == "sliced"
         engine = Local(method, setting, train, shards, experiment.chunk, sliced=sliced, held=held)
-    wire = Wire(engine, method, setting, Codec(**experiment.codec.model_dump()), experiment.exact_bytes)
+    here = ranks_here(str(device)) if spread else None
+    ranks = Distributed(engine, here) if here is not None and here.rank == 0 else None
+    wire = Wire(ranks or engine, method, setting, Codec(**experiment.codec.model_dump()), experiment.exact_bytes)
     world = _world(experiment, present, device)
     return Simulation(
         method=method,
         setting=setting,
         network=network,
         engine=engine,
+        ranks=ranks,
         wire=wire,
         world=None if fleet.devices is None else Simulated(wire, method, setting, world, wire.price),
         model=flatten(module, layout),
         test=test,
         own_test=own_test,
-        clients=present,
+        clients=present.tolist(),
         classes=dataset.classes,
         notes=[dealt.note, *method.notes(setting)],
     )
 
 
-def _devices(experiment: Experiment, present: list[int], device: torch.device) -> Devices | None:
+def _devices(experiment: Experiment, present: Ints, device: torch.device) -> Devices | None:
     """The devices of the clients that take part."""
     if experiment.fleet.name == "none":
         return None
     devices = make_devices(experiment.fleet.name, experiment.clients, experiment.seed, **experiment.fleet.settings)
-    return devices.at(torch.tensor(present)).to(device)
+    return devices.at(torch.from_numpy(present)).to(device)
 
 
-def _world(experiment: Experiment, present: list[int], device: torch.device) -> World:
+def _world(experiment: Experiment, present: Ints, device: torch.device) -> World:
     """What is simulated beside the devices."""
     chosen, trace = experiment.world, None
     if chosen.trace is not None:
-        trace = read_trace(Path(chosen.trace), experiment.clients, clients=torch.tensor(present)).to(device)
+        trace = read_trace(Path(chosen.trace), experiment.clients, clients=torch.from_numpy(present)).to(device)
     return World(
         channel=experiment.build_channel(),
         pieces=None if chosen.pieces is None else Pieces(chosen.pieces, chosen.piece_loss),
@@ -173,22 +182,29 @@ def _network(experiment: Experiment, dataset: Dataset) -> nn.Module:
         return build(experiment.model.name, shape, dataset.classes, dataset.vocabulary, **experiment.model.settings)
 
 
-def _own_split(kept: list[NDArray[np.int64]], present: list[int], train: Examples) -> tuple[Examples, Shards] | None:
+def _shards(lists: Lists, device: torch.device) -> Shards:
+    """The same for an engine."""
+    return Shards.of(torch.from_numpy(lists.examples), lists.sizes.tolist(), device)
+
+
+def _own_split(kept: Lists, present: Ints, train: Examples) -> tuple[Examples, Shards] | None:
     """What was kept of each client's data for its own test."""
-    if not any(len(kept[client]) for client in present):
-        return None
-    return train, Shards([kept[client] for client in present], train.y.device)
+    own = kept.at(present)
+    return (train, _shards(own, train.y.device)) if len(own.examples) else None
 
 
-def _own_part(dataset: Dataset, dealt: Partition, present: list[int], test: Examples) -> tuple[Examples, Shards] | None:
+def _own_part(dataset: Dataset, dealt: Partition, present: Ints, test: Examples) -> tuple[Examples, Shards] | None:
     """Each client's part of the test set, where the data say whose is whose and were dealt so."""
     if dataset.client_train is None or dataset.client_test is None:
         return None
-    whose = [np.unique(dataset.client_train[dealt.clients[client]]) for client in present]
-    if any(len(ids) != 1 for ids in whose) or not np.isin(dataset.client_test, np.concatenate(whose)).any():
+    own = Lists.of(dealt.clients).at(present)
+    ids, first = dataset.client_train[own.examples], np.cumsum(own.sizes) - own.sizes
+    whose = ids[first]
+    if (ids != np.repeat(whose, own.sizes)).any() or not np.isin(dataset.client_test, whose).any():
         return None  # dealt otherwise, or those tested are strangers
-    owned = [np.flatnonzero(dataset.client_test == ids[0]) for ids in whose]
-    return test, Shards(owned, test.y.device)
+    order = np.argsort(dataset.client_test, kind="stable")
+    low, high = (np.searchsorted(dataset.client_test, whose, side, order) for side in ("left", "right"))
+    return test, _shards(from_ranges(order, low, high - low), test.y.device)
 
 
 def _device(name: str) -> torch.device:

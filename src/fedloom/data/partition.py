@@ -1,6 +1,6 @@
 """Which client owns which training examples, and how each divides its own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from inspect import Parameter, signature
 from typing import Any, NamedTuple
 
@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from fedloom.data import deal
 from fedloom.data.draw import Ints, number, stream, whole
+from fedloom.data.lists import Lists
 from fedloom.errors import BadData, BadExperiment, unknown
 
 PARTITIONS: dict[str, Callable[..., deal.Dealt]] = {
@@ -27,17 +28,17 @@ PARTITIONS: dict[str, Callable[..., deal.Dealt]] = {
 class Partition(NamedTuple):
     """The training examples of each client."""
 
-    clients: list[Ints]  # sorted indices into the training set
+    clients: Sequence[Ints]  # sorted indices into the training set
     left_out: int  # examples that no client has
     note: str  # what was done, in one sentence
 
 
 class Split(NamedTuple):
-    """Each client's own examples, divided: one list of index arrays per purpose, in client order."""
+    """Each client's own examples, divided: lists of indices per purpose, in client order."""
 
-    train: list[Ints]
-    validation: list[Ints]
-    test: list[Ints]
+    train: Lists
+    validation: Lists
+    test: Lists
 
 
 def partition(
@@ -85,21 +86,18 @@ def split(part: Partition, fractions: tuple[float, float, float] = (0.7, 0.0, 0.
     train, validation, test = (number("fractions", f, 0, 1) for f in fractions)
     if train == 0 or abs(train + validation + test - 1) > 1e-6:
         raise BadExperiment(f"fractions is {tuple(fractions)}; expected a positive training part and a sum of 1")
-    if train == 1:  # nothing is divided, and a large fleet needs no arrays to say so
-        nothing = [np.empty(0, np.int64)] * len(part.clients)
-        return Split(list(part.clients), nothing, nothing)
-    place = stream(seed, "split").random(max((int(c[-1]) + 1 for c in part.clients if len(c)), default=0))
-    result = Split([], [], [])
-    for indices in part.clients:
-        size = len(indices)
-        tested = max(round(size * test), int(test > 0 and size > 1))
-        tested = min(tested, max(size - 1, 0))
-        checked = max(round(size * validation), int(validation > 0 and size > 2))
-        checked = min(checked, max(size - tested - 1, 0))
-        order = indices[np.argsort(place[indices], kind="stable")]
-        for piece, into in zip(np.split(order, [size - tested - checked, size - tested]), result):
-            into.append(np.sort(piece))
-    return result
+    own = Lists.of(part.clients)
+    size = own.sizes
+    tested = np.maximum(np.rint(size * test), (test > 0) & (size > 1)).astype(np.int64)
+    tested = np.minimum(tested, np.maximum(size - 1, 0))
+    checked = np.maximum(np.rint(size * validation), (validation > 0) & (size > 2)).astype(np.int64)
+    checked = np.minimum(checked, np.maximum(size - tested - 1, 0))
+    drawn = stream(seed, "split").random(int(own.examples.max(initial=-1)) + 1)[own.examples]
+    order = np.lexsort((drawn, own.owner))  # by client, shuffled within
+    piece = np.empty(len(order), np.int64)
+    left = np.repeat(size, size) - own.place  # examples of the client from this one on
+    piece[order] = (left <= np.repeat(tested + checked, size)) * 1 + (left <= np.repeat(tested, size))
+    return Split(*(own.where(piece == kind) for kind in range(3)))
 
 
 def _labels(labels: ArrayLike) -> Ints:
@@ -118,4 +116,4 @@ def _collect(dealt: deal.Dealt, clients: int) -> Partition:
     note = f"{dealt.done}; {left_out} of {len(order)} examples left out"
     note += f" ({dealt.why})" if left_out else ""
     note += f"; {int((sizes[1:] == 0).sum())} of {clients} clients empty."
-    return Partition(np.split(order, np.cumsum(sizes)[:-1])[1:], left_out, note[0].upper() + note[1:])
+    return Partition(Lists(order[left_out:], sizes[1:]), left_out, note[0].upper() + note[1:])

@@ -37,6 +37,14 @@ class Shards:
         self.examples = torch.from_numpy(whole).to(device)
         self._first = torch.tensor([0, *self.sizes], device=device).cumsum(0)
 
+    @classmethod
+    def of(cls, examples: Tensor, sizes: list[int], device: torch.device) -> Shards:
+        """The same from lists that stand one after another already."""
+        shards = cls([], device)
+        shards.sizes, shards.examples = sizes, examples.to(device)
+        shards._first = torch.tensor([0, *sizes], device=device).cumsum(0)
+        return shards
+
     def rows(self, ids: Tensor, widest: int) -> Tensor:
         """The examples of each client [C, widest]; short lists are padded with their own last example."""
         first, size = self._first[ids], self._first[ids + 1] - self._first[ids]

@@ -1,0 +1,223 @@
+"""An engine over the ranks of torchrun: rank 0 leads and plays along, the others train the clients it gives them."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedloom.chance import Chance
+from fedloom.client import Examples, initial_state
+from fedloom.engine.local import Local, Shards
+from fedloom.engine.ranks import Message, Ranks
+from fedloom.errors import RunStopped
+from fedloom.evaluate.personal import personal_accuracy
+from fedloom.method import SLOTS
+from fedloom.types import Reply, State, Task
+
+log = logging.getLogger("fedloom")
+
+NOBODY = -1
+OwnTest = tuple[Examples, Shards] | None
+
+
+class Distributed:
+    """What rank 0 calls like a `Local`. Every rank has a `Local` with the states of the clients it trains."""
+
+    def __init__(self, local: Local, ranks: Ranks) -> None:
+        self.local, self.ranks = local, ranks
+        self._owner: Tensor | None = None  # [N] which rank has each client's state; None: not asked yet
+        self._stateless = False
+        ours = _prepared(local)
+        for rank, answer in self._ask({rank: Message({"do": "ready"}, {}) for rank in self._others}).items():
+            if answer.facts != ours:
+                raise RunStopped(f"rank {rank} has prepared {answer.facts}, rank 0 {ours}; give all ranks one command.")
+
+    @property
+    def _others(self) -> range:
+        return range(1, self.ranks.size)
+
+    def __call__(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
+        """Train the cohort, each rank its share of it; replies stand in the order of `ids`."""
+        shares = self._dealt(ids, task)
+        at = {rank: torch.tensor(places, device=ids.device) for rank, places in enumerate(shares) if places}
+        orders = {rank: _order(ids[rows], _rows(task, rows), chance) for rank, rows in at.items() if rank}
+        mine = at.get(0)
+        lead = None if mine is None else lambda: _answer(self.local(ids[mine], _rows(task, mine), chance))
+        answers = self._ask(orders, lead)
+        return _joined(ids, [(at[rank], answers[rank].tensors) for rank in sorted(answers)])
+
+    def personal_accuracy(self, model: Tensor, data: Examples, shards: Shards) -> Tensor:
+        """Accuracy of every client's own model [N]; each rank tries those it keeps."""
+        answers = self._ask(
+            {rank: Message({"do": "personal"}, {"model": model}) for rank in self._others},
+            lambda: _personal(self.local, model, data, shards),
+        )
+        accuracy = answers[0].tensors["accuracy"]
+        for rank in self._others:
+            theirs = answers[rank].tensors
+            accuracy[theirs["known"]] = theirs["accuracy"][theirs["known"]]
+        return accuracy
+
+    def _ask(self, orders: dict[int, Message], lead: Callable[[], Message] | None = None) -> dict[int, Message]:
+        """Give orders, do one's own part, and collect; whatever goes wrong anywhere, every answer is taken first."""
+        for rank, order in orders.items():
+            self.ranks.send(rank, order)
+        answers: dict[int, Message] = {}
+        try:
+            if lead is not None:
+                answers[0] = lead()
+        finally:
+            for rank in orders:
+                answers[rank] = self.ranks.receive(rank, self.local.data.x.device)
+        for rank, answer in answers.items():
+            if "failed" in answer.facts:
+                log.info("rank %d: %s", rank, answer.facts["trace"])
+                raise RunStopped(f"rank {rank} of {self.ranks.size} failed: {answer.facts['failed']}")
+        return answers
+
+    def _dealt(self, ids: Tensor, task: Task) -> list[list[int]]:
+        """The places of the cohort that each rank plays; whoever keeps a state stays where it is first met."""
+        if self._owner is None:
+            self._owner = torch.full((self.local.setting.fleet.size,), NOBODY)
+            self._stateless = not initial_state(self.local.method, self.local.setting, task.model)
+        listed = ids.tolist()
+        steps = self.local.method.work.steps_of([self.local.shards.sizes[client] for client in listed])
+        work = [taken * share for taken, share in zip(steps, task.share.tolist())]
+        places = deal(work, self._owner[listed].tolist(), self.ranks.size)
+        if not self._stateless:
+            for rank, mine in enumerate(places):
+                self._owner[[listed[place] for place in mine]] = rank
+        return places
+
+
+def deal(work: list[float], owner: list[int], ranks: int) -> list[list[int]]:
+    """Places for each rank: those with an owner go there, the others, most work first, where least is to be done."""
+    load, places = [0.0] * ranks, [[] for _ in range(ranks)]  # type: list[float], list[list[int]]
+    free = [place for place, rank in enumerate(owner) if rank == NOBODY]
+    for place, rank in enumerate(owner):
+        if rank != NOBODY:
+            load[rank] += work[place]
+            places[rank].append(place)
+    for place in sorted(free, key=lambda place: -work[place]):
+        rank = min(range(ranks), key=load.__getitem__)
+        load[rank] += work[place]
+        places[rank].append(place)
+    return [sorted(mine) for mine in places]
+
+
+def follow(ranks: Ranks, build: Callable[[], tuple[Local, OwnTest]]) -> Message:
+    """What every rank but the first does: prepare, then obey until rank 0 says stop, and how. Faults go to rank 0."""
+    device, local, own_test, fault = torch.device("cpu"), None, None, None
+    try:
+        local, own_test = build()
+        device = local.data.x.device
+    except BaseException as problem:  # noqa: BLE001  told to rank 0 when it asks
+        fault = problem
+    while (order := ranks.receive(0, device)).facts["do"] != "stop":
+        try:
+            if fault is not None:
+                raise fault
+            assert local is not None
+            answer = _obey(local, own_test, order)
+        except BaseException as problem:  # noqa: BLE001  rank 0 ends the run and says why
+            failed = f"{type(problem).__name__}: {problem}"
+            answer = Message({"failed": failed, "trace": "".join(traceback.format_exception(problem))}, {})
+        ranks.send(0, answer)
+    return order
+
+
+def dismiss(ranks: Ranks, facts: dict[str, Any], tensors: State | None = None) -> None:
+    """The run is over: tell the others what came of it."""
+    for rank in range(1, ranks.size):
+        with suppress(RunStopped):  # one that is gone needs no telling
+            ranks.send(rank, Message({"do": "stop", **facts}, tensors or {}))
+
+
+def _obey(local: Local, own_test: OwnTest, order: Message) -> Message:
+    """Do what rank 0 asks for."""
+    if order.facts["do"] == "ready":
+        return Message(_prepared(local), {})
+    if order.facts["do"] == "personal":
+        assert own_test is not None
+        return _personal(local, order.tensors["model"], *own_test)
+    task, device = _task_of(order), order.tensors["ids"].device
+    return _answer(local(order.tensors["ids"], task, Chance(order.facts["seed"], task.round, device)))
+
+
+def _prepared(local: Local) -> dict[str, Any]:
+    """What must be the same on all ranks."""
+    layout, fleet = local.setting.layout, local.setting.fleet
+    slots = [type(getattr(local.method, slot)).__name__ for slot in SLOTS]
+    return {"slots": slots, "parameters": layout.total, "clients": fleet.size,
+            "examples": int(fleet.examples.sum())}  # fmt: skip
+
+
+def _personal(local: Local, model: Tensor, data: Examples, shards: Shards) -> Message:
+    """Accuracy of all clients [N], and those whose own models are here."""
+    known = local.states.known().to(model.device)
+    return Message({}, {"accuracy": personal_accuracy(local, model, data, shards), "known": known})
+
+
+_ROWS = ("mask", "keep", "share", "authorised")  # of a task, for each of the cohort
+_NUMBERS = ("round", "rate", "base_rate", "trained")
+
+
+def _rows(task: Task, at: Tensor) -> Task:
+    """The task of some of the cohort; what all share stays one row in memory."""
+    extras = {
+        name: value[:1].expand(len(at), *value.shape[1:]) if value.stride(0) == 0 else value[at]
+        for name, value in task.extras.items()
+    }
+    return task._replace(extras={}).rows(at)._replace(extras=extras)
+
+
+def _order(ids: Tensor, task: Task, chance: Chance) -> Message:
+    """A task for some clients."""
+    parts = {name: getattr(task, name) for name in _ROWS if getattr(task, name) is not None}
+    extras = {f"extras.{name}": value for name, value in task.extras.items()}
+    facts = {"do": "train", "seed": chance.seed, **{name: getattr(task, name) for name in _NUMBERS}}
+    return Message(facts, {"model": task.model, "ids": ids, **parts, **extras})
+
+
+def _task_of(order: Message) -> Task:
+    """The task that was sent."""
+    found = order.tensors
+    numbers = {name: order.facts[name] for name in _NUMBERS}
+    parts: dict[str, Any] = {name: found.get(name) for name in _ROWS}
+    return Task(model=found["model"], extras=named("extras.", found), ids=found["ids"], **parts, **numbers)
+
+
+def _answer(reply: Reply) -> Message:
+    """What some clients send back, as tensors by name."""
+    mask = {} if reply.mask is None else {"mask": reply.mask}
+    extras = {f"extras.{name}": value for name, value in reply.extras.items()}
+    report = {f"report.{name}": value for name, value in reply.report.items()}
+    return Message({}, {"params": reply.params, "arrived": reply.arrived, **mask, **extras, **report})
+
+
+def _joined(ids: Tensor, parts: list[tuple[Tensor, State]]) -> Reply:
+    """The ranks' answers as one reply, each client's rows at its place in the cohort."""
+    if any("mask" in part for _, part in parts):  # some send everything, others do not
+        for _, part in parts:
+            part.setdefault("mask", torch.ones_like(part["params"], dtype=torch.bool))
+    whole: State = {}
+    for name, like in parts[0][1].items():
+        if len(parts) == 1:  # one rank has them all, in order
+            whole[name] = like
+            continue
+        whole[name] = like.new_empty((len(ids), *like.shape[1:]))
+        for at, part in parts:
+            whole[name][at] = part[name]
+    extras, report = named("extras.", whole), named("report.", whole)
+    return Reply(ids, whole["params"], whole.get("mask"), extras, report, whole["arrived"])
+
+
+def named(prefix: str, tensors: State) -> State:
+    """Those whose names begin so, without it."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

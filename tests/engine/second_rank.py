@@ -1,0 +1,70 @@
+"""Rank 1 of two, for tests: `python second_rank.py STORE TESTS`; rank 0 is the process of the test."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from fedloom.chance import Chance
+from fedloom.client import Examples
+from fedloom.engine.distributed import follow
+from fedloom.engine.local import Local, Shards
+from fedloom.engine.ranks import ranks_here
+from fedloom.method import Method
+from fedloom.types import Reply, Task
+
+HOST = torch.device("cpu")
+
+
+def meet(store: str, rank: int) -> None:
+    """Both ranks in one gloo group, which gives up after a minute."""
+    where = f"file://{store}"
+    dist.init_process_group("gloo", init_method=where, rank=rank, world_size=2, timeout=timedelta(minutes=1))
+
+
+def method_of(name: str, cohorts: Any = None) -> Method:
+    """A method of the list, with who takes part if that is given."""
+    from pieces import Forced
+    from worlds import METHODS
+
+    method = dict(METHODS)[name]()
+    return method if cohorts is None else replace(method, select=Forced(tuple(tuple(ids) for ids in cohorts)))
+
+
+class Broken(Local):
+    """Trains nobody."""
+
+    def __call__(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
+        """Fail in the second round."""
+        if task.round == 2:
+            raise ZeroDivisionError("more than it can bear")
+        return super().__call__(ids, task, chance)
+
+
+def build(network: str, name: str, cohorts: Any = None, fault: str = "") -> tuple[Local, tuple[Examples, Shards]]:
+    """The engine of this rank, and what personal models are tried on."""
+    from worlds import world
+
+    if fault == "build":
+        raise FileNotFoundError("no such file here")
+    here, method = world(network), method_of(name, cohorts)
+    engine = here.local(method)
+    if fault == "train":
+        engine = Broken(method, here.setting, here.data, here.shards)
+    return engine, (here.data, here.shards)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    sys.path.insert(0, sys.argv[2])
+    meet(sys.argv[1], 1)
+    ranks = ranks_here("cpu")
+    while "leave" not in (wanted := ranks.receive(0, HOST).facts):
+        follow(ranks, lambda wanted=wanted: build(**wanted))  # type: ignore[misc]
+    dist.destroy_process_group()
