@@ -103,6 +103,19 @@ class Upload(Part):
         """A mask [C, P] from the weights before and after training, or None for everything."""
 
 
+class Admit(ServerPart):
+    """Which replies count."""
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it may refuse, words of `fedloom.admit.refused.REASONS`; the run counts them."""
+        return ()
+
+    @abstractmethod
+    def __call__(self, memory: State, setting: Setting, model: Tensor, task: Task, reply: Reply) -> tuple[Reply, State]:
+        """The replies, of which those refused have not `arrived`, and `rejected` says why."""
+
+
 class Repair(ServerPart):
     """What stands in for what is missing."""
 
