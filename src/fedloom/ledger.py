@@ -54,12 +54,16 @@ class Ledger:
         counted; in a world, `costs` say what the round took. `kept` is what the method's parts record of it.
         """
         down, up = (Cost(*(part.to(reply.ids.device) for part in price)) for price in prices)
-        sent = reply.arrived if costs is None else costs.bytes_up > 0  # in a world, also what was lost on the way
+        rejected = torch.zeros_like(reply.ids, dtype=torch.int8) if reply.rejected is None else reply.rejected
+        sent = reply.arrived | (rejected > 0)
+        if costs is not None:
+            sent = costs.bytes_up > 0  # in a world, also what was lost on the way
         rows = {
             "round": torch.full_like(reply.ids, task.round),
             "client": reply.ids,
             "share": task.share,
             "arrived": reply.arrived,
+            "rejected": rejected,
             "examples_trained": examples if costs is None else examples * costs.trained,
             "bytes_down": down.total,
             "bytes_up": up.total * sent,
@@ -74,6 +78,11 @@ class Ledger:
         self._numbers_kept += [name for name in columns if name not in self._numbers_kept]
         entry = {"round": task.round, "wall_seconds": seconds, "virtual": duration, "rows": rows, "kept": columns}
         self._rounds.append(entry)
+
+    @property
+    def length(self) -> int:
+        """Rounds so far."""
+        return len(self._rounds)
 
     def score(self, score: Score, personal: Tensor | None) -> None:
         """The evaluation after the round added last."""

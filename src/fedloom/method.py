@@ -62,3 +62,8 @@ class Method:
         """What should be known before a run begins."""
         notes = [getattr(self, slot).note(setting) for slot in SERVER_SLOTS]
         return [note for note in notes if note is not None]
+
+    def outcome(self, setting: Setting, rounds: int) -> dict[str, float]:
+        """What is to be said of a finished run."""
+        said = [getattr(self, slot).outcome(setting, rounds) for slot in SERVER_SLOTS]
+        return {name: value for own in said for name, value in own.items()}

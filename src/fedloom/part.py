@@ -45,6 +45,10 @@ class ServerPart(Part):
         """What should be known before a run begins, such as what the memory will weigh."""
         return None
 
+    def outcome(self, setting: Setting, rounds: int) -> dict[str, float]:
+        """What is to be said of a finished run of so many rounds, such as the privacy it has spent."""
+        return {}
+
 
 class NobodyLeft(Exception):
     """No client will ever take part again: the run is over."""

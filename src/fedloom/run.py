@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from fedloom.admit.refused import counted
 from fedloom.chance import Chance
 from fedloom.data.dataset import Dataset
 from fedloom.errors import BadExperiment
@@ -52,6 +53,7 @@ class Result:
     wall_seconds: float
     folder: Path | None
     kept: State  # larger tensors that the method's parts recorded of the last round, as in kept.safetensors
+    outcome: dict[str, float]  # what the method's parts say of the whole run, such as the privacy it has spent
 
     @property
     def accuracy(self) -> float | None:
@@ -62,6 +64,13 @@ class Result:
         """The sum over rounds; None where nothing is simulated."""
         values = [row[name] for row in self.rounds if row[name] is not None]
         return sum(values) if values else None
+
+    @property
+    def rejected(self) -> dict[str, int]:
+        """How many replies were refused, by reason; the columns `rejected.REASON` of all rounds."""
+        names = dict.fromkeys(name for row in self.rounds for name in row if name.startswith("rejected."))
+        counts = {name.partition(".")[2]: int(sum(row.get(name) or 0 for row in self.rounds)) for name in names}
+        return {reason: count for reason, count in counts.items() if count}
 
     def summary(self) -> dict[str, Any]:
         """One object for machines; None where nothing is known yet."""
@@ -80,6 +89,8 @@ class Result:
             "bytes_down": sum(row["bytes_down"] for row in self.rounds),
             "virtual_seconds": self._total("virtual_seconds"),
             "joules": self._total("joules"),
+            "rejected": self.rejected,
+            **self.outcome,
             "wall_seconds": self.wall_seconds,
         }
 
@@ -133,7 +144,8 @@ def run(
                     break
                 seconds, costs = time.perf_counter() - began, None if world.world is None else world.world.costs
                 examples = processed(method.work, setting.fleet.examples[reply.ids])
-                prices, kept = world.wire.priced or world.wire.prices(task, reply), method.record(memory)
+                prices = world.wire.priced or world.wire.prices(task, reply)
+                kept = {**method.record(memory), **counted(reply, method.admit.reasons)}
                 ledger.add(task, reply, seconds, prices, examples, costs, kept)
                 if number % experiment.evaluate_every == 0 or number == experiment.rounds:
                     _score(ledger, world, weights)
@@ -146,8 +158,11 @@ def run(
             if folder is not None:
                 ledger.write(folder)
                 _save_model(folder, setting, weights)
+        outcome = method.outcome(setting, ledger.length)
+        for name, value in outcome.items():
+            log.info("%s: %s", name, value)
     network = load(world.network, setting.layout, weights).cpu().eval()
-    return Result(experiment, network, ledger.rounds(), time.perf_counter() - started, folder, ledger.kept)
+    return Result(experiment, network, ledger.rounds(), time.perf_counter() - started, folder, ledger.kept, outcome)
 
 
 def _score(ledger: Ledger, world: Simulation, weights: Tensor) -> None:

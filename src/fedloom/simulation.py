@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedloom.chance import Chance
 from fedloom.client import Examples
 from fedloom.codec import Codec
 from fedloom.data.dataset import Dataset, check
@@ -26,6 +27,7 @@ from fedloom.method import Method
 from fedloom.models import build
 from fedloom.settings import from_file, make
 from fedloom.types import Fleet, Setting
+from fedloom.world.attack import Attacked
 from fedloom.world.channel import Pieces
 from fedloom.world.devices import Devices
 from fedloom.world.fleets import make_devices
@@ -84,6 +86,11 @@ def prepare(
         for x, y in ((dataset.x_train, dataset.y_train), (dataset.x_test, dataset.y_test))
     )
     shards = Shards([torch.from_numpy(parts.train[client]) for client in present], device)
+    attack, unchanging = experiment.build_attack(), Chance(experiment.seed, 0, device)
+    if attack is not None:
+        who = attack.who(len(present), unchanging)
+        own = shards.examples[who.repeat_interleave(torch.tensor(shards.sizes, device=device))]
+        train = train._replace(y=train.y.index_copy(0, own, attack.labels(train.y[own], dataset.classes)))
     network = (deepcopy(model) if model is not None else _network(experiment, dataset)).to(device)
     module = keyed(network)
     layout = layout_of(module)
@@ -107,7 +114,8 @@ def prepare(
     else:
         sliced = experiment.execution == "sliced"
         engine = Local(method, setting, train, shards, experiment.chunk, sliced=sliced, held=held)
-    wire = Wire(engine, method, setting, Codec(**experiment.codec.model_dump()), experiment.exact_bytes)
+    sender = engine if attack is None else Attacked(engine, attack, attack.who(len(present), unchanging))
+    wire = Wire(sender, method, setting, Codec(**experiment.codec.model_dump()), experiment.exact_bytes)
     world = _world(experiment, present, device)
     return Simulation(
         method=method,

@@ -1,4 +1,4 @@
-"""Which replies count? Those of the part that was asked for, where the server chose it; else of no more than allowed."""
+"""Which replies count? Those of the part that was asked for, or of no more than was allowed."""
 
 from __future__ import annotations
 
