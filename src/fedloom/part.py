@@ -37,6 +37,11 @@ class ServerPart(Part):
         """Learn from the replies, before repair and aggregation."""
         return memory
 
+    @property
+    def learns(self) -> bool:
+        """Do its decisions follow from what single replies said? Then they tell of them."""
+        return type(self).observe is not ServerPart.observe
+
     def record(self, memory: State) -> State:
         """What is worth keeping of this round: single numbers become columns, of larger tensors the last stays."""
         return {}

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from fedloom.admit.norm import shortened
+from fedloom.aggregate.coverage_mean import CoverageMean
 from fedloom.aggregate.epsilon import accounting, spent
 from fedloom.errors import BadExperiment
 from fedloom.local.rule import LocalRule
 from fedloom.mask.share_out import ShareOut
-from fedloom.part import Aggregate, Select, ServerPart
+from fedloom.part import Aggregate, Select
 from fedloom.repair.nothing import Nothing
 from fedloom.select.bernoulli import Bernoulli
 from fedloom.select.everyone import Everyone, SomeSend
@@ -64,7 +65,7 @@ class PrivateMean(Aggregate):
             return "ShareOut deals the model by who takes part, so that one client changes what others send."
         for slot in ("select", "allocate", "mask", "admit"):
             part = getattr(method, slot)
-            if type(part).observe is not ServerPart.observe:
+            if part.learns:
                 return f"{type(part).__name__} decides by single replies, which have no noise yet."
         for rule in method.local.members():
             if type(rule).debrief is not LocalRule.debrief and len(rule.members()) == 1:
@@ -108,5 +109,9 @@ def sampling_of(select: Select) -> dict[str, Any]:
 
 
 def private(method: Method, clip: float = 1.0, noise: float = 1.0, delta: float = 1e-5) -> Method:
-    """The method with a private mean, told how many its `select` draws."""
+    """The method with a private mean in place of its coverage mean, told how many its `select` draws."""
+    if not isinstance(method.aggregate, CoverageMean):
+        raise BadExperiment(
+            f"the method's own aggregate is {type(method.aggregate).__name__}; only a coverage mean can become private."
+        )
     return replace(method, aggregate=PrivateMean(clip, noise, delta, **sampling_of(method.select)))

@@ -64,7 +64,7 @@ class Scaling(Attack):
 class Noise(Attack):
     """Normal noise in place of an update, `scale` times as long as the update was."""
 
-    scale: float = 10.0
+    scale: float = 100.0
 
     def change(self, change: Tensor, ids: Tensor, chance: Chance) -> Tensor:
         """Drawn anew for each client and round."""
