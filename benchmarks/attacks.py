@@ -1,6 +1,6 @@
 """What do attackers do to a mean, and which aggregate withstands them?
 
-    python benchmarks/attacks.py [--data digits] [--seeds 3] [--rounds 60] [--partition iid] [-o FILE]
+    python benchmarks/attacks.py [--data digits] [--seeds 3] [--rounds 60] [--partition iid] [--method fedavg] [-o FILE]
 
 20 % of the clients attack in four ways; every aggregate under every attack, and without one. Accuracy is the mean of
 the last ten rounds, over the seeds. The cohort is drawn by chance, so that more than 20 % of it may be attackers.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import platform
-import sys
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -29,9 +28,10 @@ AGGREGATES: dict[str, dict[str, Any]] = {
 CLIENTS, PER_ROUND, LAST = 100, 20, 10
 
 
-def accuracy(data: str, partition: str, aggregate: str, attack: str, seed: int, rounds: int) -> float:
+def accuracy(method: str, data: str, partition: str, aggregate: str, attack: str, seed: int, rounds: int) -> float:
     """The mean of the last rounds' test accuracy."""
     experiment = Experiment(
+        method=method,
         data=data,
         partition=partition,
         aggregate={"name": aggregate, "settings": AGGREGATES[aggregate]},
@@ -45,13 +45,13 @@ def accuracy(data: str, partition: str, aggregate: str, attack: str, seed: int, 
     return mean(row["accuracy"] for row in run(experiment).rounds[-LAST:])
 
 
-def table(data: str, partition: str, seeds: int, rounds: int) -> list[str]:
+def table(method: str, data: str, partition: str, seeds: int, rounds: int) -> list[str]:
     """One row an attack, one column an aggregate, as Markdown."""
     lines = [f"| attack | {' | '.join(AGGREGATES)} | best robust, below the clean mean |", "|---|" + "---:|" * 5]
     clean = 0.0
     for attack in ATTACKS:
         found = {
-            name: mean(accuracy(data, partition, name, attack, seed, rounds) for seed in range(seeds))
+            name: mean(accuracy(method, data, partition, name, attack, seed, rounds) for seed in range(seeds))
             for name in AGGREGATES
         }
         clean = found["mean"] if attack == "none" else clean
@@ -65,6 +65,7 @@ def table(data: str, partition: str, seeds: int, rounds: int) -> list[str]:
 def main() -> None:
     """Print and perhaps store the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--method", default="fedavg")
     parser.add_argument("--data", default="digits")
     parser.add_argument("--partition", default="iid")
     parser.add_argument("--seeds", type=int, default=3)
@@ -72,10 +73,10 @@ def main() -> None:
     parser.add_argument("-o", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    lines = table(options.data, options.partition, options.seeds, options.rounds)
-    about = f"{options.data}, {options.partition}, {CLIENTS} clients, {PER_ROUND} a round, {options.rounds} rounds, "
-    about += f"{options.seeds} seeds; torch {torch.__version__}, {platform.machine()}, one thread"
-    text = "\n".join([f"`python {' '.join(sys.argv)}`: {about}.", "", *lines, ""])
+    lines = table(options.method, options.data, options.partition, options.seeds, options.rounds)
+    about = f"{options.method}, {options.data}, {options.partition}, {CLIENTS} clients, {PER_ROUND} a round, "
+    about += f"{options.rounds} rounds, {options.seeds} seeds; torch {torch.__version__}, {platform.machine()}, one thread"
+    text = "\n".join([about, "", *lines, ""])
     if options.o:
         options.o.write_text(text)
 
