@@ -75,7 +75,9 @@ def main() -> None:
     torch.set_num_threads(1)
     lines = table(options.method, options.data, options.partition, options.seeds, options.rounds)
     about = f"{options.method}, {options.data}, {options.partition}, {CLIENTS} clients, {PER_ROUND} a round, "
-    about += f"{options.rounds} rounds, {options.seeds} seeds; torch {torch.__version__}, {platform.machine()}, one thread"
+    about += (
+        f"{options.rounds} rounds, {options.seeds} seeds; torch {torch.__version__}, {platform.machine()}, 1 thread"
+    )
     text = "\n".join([about, "", *lines, ""])
     if options.o:
         options.o.write_text(text)
