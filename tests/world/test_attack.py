@@ -12,6 +12,7 @@ from fedloom import Experiment, run
 from fedloom.chance import Chance
 from fedloom.errors import BadExperiment
 from fedloom.methods.fedavg import fedavg
+from fedloom.methods.fjord import fjord
 from fedloom.simulation import prepare
 from fedloom.types import column
 from fedloom.world.attack import Attack, Attacked, LabelFlip, Noise, Scaling, SignFlip
@@ -46,6 +47,15 @@ def test_attackers_alone_send_something_else(attack: Attack) -> None:
             assert float(sent.norm()) == pytest.approx(attack.scale * float(was.norm()), rel=1e-4)
             if not isinstance(attack, Noise):
                 torch.testing.assert_close(sent, factor * was, rtol=1e-3, atol=1e-5)
+
+
+def test_attackers_are_measured_by_what_they_send() -> None:
+    here, method = world("mlp"), small(fjord())
+    who = torch.ones(here.setting.fleet.size, dtype=torch.bool)
+    honest = play(here, method, here.local(method), rounds=1).replies[0]
+    found = play(here, method, Attacked(here.local(method), SignFlip(), who), rounds=1).replies[0]
+    assert found.mask is not None
+    torch.testing.assert_close(found.params - here.model, -5 * (honest.params - here.model), rtol=1e-3, atol=1e-5)
 
 
 def test_labels_of_attackers_alone_are_turned() -> None:

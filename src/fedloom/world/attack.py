@@ -93,5 +93,8 @@ class Attacked:
     def __call__(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
         """Replies of attackers are as they like; they keep to what they were to send."""
         reply = self.engine(ids, task, chance)
-        false = task.model + self.attack.change(reply.params - task.model, reply.ids, chance)
+        change = reply.params - task.model
+        if reply.mask is not None:
+            change = torch.where(reply.mask, change, 0)  # the rest does not travel, and is no measure of anything
+        false = task.model + self.attack.change(change, reply.ids, chance)
         return reply._replace(params=torch.where(column(self.who[reply.ids], false), false, reply.params))
