@@ -6,14 +6,15 @@ import re
 from collections.abc import Callable
 from dataclasses import is_dataclass
 from importlib import import_module
-from inspect import signature
+from inspect import isabstract, signature
 from pkgutil import iter_modules
 from typing import Any
 
 import pytest
 
-from fedloom import aggregate, allocate, local, mask, repair, select, upload
+from fedloom import admit, aggregate, allocate, local, mask, repair, select, upload
 from fedloom.catalogue import catalogue
+from fedloom.choose import ADMITS, AGGREGATES, ATTACKS
 from fedloom.data.load import DATASETS
 from fedloom.data.partition import PARTITIONS, settings_of as partition_settings
 from fedloom.data.synthetic import synthetic
@@ -26,8 +27,9 @@ from fedloom.models import MODELS
 from fedloom.part import ServerPart, Upload
 
 TABLES = {"methods": METHODS, "models": MODELS, "partitions": PARTITIONS, "data": DATASETS}
+TABLES |= {"aggregates": AGGREGATES, "checks": ADMITS, "attacks": ATTACKS}
 SECTIONS = {"methods": "method", "models": "model", "partitions": "partition"}
-SLOTS = (select, allocate, mask, local, upload, repair, aggregate)
+SLOTS = (select, allocate, mask, local, upload, admit, repair, aggregate)
 PARTS = (ServerPart, Upload, LocalRule)
 DEFAULTS: dict[str, Callable[[str], dict[str, Any]]] = {
     "methods": lambda name: {p.name: p.default for p in signature(METHODS[name]).parameters.values()},
@@ -90,7 +92,9 @@ def test_every_part_of_a_slots_folder_is_listed():
     for slot in SLOTS:
         for found in iter_modules(slot.__path__, f"{slot.__name__}."):
             for part in vars(import_module(found.name)).values():
-                if isinstance(part, type) and part.__module__ == found.name and issubclass(part, PARTS):
+                if not isinstance(part, type) or isabstract(part):
+                    continue
+                if part.__module__ == found.name and issubclass(part, PARTS):
                     assert f"{slot.__name__.rpartition('.')[2]}: {part.__name__}" in rows
 
 

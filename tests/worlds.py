@@ -15,6 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedloom.admit.check import Several
+from fedloom.admit.finite import Finite
+from fedloom.admit.norm import Norm
+from fedloom.admit.weight import Weight
+from fedloom.aggregate.krum import Krum
+from fedloom.aggregate.ranked_mean import Median, TrimmedMean
 from fedloom.chance import Chance
 from fedloom.client import Examples, Gradient, Walk, initial_state
 from fedloom.engine.gradient import fastest_gradient
@@ -97,6 +103,10 @@ METHODS: list[tuple[str, Callable[[], Method]]] = [
     ("fedavg-steps", lambda: small(fedavg(), work=Work(steps=4, batch=6))),
     ("fedavg-epochs", lambda: small(fedavg(), work=Work(epochs=3, batch=10))),
     ("fedavg-full-batch", lambda: small(fedavg(), work=Work(epochs=2, batch=0))),
+    ("fedavg-median", lambda: small(fedavg(), aggregate=Median())),
+    ("fedavg-krum", lambda: small(fedavg(), aggregate=Krum(), admit=Several((Finite(), Weight(), Norm(1.0))))),
+    ("fjord-trimmed-mean", lambda: small(fjord(), aggregate=TrimmedMean(0.3))),
+    ("scattered-krum", lambda: scattered_parts(SubModel(), aggregate=Krum(0.3))),
     ("fedprox", lambda: small(fedprox(mu=0.1))),
     ("fedcs", lambda: small(fedcs())),
     ("fedcs-deadline", lambda: small(fedcs(deadline=4000.0))),

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import fedloom
+from fedloom.choose import ADMITS, AGGREGATES, ATTACKS, TOLD
 from fedloom.data.load import DATASETS, settings_of as data_settings
 from fedloom.data.partition import PARTITIONS, settings_of as partition_settings
 from fedloom.experiment import CHANNELS, SUPPLIED
@@ -18,6 +19,8 @@ from fedloom.models import MODELS
 from fedloom.part import ServerPart, Upload
 from fedloom.settings import settings_of
 from fedloom.world.fleets import FLEETS
+
+CHOSEN: dict[str, dict[str, Any]] = {"aggregates": AGGREGATES, "checks": ADMITS, "attacks": ATTACKS}
 
 
 class Row(NamedTuple):
@@ -42,6 +45,8 @@ def catalogue(kind: str) -> list[Row]:
         return [Row(name, "any column", _about(make)) for name, make in FLEETS.items()]
     if kind == "channels":
         return [Row(name, _settings(make), _about(make)) for name, make in CHANNELS.items()]
+    if kind in CHOSEN:
+        return [Row(name, _settings(make, TOLD), _about(make)) for name, make in CHOSEN[kind].items()]
     return _parts()
 
 
@@ -54,6 +59,7 @@ def _parts() -> list[Row]:
             "mask",
             "local",
             "upload",
+            "admit",
             "repair",
             "aggregate",
             "methods",

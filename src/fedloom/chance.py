@@ -50,6 +50,13 @@ def uniform(key: Tensor) -> Tensor:
     return _shift(key, 40).float() / (1 << 24)
 
 
+def normal(key: Tensor) -> Tensor:
+    """Each key's number of the standard normal distribution (float64); devices may differ in the last digit."""
+    first = (_shift(key, 11).double() + 1) / (1 << 53)  # above 0: up to 8.5 deviations can come
+    second = _shift(absorb(key, 1), 11).double() / (1 << 53)
+    return (-2 * first.log()).sqrt() * (2 * torch.pi * second).cos()
+
+
 class Chance(NamedTuple):
     """The chance of one round."""
 
@@ -75,6 +82,10 @@ class Chance(NamedTuple):
     def uniform(self, purpose: str, *parts: Tensor | int) -> Tensor:
         """A number in [0, 1) for every combination of `parts`."""
         return uniform(self.key(purpose, *parts))
+
+    def normal(self, purpose: str, *parts: Tensor | int) -> Tensor:
+        """A number of the standard normal distribution for every combination of `parts`."""
+        return normal(self.key(purpose, *parts))
 
     def choose(self, purpose: str, count: int, total: int) -> Tensor:
         """`count` of `total`, without repetition, in rising order."""

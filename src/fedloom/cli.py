@@ -224,6 +224,9 @@ class Kind(StrEnum):
     partitions = "partitions"
     fleets = "fleets"
     channels = "channels"
+    aggregates = "aggregates"
+    checks = "checks"
+    attacks = "attacks"
     parts = "parts"
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from fedloom.choose import attack_of, takes as takes_of, with_parts
 from fedloom.data.load import DATASETS, settings_of as data_settings
 from fedloom.data.partition import PARTITIONS, settings_of as partition_settings
 from fedloom.errors import BadExperiment, unknown
@@ -16,6 +17,7 @@ from fedloom.method import Method
 from fedloom.methods import METHODS
 from fedloom.models import MODELS
 from fedloom.settings import fit, from_file, make, settings_of
+from fedloom.world.attack import Attack
 from fedloom.world.channel import Bernoulli, Bursty, Channel
 from fedloom.world.fleets import FLEETS
 from fedloom.world.table import TABLES
@@ -112,6 +114,9 @@ class Experiment(Section):
     model: Named = Choice(name="mlp")
     fleet: Named = Choice(name="none")
     channel: Named = Choice(name="bernoulli")
+    aggregate: Named = Choice(name="own")
+    admit: Named = Choice(name="own")
+    attack: Named = Choice(name="none")
     codec: Encoding = Encoding()
     exact_bytes: bool = Field(default=False, description="encode and decode every reply, not one a round")
     training: Training = Training()
@@ -153,6 +158,7 @@ class Experiment(Section):
             _known("fleet", self.fleet.name, ("none", *FLEETS))
         _known("channel", self.channel.name, CHANNELS)
         self.build_channel()
+        self.build_attack()
         if self.fleet.name == "none" and (self.world != WorldSettings() or self.channel.settings):
             raise BadExperiment(
                 "channel and world settings need devices, and fleet is 'none'; choose one: fleet=equal."
@@ -170,6 +176,10 @@ class Experiment(Section):
         kind = CHANNELS[self.channel.name]
         return kind(**fit(f"channel '{self.channel.name}'", kind, self.channel.settings))
 
+    def build_attack(self) -> Attack | None:
+        """The attack as a value, if there is one."""
+        return attack_of(self.attack.name, self.attack.settings)
+
     def build_method(self) -> Method:
         """The method as a value, with this experiment's training settings and cohort size."""
         maker = method_maker(self.method.name)
@@ -181,7 +191,7 @@ class Experiment(Section):
             if not hasattr(method.select, "count") or getattr(method.select, "probability", None) is not None:
                 raise BadExperiment(f"per_round is {self.per_round}, but '{self.method.name}' chooses its own cohort.")
             method = replace(method, select=replace(method.select, count=self.per_round))  # type: ignore[type-var]
-        return method
+        return with_parts(method, self)
 
 
 def _with_work(method: Method) -> Method:
@@ -202,7 +212,8 @@ def method_maker(name: str) -> Callable[..., Any]:
     return METHODS[name]
 
 
-SECTIONS = ("method", "data", "partition", "model", "fleet", "channel")  # a name with settings of its own
+CHOSEN = ("aggregate", "admit", "attack")  # of any method
+SECTIONS = ("method", "data", "partition", "model", "fleet", "channel", *CHOSEN)  # a name with settings of its own
 GROUPS: dict[str, type[Section]] = {
     "training": Training,
     "world": WorldSettings,
@@ -253,6 +264,7 @@ def _home(name: str, values: dict[str, Any]) -> str:
         takes["model"] = list(settings_of(from_file("model", values["model"]["name"])))
     if values["channel"]["name"] in CHANNELS:
         takes["channel"] = list(settings_of(CHANNELS[values["channel"]["name"]]))
+    takes |= {kind: takes_of(kind, values[kind]["name"]) for kind in CHOSEN}
     takes[""] = [key for key in Experiment.model_fields if key not in (*SECTIONS, *GROUPS)]
     homes = [section for section, names in takes.items() if name in names]
     if len(homes) == 1:

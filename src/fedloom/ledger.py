@@ -55,12 +55,16 @@ class Ledger:
         counted; in a world, `costs` say what the round took. `kept` is what the method's parts record of it.
         """
         down, up = (Cost(*(part.to(reply.ids.device, non_blocking=True) for part in price)) for price in prices)
-        sent = reply.arrived if costs is None else costs.bytes_up > 0  # in a world, also what was lost on the way
+        rejected = torch.zeros_like(reply.ids, dtype=torch.int8) if reply.rejected is None else reply.rejected
+        sent = reply.arrived | (rejected > 0)
+        if costs is not None:
+            sent = costs.bytes_up > 0  # in a world, also what was lost on the way
         rows = {
             "round": torch.full_like(reply.ids, task.round),
             "client": reply.ids,
             "share": task.share,
             "arrived": reply.arrived,
+            "rejected": rejected,
             "examples_trained": examples if costs is None else examples * costs.trained,
             "bytes_down": down.total,
             "bytes_up": up.total * sent,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fedloom.admit.finite import Finite
 from fedloom.aggregate.coverage_mean import CoverageMean
 from fedloom.allocate.whole import Whole
 from fedloom.errors import BadExperiment
@@ -13,7 +14,7 @@ from fedloom.local.optimiser import Optimiser, Sgd
 from fedloom.local.rule import LocalRule
 from fedloom.local.work import Work
 from fedloom.mask.everything import Everything
-from fedloom.part import Aggregate, Allocate, Mask, Repair, Select, Upload
+from fedloom.part import Admit, Aggregate, Allocate, Mask, Repair, Select, Upload
 from fedloom.repair.nothing import Nothing
 from fedloom.select.uniform import Uniform
 from fedloom.types import Setting, State
@@ -21,8 +22,8 @@ from fedloom.upload.as_sent import AsSent
 
 Memory = dict[str, State]  # what the server remembers, by slot
 
-SERVER_SLOTS = ("select", "allocate", "mask", "repair", "aggregate")
-SLOTS = ("select", "allocate", "mask", "local", "upload", "repair", "aggregate")
+SERVER_SLOTS = ("select", "allocate", "mask", "admit", "repair", "aggregate")
+SLOTS = ("select", "allocate", "mask", "local", "upload", "admit", "repair", "aggregate")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,7 @@ class Method:
     mask: Mask = Everything()
     local: LocalRule = LocalRule()
     upload: Upload = AsSent()
+    admit: Admit = Finite()
     repair: Repair = Nothing()
     aggregate: Aggregate = CoverageMean()
     optimiser: Optimiser = Sgd()
@@ -60,3 +62,8 @@ class Method:
         """What should be known before a run begins."""
         notes = [getattr(self, slot).note(setting) for slot in SERVER_SLOTS]
         return [note for note in notes if note is not None]
+
+    def outcome(self, setting: Setting, rounds: int) -> dict[str, float]:
+        """What is to be said of a finished run."""
+        said = [getattr(self, slot).outcome(setting, rounds) for slot in SERVER_SLOTS]
+        return {name: value for own in said for name, value in own.items()}

@@ -41,6 +41,11 @@ class ServerPart(Part):
         """Learn from the replies, before repair and aggregation."""
         return memory
 
+    @property
+    def learns(self) -> bool:
+        """Do its decisions follow from what single replies said? Then they tell of them."""
+        return type(self).observe is not ServerPart.observe
+
     def record(self, memory: State) -> State:
         """What is worth keeping of this round: single numbers become columns, of larger tensors the last stays."""
         return {}
@@ -48,6 +53,10 @@ class ServerPart(Part):
     def note(self, setting: Setting) -> str | None:
         """What should be known before a run begins, such as what the memory will weigh."""
         return None
+
+    def outcome(self, setting: Setting, rounds: int) -> dict[str, float]:
+        """What is to be said of a finished run of so many rounds, such as the privacy it has spent."""
+        return {}
 
 
 class NobodyLeft(Exception):
@@ -115,6 +124,19 @@ class Upload(Part):
         self, setting: Setting, task: Task, state: State, first: Tensor, last: Tensor, chance: Chance
     ) -> Tensor | None:
         """A mask [C, P] from the weights before and after training, or None for everything."""
+
+
+class Admit(ServerPart):
+    """Which replies count."""
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it may refuse, words of `fedloom.admit.refused.REASONS`; the run counts them."""
+        return ()
+
+    @abstractmethod
+    def __call__(self, memory: State, setting: Setting, model: Tensor, task: Task, reply: Reply) -> tuple[Reply, State]:
+        """The replies, of which those refused have not `arrived`, and `rejected` says why."""
 
 
 class Repair(ServerPart):

@@ -22,6 +22,7 @@ class Result:
     wall_seconds: float
     folder: Path | None
     kept: State  # larger tensors that the method's parts recorded of the last round, as in kept.safetensors
+    outcome: dict[str, float]  # what the method's parts say of the whole run, such as the privacy it has spent
 
     @property
     def accuracy(self) -> float | None:
@@ -32,6 +33,13 @@ class Result:
         """The sum over rounds; None where nothing is simulated."""
         values = [row[name] for row in self.rounds if row[name] is not None]
         return sum(values) if values else None
+
+    @property
+    def rejected(self) -> dict[str, int]:
+        """How many replies were refused, by reason; the columns `rejected.REASON` of all rounds."""
+        names = dict.fromkeys(name for row in self.rounds for name in row if name.startswith("rejected."))
+        counts = {name.partition(".")[2]: int(sum(row.get(name) or 0 for row in self.rounds)) for name in names}
+        return {reason: count for reason, count in counts.items() if count}
 
     def summary(self) -> dict[str, Any]:
         """One object for machines; None where nothing is known yet."""
@@ -50,5 +58,7 @@ class Result:
             "bytes_down": sum(row["bytes_down"] for row in self.rounds),
             "virtual_seconds": self._total("virtual_seconds"),
             "joules": self._total("joules"),
+            "rejected": self.rejected,
+            **self.outcome,
             "wall_seconds": self.wall_seconds,
         }

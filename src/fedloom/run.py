@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fedloom.admit.refused import counted
 from fedloom.chance import Chance
 from fedloom.checkpoint.saver import Checkpoints, Saver
 from fedloom.checkpoint.snapshot import Reached, put_back, take
@@ -31,8 +32,8 @@ from fedloom.method import Method
 from fedloom.part import NobodyLeft
 from fedloom.result import Result
 from fedloom.round import play_round
-from fedloom.select.everyone import SomeSend
 from fedloom.simulation import Simulation, prepare
+from fedloom.threads import threads_for
 from fedloom.together import together
 from fedloom.types import Setting
 from fedloom.world.clock import processed
@@ -41,7 +42,6 @@ log = logging.getLogger("fedloom")
 
 Watch = Callable[[dict[str, Any]], None]  # told of every round's row
 
-SMALL = 20_000_000  # multiply-adds of a step of the whole cohort, about
 TABLES_EVERY = 10.0  # seconds between writings of the tables while a run goes on
 SHOWN_EVERY = 0.5  # seconds between looks at a GPU's results: each look waits for it
 
@@ -108,15 +108,19 @@ def _run(
     started = time.perf_counter()
     ledger = Ledger(world.clients)
     with ExitStack() as stack:
-        stack.enter_context(_threads(world))
+        stack.enter_context(threads_for([world]))
         if folder is None:
             at = _play(experiment, world, ledger, _start(world), watch)
         else:
             mine = stack.enter_context(opened(folder, experiment, world, resume, checkpoints or Checkpoints()))
             at = _start(world) if mine.found is None else _resumed(experiment, world, ledger, mine.found, tell)
             at = _saved(folder, mine.saver, experiment, world, ledger, at, watch)
+        outcome = world.method.outcome(world.setting, at.round)
+        for name, value in outcome.items():
+            log.info("%s: %s", name, value)
     network = load(world.network, world.setting.layout, at.model).cpu().eval()
-    return Result(experiment, network, ledger.rounds(), time.perf_counter() - started, folder, ledger.kept)
+    seconds = time.perf_counter() - started
+    return Result(experiment, network, ledger.rounds(), seconds, folder, ledger.kept, outcome)
 
 
 def resume(
@@ -259,7 +263,8 @@ def _round(experiment: Experiment, world: Simulation, ledger: Ledger, at: Reache
     weights, memory, task, reply = play_round(method, at.memory, at.model, setting, engine, chance)
     seconds, costs = time.perf_counter() - began, None if world.world is None else world.world.costs
     examples = processed(method.work, setting.fleet.examples[reply.ids])
-    prices, kept = world.wire.priced or world.wire.prices(task, reply), method.record(memory)
+    prices = world.wire.priced or world.wire.prices(task, reply)
+    kept = {**method.record(memory), **counted(reply, method.admit.reasons)}
     ledger.add(task, reply, seconds, prices, examples, costs, kept)
     if chance.round % experiment.evaluate_every == 0 or chance.round == experiment.rounds:
         _score(ledger, world, weights)
@@ -274,26 +279,6 @@ def _score(ledger: Ledger, world: Simulation, weights: Tensor) -> None:
     elif world.own_test is not None:
         own = personal_accuracy(world.engine, weights, *world.own_test)
     ledger.score(evaluate(world.setting, weights, world.test, world.classes), own)
-
-
-@contextmanager
-def _threads(world: Simulation) -> Iterator[None]:
-    """One thread for small work: there several gain nothing, and lose tenfold when anything else runs."""
-    before = torch.get_num_threads()
-    if small_work(world):
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def small_work(world: Simulation) -> bool:
-    """Is a step of the whole cohort little work?"""
-    select, cohort = world.method.select, world.setting.fleet.size
-    if not isinstance(select, SomeSend):  # under which all train
-        cohort = getattr(select, "count", None) or cohort
-    return world.setting.layout.total * max(1, world.method.work.batch) * cohort < SMALL
 
 
 def _save_model(folder: Path, setting: Setting, weights: Tensor) -> None:

@@ -70,6 +70,9 @@ def summary_table(result: Result) -> Table:
     rows.append(("sent up, down", f"{size(facts['bytes_up'])}, {size(facts['bytes_down'])}"))
     if facts["virtual_seconds"] is not None:
         rows.append(("virtual time, energy", f"{facts['virtual_seconds']:.0f} s, {facts['joules'] / 1000:.1f} kJ"))
+    if facts["rejected"]:
+        rows.append(("replies refused", ", ".join(f"{count:,} ({why})" for why, count in facts["rejected"].items())))
+    rows += [(name.replace("_", ", "), f"{value:.4g}") for name, value in result.outcome.items()]
     rows.append(("time", f"{facts['wall_seconds']:.1f} s"))
     rows.append(("run folder", facts["run"] or "none"))
     for name, value in rows:

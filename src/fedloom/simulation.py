@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedloom.chance import Chance
 from fedloom.client import Examples
 from fedloom.codec import Codec
 from fedloom.data.dataset import Dataset, check
@@ -27,8 +28,10 @@ from fedloom.experiment import Experiment
 from fedloom.layout import flatten, layout_of
 from fedloom.method import Method
 from fedloom.models import build
+from fedloom.round import Engine
 from fedloom.settings import from_file, make
 from fedloom.types import Fleet, Setting
+from fedloom.world.attack import Attacked
 from fedloom.world.channel import Pieces
 from fedloom.world.devices import Devices
 from fedloom.world.fleets import make_devices
@@ -90,6 +93,11 @@ def prepare(
     )
     mine = parts.train.at(present)
     shards = _shards(mine, device)
+    attack, unchanging = experiment.build_attack(), Chance(experiment.seed, 0, device)
+    if attack is not None:
+        who = attack.who(len(present), unchanging)
+        own = shards.examples[who.repeat_interleave(torch.tensor(shards.sizes, device=device))]
+        train = train._replace(y=train.y.index_copy(0, own, attack.labels(train.y[own], dataset.classes)))
     network = (deepcopy(model) if model is not None else _network(experiment, dataset)).to(device)
     module = keyed(network)
     layout = layout_of(module)
@@ -115,9 +123,13 @@ def prepare(
     else:
         sliced = experiment.execution == "sliced"
         engine = Local(method, setting, train, shards, experiment.chunk, sliced=sliced, held=held)
-    here = ranks_here(str(device)) if spread else None
-    ranks = Distributed(engine, here) if here is not None and here.rank == 0 else None
-    wire = Wire(ranks or engine, method, setting, Codec(**experiment.codec.model_dump()), experiment.exact_bytes)
+    sender: Engine = engine
+    if (here := ranks_here(str(device)) if spread else None) is not None and here.rank == 0:
+        sender = Distributed(engine, here)
+    ranks = sender if isinstance(sender, Distributed) else None
+    if attack is not None:
+        sender = Attacked(sender, attack, attack.who(len(present), unchanging))
+    wire = Wire(sender, method, setting, Codec(**experiment.codec.model_dump()), experiment.exact_bytes)
     world = _world(experiment, present, device)
     return Simulation(
         method=method,

@@ -14,6 +14,7 @@ from fedloom.errors import RunStopped
 from fedloom.experiment import Experiment
 from fedloom.result import Result
 from fedloom.simulation import Simulation
+from fedloom.threads import SMALL, step_of
 
 
 def together(experiment: Experiment, play: Callable[[], Result], build: Callable[[], Simulation]) -> Result:
@@ -28,20 +29,19 @@ def together(experiment: Experiment, play: Callable[[], Result], build: Callable
             raise
         weights = {f"model.{name}": value for name, value in result.model.state_dict().items()}
         kept = {f"kept.{name}": value for name, value in result.kept.items()}
-        dismiss(ranks, {"rounds": result.rounds, "seconds": result.wall_seconds}, weights | kept)
+        facts = {"rounds": result.rounds, "seconds": result.wall_seconds, "outcome": result.outcome}
+        dismiss(ranks, facts, weights | kept)
         return result
 
 
 def _follow(ranks: Ranks, experiment: Experiment, build: Callable[[], Simulation]) -> Result:
     """Train for rank 0 until it is done; the result is its own, but for the folder."""
-    from fedloom.run import small_work  # which imports this module
-
     world: Simulation | None = None
 
     def ready() -> tuple[Local, tuple[Examples, Shards] | None]:
         nonlocal world
         world = build()
-        if small_work(world):
+        if step_of(world) < SMALL:
             torch.set_num_threads(1)
         return world.engine, world.own_test
 
@@ -50,4 +50,5 @@ def _follow(ranks: Ranks, experiment: Experiment, build: Callable[[], Simulation
         raise RunStopped(f"rank 0 stopped: {facts.get('stopped')}")
     network = world.network.cpu().eval()
     network.load_state_dict(named("model.", tensors))
-    return Result(experiment, network, facts["rounds"], facts["seconds"], None, named("kept.", tensors))
+    kept = named("kept.", tensors)
+    return Result(experiment, network, facts["rounds"], facts["seconds"], None, kept, facts["outcome"])

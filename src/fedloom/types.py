@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from fedloom.chance import Chance
 from fedloom.layout import Layout
 
 if TYPE_CHECKING:
@@ -115,6 +116,9 @@ class Reply(NamedTuple):
     arrived: Tensor  # [C] False: lost, late or refused
     rate: float = 1.0  # the learning rate of the round, which the server knows by itself
     awaited: Tensor | None = None  # [C] who was to send; None: everyone
+    rejected: Tensor | None = None  # [C] why a reply was refused, places in `REASONS`; 0, None: it was not
+    strays: Tensor | None = None  # [2] replies refused as a stranger's and as repeated, where there were any
+    chance: Chance | None = None  # of the round, for what the server draws once replies are there
 
 
 def rows(state: State, keep: slice | Tensor) -> State:

@@ -7,9 +7,16 @@ from typing import Any
 import torch
 from hypothesis import given, settings, strategies as st
 
+from fedloom.admit.check import Several
+from fedloom.admit.finite import Finite
+from fedloom.admit.norm import Norm
+from fedloom.admit.part_asked import PartAsked, WithinShare
+from fedloom.admit.weight import Weight
 from fedloom.aggregate.coverage_mean import CoverageMean
+from fedloom.aggregate.krum import Krum
 from fedloom.aggregate.latest_updates import LatestUpdates
 from fedloom.aggregate.plain_mean import PlainMean
+from fedloom.aggregate.ranked_mean import Median, TrimmedMean
 from fedloom.allocate.latency_and_loss import LatencyAndLoss
 from fedloom.allocate.tiers import Tiers
 from fedloom.allocate.whole import Whole
@@ -59,7 +66,16 @@ PARTS: dict[str, list[Any]] = {
     ],
     "upload": [AsSent(), AsTrained(), Importance(), Importance("most-changed")],
     "repair": [Nothing(), MostSimilar(), MostSimilar("shared", mask_aware=True)],
-    "aggregate": [CoverageMean(), CoverageMean("uniform"), PlainMean(), LatestUpdates()],
+    "aggregate": [
+        CoverageMean(),
+        CoverageMean("uniform"),
+        PlainMean(),
+        LatestUpdates(),
+        Median(),
+        TrimmedMean(),
+        Krum(),
+    ],
+    "admit": [Finite(), Several((PartAsked(), Finite(), Weight(), Norm(1.0))), WithinShare()],
 }
 
 

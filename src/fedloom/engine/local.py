@@ -79,7 +79,8 @@ class Local:
 
     def __call__(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
         """Train the cohort, chunk by chunk; replies stand in the order of `ids`."""
-        listed, ids = ids.tolist(), ids.to(task.model.device, non_blocking=True)
+        listed = ids.tolist()
+        ids = ids.to(task.model.device, non_blocking=True) if task.ids is None else task.ids
         steps = self.method.work.steps_of([self.shards.sizes[i] for i in listed])
         width = self._widths_of(listed, task)
         order = sorted(range(len(listed)), key=lambda place: (width[place], -steps[place]))  # ties keep their order

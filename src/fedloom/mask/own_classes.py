@@ -60,6 +60,11 @@ class OwnClasses(Mask):
         rows = own_rows(setting, ids)
         return Portion(rows if mask is None else rows & mask, keep), memory
 
+    @property
+    def learns(self) -> bool:
+        """If the other mask does."""
+        return self.inner.learns
+
     def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
         """The other mask's."""
         return self.inner.observe(memory, setting, model, reply)

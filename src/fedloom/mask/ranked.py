@@ -95,6 +95,11 @@ class Ranked(Mask):
             scores = neurons.score(values, "l1" if self.by == "l1" else "l2").expand(len(ids), -1)
         return portion(neurons, neurons.cut(scores, share, rounding=self.rounding), share), memory
 
+    @property
+    def learns(self) -> bool:
+        """Only from gradients; the model is everybody's."""
+        return self.by == "gradient"
+
     def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
         """The cohort's mean update per step stands for the gradient."""
         if self.by != "gradient":

@@ -77,6 +77,11 @@ class Regions(Mask):
         chosen = self.chosen(ids, share, chance)
         return Portion(chosen[:, region] | rest), {**memory, "ids": ids, "chosen": chosen}
 
+    @property
+    def learns(self) -> bool:
+        """What is observed is recorded, and decides nothing."""
+        return False
+
     def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
         """Who was heard of having trained what."""
         since = memory["since"]

@@ -86,15 +86,12 @@ class MostSimilar(Repair):
         has = setting.fleet.labels[ids] > 0
         same = stands & (has == has[source]).all(1)
         counts = torch.stack([stands.sum(), same.sum(), alone.sum()]).to(memory["tally"])
-        whole = Reply(
-            ids=ids,
+        whole = reply._replace(
             params=reply.params[source],
             mask=None if reply.mask is None else reply.mask[source],
             extras={name: _filled(v, arrived, source, alone) for name, v in reply.extras.items()},
             report={name: _filled(v, arrived, source, alone) for name, v in reply.report.items()},
             arrived=arrived | (missing & found),
-            rate=reply.rate,
-            awaited=reply.awaited,
         )
         if alone.device.type != "cpu" or bool(alone.any()):
             mean, _ = (CoverageMean("uniform") if self.mask_aware else PlainMean())({}, setting, model, reply)

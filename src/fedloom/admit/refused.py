@@ -1,0 +1,37 @@
+"""What becomes of a refused reply? It did not arrive, and a code says why; the round goes on."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from fedloom.admit.unsent import read_unsent_as_unchanged
+from fedloom.codec.rejected import Reason
+from fedloom.types import Reply, State
+
+# code -> reason: those of a message that cannot be decoded, and those that only the whole round shows
+REASONS: tuple[str, ...] = ("admitted", *get_args(Reason), "norm", "repeated")
+
+
+def refuse(model: Tensor, reply: Reply, bad: Tensor, reason: str) -> Reply:
+    """The replies without those of `bad` [C], for this reason; what did not arrive cannot be refused."""
+    bad = bad & reply.arrived
+    if bad.device.type == "cpu" and not bool(bad.any()):  # elsewhere asking would wait for the device
+        return reply
+    before = torch.zeros_like(reply.ids, dtype=torch.int8) if reply.rejected is None else reply.rejected
+    rejected = torch.where(bad, REASONS.index(reason), before)
+    return read_unsent_as_unchanged(model, reply._replace(arrived=reply.arrived & ~bad, rejected=rejected))
+
+
+def counted(reply: Reply, reasons: tuple[str, ...]) -> State:
+    """How many replies of a round were refused for each of the `reasons`, and for being nobody's or repeated."""
+    none = torch.zeros((), dtype=torch.int64)
+    found: State = {
+        name: none if reply.rejected is None else (reply.rejected == REASONS.index(name)).sum() for name in reasons
+    }
+    if reply.strays is not None:
+        extra = dict(zip(("client", "repeated"), reply.strays))
+        found |= {name: found.get(name, none) + count for name, count in extra.items()}
+    return {f"rejected.{name}": count for name, count in found.items()}
