@@ -27,7 +27,7 @@ from fedloom.show import progress, size
 SMALL = ["--clients", "4", "--rounds", "2", "--set", "per_round=2", "--set", "epochs=1", "--set", "batch=32"]
 SUMMARY = [
     *("run", "method", "rounds", "accuracy", "best_accuracy", "personal_accuracy", "loss"),
-    *("examples_trained", "bytes_up", "bytes_down", "virtual_seconds", "joules", "wall_seconds"),
+    *("examples_trained", "bytes_up", "bytes_down", "virtual_seconds", "joules", "rejected", "wall_seconds"),
 ]
 FILES = {"experiment.json", "rounds.parquet", "clients.parquet", "model.safetensors", "log.txt", "checkpoint"}
 # an own process may have been started with Ctrl-C switched off; a terminal never does that
@@ -201,7 +201,7 @@ def test_rounds_that_were_set_are_the_rounds_that_are_shown(fedloom):
 
 
 def test_a_diverged_run_is_still_json(fedloom):
-    summary = fedloom("run", "fedavg", *SMALL, "--set", "rate=1e30", "--json").json()
+    summary = fedloom("run", "fedavg", *SMALL, "--set", "rate=1e30", "--set", "admit=everything", "--json").json()
     assert summary["accuracy"] == 0
     assert summary["loss"] is None
 

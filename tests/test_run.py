@@ -35,10 +35,20 @@ from fedloom.types import Cohort, Setting, State, Task
 
 ROUNDS = [
     *("round", "accuracy", "top5", "loss", "per_class", "personal_accuracy", "training_loss"),
-    *("clients", "arrived", "examples_trained", "bytes_down", "bytes_up", "virtual_seconds", "joules", "wall_seconds"),
+    *(
+        "clients",
+        "arrived",
+        "rejected",
+        "examples_trained",
+        "bytes_down",
+        "bytes_up",
+        "virtual_seconds",
+        "joules",
+        "wall_seconds",
+    ),
 ]
 BYTES = ["bytes_down", "bytes_up", "bytes_up_values", "bytes_up_indices", "bytes_up_overhead"]
-CLIENTS = ["round", "client", "share", "arrived", "examples_trained", *BYTES, "examples", "steps", "loss"]
+CLIENTS = ["round", "client", "share", "arrived", "rejected", "examples_trained", *BYTES, "examples", "steps", "loss"]
 
 
 def small(**changes: Any) -> Experiment:
@@ -233,6 +243,7 @@ def test_the_summary(finished):
         "bytes_down": sum(row["bytes_down"] for row in finished.rounds),
         "virtual_seconds": None,
         "joules": None,
+        "rejected": {},
         "wall_seconds": finished.wall_seconds,
     }
 
@@ -666,6 +677,14 @@ def test_where_no_reply_arrives_the_model_stays(tmp_path):
 
 def test_a_diverging_run_goes_on_and_says_so(tmp_path):
     result = run(small(training={"rate": 1e30, "epochs": 1, "batch": 32}), out=tmp_path / "run")
+    rows = rows_of(tmp_path / "run" / "rounds.parquet")
+    assert [row["rejected"] for row in rows] == [row["rejected.value"] for row in rows] == [3, 3]
+    assert all(value.isfinite().all() for value in result.model.state_dict().values())
+
+
+def test_a_run_that_admits_everything_diverges_and_goes_on(tmp_path):
+    training = {"rate": 1e30, "epochs": 1, "batch": 32}
+    result = run(small(training=training, admit="everything"), out=tmp_path / "run")
     assert result.accuracy == 0
     assert result.rounds[-1]["per_class"] == [0.0] * 10
     assert np.isnan(result.rounds[-1]["loss"])

@@ -24,7 +24,7 @@ ROUNDS = pa.schema(
     + [(name, pa.float64()) for name in ("accuracy", "top5", "loss")]
     + [("per_class", pa.list_(pa.float64()))]
     + [(name, pa.float64()) for name in ("personal_accuracy", "training_loss")]
-    + [(name, pa.int64()) for name in ("clients", "arrived", "examples_trained", "bytes_down", "bytes_up")]
+    + [(name, pa.int64()) for name in ("clients", "arrived", "rejected", "examples_trained", "bytes_down", "bytes_up")]
     + [(name, pa.float64()) for name in ("virtual_seconds", "joules", "wall_seconds")]
 )
 
@@ -142,6 +142,7 @@ class Ledger:
             "training_loss": float((rows["loss"] * rows["arrived"]).sum()) / arrived if arrived else None,
             "clients": len(rows["client"]),
             "arrived": arrived,
+            "rejected": int(sum(v for name, v in entry["kept"].items() if name.startswith("rejected."))),
             "examples_trained": int(rows["examples_trained"].sum()),
             "bytes_down": int(rows["bytes_down"].sum()),
             "bytes_up": int(rows["bytes_up"].sum()),

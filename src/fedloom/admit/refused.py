@@ -26,12 +26,16 @@ def refuse(model: Tensor, reply: Reply, bad: Tensor, reason: str) -> Reply:
 
 
 def counted(reply: Reply, reasons: tuple[str, ...]) -> State:
-    """How many replies of a round were refused for each of the `reasons`, and for being nobody's or repeated."""
-    none = torch.zeros((), dtype=torch.int64)
-    found: State = {
-        name: none if reply.rejected is None else (reply.rejected == REASONS.index(name)).sum() for name in reasons
-    }
+    """How many replies of a round were refused, as `rejected.REASON`; on a CPU without reasons that did not occur.
+
+    Elsewhere to look would wait for the device: there are as many as there may be, the part's own `reasons`.
+    """
+    found: State = {}
+    if reply.rejected is not None:
+        here = reply.rejected.device.type == "cpu"
+        names = [REASONS[code] for code in reply.rejected.unique().tolist() if code] if here else ("client", *reasons)
+        found = {name: (reply.rejected == REASONS.index(name)).sum() for name in names}
     if reply.strays is not None:
-        extra = dict(zip(("client", "repeated"), reply.strays))
-        found |= {name: found.get(name, none) + count for name, count in extra.items()}
+        for name, count in zip(("client", "repeated"), reply.strays):
+            found[name] = found[name] + count if name in found else count
     return {f"rejected.{name}": count for name, count in found.items()}
