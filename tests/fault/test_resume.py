@@ -48,7 +48,19 @@ def simulation(method: Method, codec: Codec) -> Simulation:
     world = Simulated(wire, method, here.setting, World(channel=Bursty(enter=0.3, leave=0.5)), wire.price)
     clients = list(range(len(worlds.SIZES)))
     return Simulation(
-        method, here.setting, here.setting.module, engine, wire, world, here.model, here.data, None, clients, 3, [""]
+        method,
+        here.setting,
+        here.setting.module,
+        engine,
+        None,
+        wire,
+        world,
+        here.model,
+        here.data,
+        None,
+        clients,
+        3,
+        [""],
     )
 
 
