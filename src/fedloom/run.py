@@ -119,7 +119,7 @@ def run(
             tell(note)
     memory, ledger = method.init(setting, weights), Ledger(world.clients)
     started = saved = time.perf_counter()
-    with _opened(folder, experiment, world), _threads(world):
+    with _opened(folder, experiment, world), threads(world):
         try:
             for number in range(1, experiment.rounds + 1):
                 began = time.perf_counter()
@@ -196,7 +196,7 @@ def _opened(folder: Path | None, experiment: Experiment, world: Simulation) -> I
 
 
 @contextmanager
-def _threads(world: Simulation) -> Iterator[None]:
+def threads(world: Simulation) -> Iterator[None]:
     """One thread for small work: there several gain nothing, and lose tenfold when anything else runs."""
     before, select, cohort = torch.get_num_threads(), world.method.select, world.setting.fleet.size
     if not isinstance(select, SomeSend):  # under which all train

@@ -69,7 +69,7 @@ def prepare(
     if data is not None:
         check(data._asdict(), f"data '{data.name}'", data.classes)
     method = method or experiment.build_method()
-    device = _device(experiment.device)
+    device = device_of(experiment.device)
     dataset = data or load(experiment.data.name, **experiment.data.settings)
     ids, settings = dataset.client_train, experiment.partition.settings
     dealt = partition(
@@ -189,7 +189,7 @@ def _own_part(dataset: Dataset, dealt: Partition, present: list[int], test: Exam
     return test, Shards(owned, test.y.device)
 
 
-def _device(name: str) -> torch.device:
+def device_of(name: str) -> torch.device:
     """`auto` takes a GPU if there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
