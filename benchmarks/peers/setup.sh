@@ -1,19 +1,20 @@
 #!/bin/sh
-# Makes an environment of its own for each NAME: setup.sh [plain pfl flower fluke fedjax fedloom]
+# Makes an environment of its own for each NAME: setup.sh [plain pfl flower fluke fedjax]
 # They lie in .venv/NAME beside this file, with what was installed listed in .venv/NAME/versions.txt.
 # torch goes first and pinned, so that a package that asks for any torch does not bring gigabytes of CUDA.
 set -eu
 cd "$(dirname "$0")"
 PYTHON=${PYTHON:-python3.11}
-for name in "${@:-}"; do
+test $# -gt 0 || set -- plain pfl flower fluke fedjax
+for name in "$@"; do
     case "$name" in
         plain) packages="" ;;
         pfl) packages="pfl==0.6.0" ;;
         flower) packages="flwr[simulation]==1.41.0" ;;
         fluke) packages="fluke-fl==0.8.1" ;;
-        fedjax) packages="fedjax==0.0.17 ${FEDJAX_PINS:-}" ;;
-        fedloom) packages="-e ../.." ;;
-        *) echo "unknown name '$name'; expected some of: plain pfl flower fluke fedjax fedloom" >&2; exit 2 ;;
+        # its last release calls jax.tree_map, which later versions of jax do not have
+        fedjax) packages="fedjax==0.0.17 jax==0.4.30 jaxlib==0.4.30 dm-haiku==0.0.12 optax==0.2.3 chex==0.1.86 numpy<2.1 scipy<1.14" ;;
+        *) echo "unknown name '$name'; expected some of: plain pfl flower fluke fedjax" >&2; exit 2 ;;
     esac
     folder=.venv/$name
     test -x "$folder/bin/python" || "$PYTHON" -m venv "$folder"
