@@ -10,6 +10,7 @@ for name in "$@"; do
     case "$name" in
         plain) packages="" ;;
         pfl) packages="pfl==0.6.0" ;;
+        # 1.42.0 asks for certifi 2026.10.19 or later, which was not to be had
         flower) packages="flwr[simulation]==1.41.0" ;;
         fluke) packages="fluke-fl==0.8.1" ;;
         # its last release calls jax.tree_map, which later versions of jax do not have

@@ -25,7 +25,7 @@ def bench_command(
     device: DeviceOption = "auto",
     engine: Annotated[str, typer.Option(help="local, or local,loop to compare them in one run")] = "local",
     cycles: Annotated[int, typer.Option(min=1, help="repetitions, of which the median counts")] = 5,
-    seconds: Annotated[float, typer.Option(min=0.1, help="for a workload, about; one cycle is always played")] = 10.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="for a workload, about; one cycle is always played")] = 5.0,
     quick: Annotated[bool, typer.Option("--quick", help="3 cycles and 2 seconds for a workload")] = False,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads, where a run would choose by itself")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write the figures here")] = None,

@@ -102,12 +102,11 @@ class Watched:
                 self._resident = 0
 
     def peak(self) -> int | None:
-        """Bytes; on a CPU beyond what the process held at the start. None: not known."""
+        """Bytes; on a CPU beyond what the process held at the start. None: not known, or nothing beyond that."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
-        if not self._resident:
-            return None
-        return max(0, _status("VmHWM") - self._resident)
+        beyond = _status("VmHWM") - self._resident if self._resident else 0
+        return beyond if beyond > 0 else None
 
 
 def _status(name: str) -> int:

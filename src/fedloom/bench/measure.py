@@ -86,7 +86,7 @@ def measure(
     engine: str = "local",
     device: str = "auto",
     cycles: int = 5,
-    seconds: float = 10.0,
+    seconds: float = 5.0,
     seed: int = 0,
     tell: Callable[[str], None] = lambda state: None,
     own_threads: bool = True,
