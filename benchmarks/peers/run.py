@@ -35,8 +35,8 @@ NOTES = {
     "pfl": "batches are slices without shuffling, as in its own examples, and metrics are not printed",
     "fedjax": "with jax 0.4.30: its last release calls jax.tree_map, which later ones do not have",
     "fluke": "from Python, models in memory, no evaluation",
-    "flower": "run_simulation, deprecated for `flwr run`, which starts more processes around the same engine; 1.41.0, as "
-    "1.42.0 asks for a certifi that was not to be had",
+    "flower": "run_simulation, deprecated for `flwr run`, which starts more processes around the same engine; 1.41.0, "
+    "as 1.42.0 asks for a certifi that was not to be had",
     "plain": "nn.Module, torch.optim.SGD, one client after another, by hand",
 }
 COLUMNS = (
