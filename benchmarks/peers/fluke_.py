@@ -1,6 +1,7 @@
 """fluke: its FedAVG from Python, with its fast loader and models in memory."""
 
 import torch
+import without_operators  # noqa: F401 before fluke
 from fluke import DDict, FlukeENV
 from fluke.algorithms.fedavg import FedAVG
 from fluke.data import DataSplitter, DummyDataContainer, FastDataLoader

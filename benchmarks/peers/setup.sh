@@ -12,7 +12,8 @@ for name in "$@"; do
         pfl) packages="pfl==0.6.0" ;;
         # 1.42.0 asks for certifi 2026.10.19 or later, which was not to be had
         flower) packages="flwr[simulation]==1.41.0" ;;
-        fluke) packages="fluke-fl==0.8.1" ;;
+        # a torchvision that goes with that torch, or pip takes a later one and its torch, gigabytes of CUDA and all
+        fluke) packages="fluke-fl==0.8.1 torch==2.13.0 torchvision==0.28.0" ;;
         # its last release calls jax.tree_map, which later versions of jax do not have
         fedjax) packages="fedjax==0.0.17 jax==0.4.30 jaxlib==0.4.30 dm-haiku==0.0.12 optax==0.2.3 chex==0.1.86 numpy<2.1 scipy<1.14" ;;
         *) echo "unknown name '$name'; expected some of: plain pfl flower fluke fedjax" >&2; exit 2 ;;
