@@ -1,6 +1,6 @@
 # make demo   set up .venv and train 100 clients on the embedded digits
 # make test   set up .venv, check style and types, run the tests
-# make bench  milliseconds a round, loop against local
+# make bench  milliseconds a round on this machine, loop against local
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -21,7 +21,7 @@ check: $(VENV)/.ready
 	$(BIN)/mypy
 
 bench: $(VENV)/.ready
-	$(BIN)/python benchmarks/round.py
+	$(BIN)/fedloom bench --engine local,loop
 
 # torch first and pinned, so that no second build is pulled in by a package that asks for any torch
 $(VENV)/.ready: pyproject.toml

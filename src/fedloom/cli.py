@@ -14,6 +14,7 @@ from rich.logging import RichHandler
 from rich.table import Column, Table
 from rich.text import Text
 
+from fedloom.bench.command import bench_command
 from fedloom.errors import BadExperiment, FedloomError, RunStopped
 from fedloom.options import (
     ClientsOption,
@@ -213,6 +214,9 @@ def plan_command(
     else:
         console.print(plan_table(found))
         console.print(Text(text_chart(found)))
+
+
+app.command("bench")(bench_command)
 
 
 class Kind(StrEnum):

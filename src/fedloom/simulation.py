@@ -77,7 +77,7 @@ def prepare(
         check(data._asdict(), f"data '{data.name}'", data.classes)
     method = method or experiment.build_method()
     spread = experiment.engine == "distributed"
-    device = _device(rank_device(experiment.device) if spread else experiment.device)
+    device = device_of(rank_device(experiment.device) if spread else experiment.device)
     dataset = data or load(experiment.data.name, **experiment.data.settings)
     ids, settings = dataset.client_train, experiment.partition.settings
     dealt = partition(
@@ -219,7 +219,7 @@ def _own_part(dataset: Dataset, dealt: Partition, present: Ints, test: Examples)
     return test, _shards(from_ranges(order, low, high - low), test.y.device)
 
 
-def _device(name: str) -> torch.device:
+def device_of(name: str) -> torch.device:
     """`auto` takes a GPU if there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,0 +1,115 @@
+"""What can this device do at best? A plain matrix product and a plain copy, and how memory is watched."""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedloom.data.draw import stream
+
+SECONDS = 0.2  # that each is repeated
+SIDE = {"cpu": 1024, "cuda": 8192}  # of the matrices
+COPIED = {"cpu": 2**26, "cuda": 2**30}  # bytes, far more than any cache
+STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def wait(device: torch.device) -> None:
+    """Until everything asked of the device is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """What the figures were made on."""
+    name = platform.processor() or platform.machine()
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+    facts = {"device": device.type, "name": name, "cores": os.cpu_count(), "threads": torch.get_num_threads()}
+    return {**facts, "torch": torch.__version__, "python": platform.python_version()}
+
+
+def limits(device: torch.device, side: int | None = None, copied: int | None = None) -> dict[str, float]:
+    """FLOP/s of a product by precision, and bytes a second of a copy, read and written ones counted."""
+    side, copied = side or SIDE[device.type], copied or COPIED[device.type]
+    numbers = stream(0, "limits").standard_normal((side, side), dtype="float32")
+    square = torch.from_numpy(numbers).to(device)
+    found = {}
+    for name in ("float32", "tf32", "bf16") if device.type == "cuda" else ("float32",):
+        with _products(name):
+            found[name] = 2 * side**3 / _seconds(_product, square.bfloat16() if name == "bf16" else square)
+    room = torch.zeros(copied, dtype=torch.uint8, device=device)  # written before, so that its pages are there
+    found["copy"] = 2 * copied / _seconds(room.copy_, torch.ones_like(room))
+    return found
+
+
+@contextmanager
+def _products(name: str) -> Iterator[None]:
+    """Products of float32 in this precision, for the time being."""
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "tf32" if name == "tf32" else "ieee"
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+
+
+def _product(square: Tensor) -> Tensor:
+    return square @ square
+
+
+def _seconds(call: Callable[[Tensor], Tensor], value: Tensor) -> float:
+    """The median of a few repetitions, each of several calls where one is short."""
+    call(value)
+    wait(value.device)
+    began = time.perf_counter()
+    call(value)
+    wait(value.device)
+    repeat = max(1, int(SECONDS / 5 / max(time.perf_counter() - began, 1e-6)))
+    taken = []
+    for _ in range(5):
+        began = time.perf_counter()
+        for _ in range(repeat):
+            call(value)
+        wait(value.device)
+        taken.append((time.perf_counter() - began) / repeat)
+    return median(taken)
+
+
+class Watched:
+    """The most memory that was held since this was made: of a GPU, or of the process where Linux says so."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self._resident = device, 0
+        gc.collect()  # what was measured before
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(device)
+        else:
+            try:
+                CLEAR.write_text("5")  # forgets the old peak
+                self._resident = _status("VmRSS")
+            except OSError:  # another system, or a locked one
+                self._resident = 0
+
+    def peak(self) -> int | None:
+        """Bytes; on a CPU beyond what the process held at the start. None: not known, or nothing beyond that."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device)
+        beyond = _status("VmHWM") - self._resident if self._resident else 0
+        return beyond if beyond > 0 else None
+
+
+def _status(name: str) -> int:
+    """One of the process's sizes in bytes."""
+    line = next(line for line in STATUS.read_text().splitlines() if line.startswith(f"{name}:"))
+    return 1024 * int(line.split()[1])
