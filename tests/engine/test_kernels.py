@@ -1,0 +1,75 @@
+"""Our kernels against torch's own layers, client by client. They run on a GPU, or anywhere with TRITON_INTERPRET=1."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+pytest.importorskip("triton", reason="Triton is not installed")
+if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("needs a GPU, or TRITON_INTERPRET=1", allow_module_level=True)
+
+from fedloom.engine.images import GroupNorm, Pool
+from fedloom.engine.kernels import convolve, input_gradient, weight_gradient
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+# clients, batch, inputs, outputs, size, kernel, stride, padding, dilation
+SHAPES = [
+    (3, 2, 3, 5, 8, 3, 1, 1, 1),
+    (2, 3, 4, 20, 9, 3, 2, 1, 1),
+    (2, 2, 1, 10, 10, 5, 1, 0, 1),
+    (2, 2, 5, 70, 7, 1, 2, 0, 1),
+    (2, 2, 16, 4, 11, 3, 2, 2, 2),
+]
+
+
+def draw(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, device=DEVICE)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("last", [True, False], ids=["channels-last", "channels-first"])
+def test_convolutions(shape: tuple[int, ...], last: bool) -> None:
+    torch.manual_seed(0)
+    clients, batch, inputs, outputs, size, kernel, stride, padding, dilation = shape
+    x, w, b = draw(clients * batch, inputs, size, size + 1), draw(clients, outputs, inputs, kernel, kernel), None
+    x = x.contiguous(memory_format=torch.channels_last) if last else x
+    b, how = draw(clients, outputs), ((stride,) * 2, (padding,) * 2, (dilation,) * 2)
+    own_x, own_w = x.double().requires_grad_(), w.double().requires_grad_()
+    parts = zip(own_x.chunk(clients), own_w, b.double())
+    wanted = torch.cat([F.conv2d(part, own, bias, stride, padding, dilation) for part, own, bias in parts])
+    g = torch.randn_like(wanted)
+    gx, gw = torch.autograd.grad(wanted, (own_x, own_w), g)
+    torch.testing.assert_close(convolve(x, w, b, how, "float32"), wanted.float(), rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(input_gradient(g.float(), w, x, how, "float32"), gx.float(), rtol=1e-5, atol=1e-4)
+    found, bias = weight_gradient(g.float(), x, w, how, "float32")
+    torch.testing.assert_close(found, gw.float(), rtol=1e-5, atol=1e-4)
+    sums = g.unflatten(0, (clients, -1)).sum((1, 3, 4)).float()
+    torch.testing.assert_close(bias, sums, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(("shape", "window"), [((4, 3, 8, 9), 2), ((2, 5, 7, 7), 3)])
+def test_pooling_and_its_ties(shape: tuple[int, ...], window: int) -> None:
+    torch.manual_seed(0)
+    x = draw(*shape).round().contiguous(memory_format=torch.channels_last).requires_grad_()  # rounding makes ties
+    ours, wanted = Pool.apply(x, (window, window)), F.max_pool2d(x, window)
+    g = torch.randn_like(wanted)
+    assert torch.equal(ours, wanted)
+    assert torch.equal(torch.autograd.grad(ours, x, g)[0], torch.autograd.grad(wanted, x, g)[0])
+
+
+@pytest.mark.parametrize(("clients", "batch", "channels", "groups"), [(2, 3, 6, 2), (3, 2, 16, 2), (2, 2, 12, 4)])
+def test_group_norm(clients: int, batch: int, channels: int, groups: int) -> None:
+    torch.manual_seed(0)
+    x = draw(clients * batch, channels, 5, 4).contiguous(memory_format=torch.channels_last).requires_grad_()
+    w, b = draw(clients, channels).requires_grad_(), draw(clients, channels).requires_grad_()
+    ours = GroupNorm.apply(x, w, b, groups, 1e-5)
+    normed = F.group_norm(x, groups).unflatten(0, (clients, batch))
+    wanted = (normed * w[:, None, :, None, None] + b[:, None, :, None, None]).flatten(0, 1)
+    g = torch.randn_like(wanted)
+    torch.testing.assert_close(ours, wanted, rtol=1e-5, atol=1e-5)
+    for mine, theirs in zip(torch.autograd.grad(ours, (x, w, b), g), torch.autograd.grad(wanted, (x, w, b), g)):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
