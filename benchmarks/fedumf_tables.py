@@ -1,4 +1,4 @@
-"""How long do the runs behind FedUMF's two MNIST tables take? 16 of 150 rounds: FedAvg and FedUMF, by partition, rate, C.
+"""How long do the 16 runs behind FedUMF's two MNIST tables take? FedAvg and FedUMF, by partition, rate and cohort.
 
     python benchmarks/fedumf_tables.py mnist.npz [--rounds 150] [--device auto]
 
