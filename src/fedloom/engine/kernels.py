@@ -19,9 +19,9 @@ How = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]  # stride, paddin
 @triton.jit  # type: ignore[untyped-decorator]
 def _gather(  # type: ignore[no-untyped-def]
     src, wgt, bias, out,
-    BATCH, MH, MW, SH, SW, NC, KC,  # rows of the result are (example, MH, MW); the source is SH by SW
+    BATCH, MH, MW, SH, SW, NC,  # rows of the result are (example, MH, MW); the source is SH by SW
     src_n, src_c, src_h, src_w, out_n, out_c, out_h, out_w, wgt_client, wgt_n, wgt_k, wgt_r, wgt_s,
-    R: tl.constexpr, S: tl.constexpr,
+    KC: tl.constexpr, R: tl.constexpr, S: tl.constexpr,
     STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
     DIL_H: tl.constexpr, DIL_W: tl.constexpr,
     BACK: tl.constexpr, BIAS: tl.constexpr, LOW: tl.constexpr, PRECISION: tl.constexpr,
@@ -69,9 +69,9 @@ def _gather(  # type: ignore[no-untyped-def]
 @triton.jit  # type: ignore[untyped-decorator]
 def _weigh(  # type: ignore[no-untyped-def]
     src, grad, out, out_bias,
-    BATCH, OH, OW, SH, SW, OC, KC, CLIENTS, PER,
+    BATCH, OH, OW, SH, SW, OC, CLIENTS, PER,
     src_n, src_c, src_h, src_w, grad_n, grad_c, grad_h, grad_w,
-    R: tl.constexpr, S: tl.constexpr,
+    KC: tl.constexpr, R: tl.constexpr, S: tl.constexpr,
     STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
     DIL_H: tl.constexpr, DIL_W: tl.constexpr,
     LOW: tl.constexpr, PRECISION: tl.constexpr,
@@ -149,8 +149,8 @@ def weight_gradient(
     bias = torch.empty((parts, clients, outputs), dtype=torch.float32, device=g.device)
     grid = (tiles * triton.cdiv(outputs, rows_at_once), clients, parts)
     _weigh[grid](
-        x, g, out, bias, batch, *g.shape[2:], *x.shape[2:], outputs, inputs, clients, per, *x.stride(), *g.stride(),
-        R=kernel[0], S=kernel[1], **_named(how),
+        x, g, out, bias, batch, *g.shape[2:], *x.shape[2:], outputs, clients, per, *x.stride(), *g.stride(),
+        KC=inputs, R=kernel[0], S=kernel[1], **_named(how),
         LOW=precision == "bf16", PRECISION="tf32" if precision == "tf32" else "ieee",
         BM=rows_at_once, BN=columns_at_once, BK=depth, TILES=tiles, num_warps=warps, num_stages=stages,
     )  # fmt: skip
@@ -177,9 +177,9 @@ def _launch(
     )  # fmt: skip
     grid = (triton.cdiv(batch * height * width, rows_at_once), clients, triton.cdiv(channels, columns_at_once))
     _gather[grid](
-        src, w, src if b is None else b, out, batch, height, width, *src.shape[2:], channels, src.shape[1],
+        src, w, src if b is None else b, out, batch, height, width, *src.shape[2:], channels,
         *src.stride(), *out.stride(), w.stride(0), *strides, w.stride(3), w.stride(4),
-        R=w.shape[3], S=w.shape[4], **_named(how),
+        KC=src.shape[1], R=w.shape[3], S=w.shape[4], **_named(how),
         BACK=back, BIAS=b is not None, LOW=precision == "bf16", PRECISION="tf32" if precision == "tf32" else "ieee",
         BM=rows_at_once, BN=columns_at_once, BK=depth, num_warps=warps, num_stages=stages,
     )  # fmt: skip
