@@ -25,6 +25,7 @@ from fedloom.options import (
     JsonOption,
     ModelOption,
     PartitionOption,
+    PrecisionOption,
     RoundsOption,
     SeedOption,
     SetOption,
@@ -61,6 +62,7 @@ def run_command(
     seed: SeedOption = 0,
     engine: EngineOption = "local",
     device: DeviceOption = "auto",
+    precision: PrecisionOption = "default",
     exact_bytes: ExactOption = False,
     set_: SetOption = None,
     out: Annotated[Path | None, typer.Option(help="the run folder; a new one under runs/ if left out")] = None,
@@ -77,6 +79,7 @@ def run_command(
     values: dict[str, Any] = {
         "method": method, "data": data, "partition": partition, "clients": clients, "model": model, "fleet": fleet,
         "rounds": rounds, "seed": seed, "engine": engine, "device": device, "exact_bytes": exact_bytes,
+        "precision": precision,
     }  # fmt: skip
     experiment = Experiment(**with_settings(values, pairs_of(set_ or [])))
     console = errors if as_json else Console()
@@ -106,6 +109,7 @@ def compare_command(
     rounds: RoundsOption = 50,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
+    precision: PrecisionOption = "default",
     exact_bytes: ExactOption = False,
     set_: SetOption = None,
     as_json: JsonOption = False,
@@ -121,7 +125,7 @@ def compare_command(
 
     values: dict[str, Any] = {
         "data": data, "partition": partition, "clients": clients, "model": model, "fleet": fleet, "rounds": rounds,
-        "seed": seed, "device": device, "exact_bytes": exact_bytes,
+        "seed": seed, "device": device, "exact_bytes": exact_bytes, "precision": precision,
     }  # fmt: skip
     pairs = pairs_of(set_ or [])
     experiments = {
@@ -150,6 +154,7 @@ def plan_command(
     rounds: RoundsOption = 50,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
+    precision: PrecisionOption = "default",
     exact_bytes: ExactOption = False,
     set_: SetOption = None,
     try_: TryOption = None,
@@ -169,7 +174,7 @@ def plan_command(
 
     values: dict[str, Any] = {
         "data": data, "partition": partition, "clients": clients, "model": model, "fleet": fleet, "rounds": rounds,
-        "seed": seed, "device": device, "exact_bytes": exact_bytes,
+        "seed": seed, "device": device, "exact_bytes": exact_bytes, "precision": precision,
     }  # fmt: skip
     if chart is not None:
         check_chart(chart)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import platform
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,8 @@ from torch import Tensor, nn
 
 from fedloom.chance import Chance
 from fedloom.data.dataset import Dataset
+from fedloom.engine.precision import computing
+from fedloom.engine.residence import cohort_of
 from fedloom.errors import BadExperiment
 from fedloom.evaluate.accuracy import evaluate
 from fedloom.evaluate.personal import personal_accuracy
@@ -26,10 +29,10 @@ from fedloom.experiment import Experiment
 from fedloom.files import atomically
 from fedloom.layout import load
 from fedloom.ledger import Ledger
+from fedloom.machine import cores
 from fedloom.method import Method
 from fedloom.part import NobodyLeft
 from fedloom.round import play_round
-from fedloom.select.everyone import SomeSend
 from fedloom.simulation import Simulation, prepare
 from fedloom.types import Setting, State
 from fedloom.world.clock import processed
@@ -119,7 +122,7 @@ def run(
             tell(note)
     memory, ledger = method.init(setting, weights), Ledger(world.clients)
     started = saved = time.perf_counter()
-    with _opened(folder, experiment, world), _threads(world):
+    with _opened(folder, experiment, world), _threads(world), computing(experiment.precision):
         try:
             for number in range(1, experiment.rounds + 1):
                 began = time.perf_counter()
@@ -173,6 +176,7 @@ def _opened(folder: Path | None, experiment: Experiment, world: Simulation) -> I
         "device": str(world.model.device),
         "parameters": world.setting.layout.trained,
         "partition": world.notes[0],
+        "memory": world.plan.record(),
         "notes": world.notes[1:],
     }
     atomically(folder / "experiment.json", lambda path: path.write_text(json.dumps(about, indent=2) + "\n"))
@@ -197,12 +201,15 @@ def _opened(folder: Path | None, experiment: Experiment, world: Simulation) -> I
 
 @contextmanager
 def _threads(world: Simulation) -> Iterator[None]:
-    """One thread for small work: there several gain nothing, and lose tenfold when anything else runs."""
-    before, select, cohort = torch.get_num_threads(), world.method.select, world.setting.fleet.size
-    if not isinstance(select, SomeSend):  # under which all train
-        cohort = getattr(select, "count", None) or cohort
+    """One thread for small work: there several gain nothing, and lose tenfold when anything else runs.
+
+    Else as many as this process has cores for, unless OMP_NUM_THREADS says how many.
+    """
+    before, cohort = torch.get_num_threads(), cohort_of(world.method, world.setting.fleet.size)
     if world.setting.layout.total * max(1, world.method.work.batch) * cohort < SMALL:
         torch.set_num_threads(1)
+    elif not os.environ.get("OMP_NUM_THREADS"):
+        torch.set_num_threads(min(before, cores()))
     try:
         yield
     finally:

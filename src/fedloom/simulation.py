@@ -19,6 +19,9 @@ from fedloom.data.load import load
 from fedloom.data.partition import Partition, partition, split
 from fedloom.engine.dropout import keyed
 from fedloom.engine.local import Local, Loop, Shards
+from fedloom.engine.precision import lower, precision_note
+from fedloom.engine.residence import Plan, budget_of, plan as plan_memory, sizes_of
+from fedloom.engine.shelf import at_home, shelve
 from fedloom.errors import BadData, BadExperiment, BadModel
 from fedloom.experiment import Experiment
 from fedloom.layout import flatten, layout_of
@@ -48,6 +51,7 @@ class Simulation(NamedTuple):
     own_test: tuple[Examples, Shards] | None  # every client's own test split, if there is one
     clients: list[int]  # the partition's number of each client in the fleet; empty ones are left out
     classes: int
+    plan: Plan  # where examples and client states live
     notes: list[str]  # how the data were dealt, and what the method's parts say before they begin
 
 
@@ -79,34 +83,43 @@ def prepare(
     present = [client for client, own in enumerate(parts.train) if len(own)]  # empty clients are left out
     if not present:
         raise BadData(f"no client has a training example ({dealt.note})")
-    train, test = (
-        Examples(torch.from_numpy(x).to(device), torch.from_numpy(y).to(device))
-        for x, y in ((dataset.x_train, dataset.y_train), (dataset.x_test, dataset.y_test))
-    )
-    shards = Shards([torch.from_numpy(parts.train[client]) for client in present], device)
+    sizes = [len(parts.train[client]) for client in present]
     network = (deepcopy(model) if model is not None else _network(experiment, dataset)).to(device)
     module = keyed(network)
     layout = layout_of(module)
     labels = [np.bincount(dataset.y_train[parts.train[client]], minlength=dataset.classes) for client in present]
     fleet = Fleet(
-        torch.tensor(shards.sizes, device=device),
+        torch.tensor(sizes, device=device),
         torch.from_numpy(np.stack(labels)).to(device),
         _devices(experiment, present, device),
     )
-    setting = Setting(fleet, module, layout, per_example, train.x[:2])
-    _try(setting, test, dataset.classes)
-    own_test = _own_split(parts.test, present, train) or _own_part(dataset, dealt, present, test)
-    held = _own_split(parts.validation, present, train) or own_test
+    setting = Setting(fleet, module, layout, per_example, torch.from_numpy(dataset.x_train[:2]).to(device))
+    _try(setting, dataset.classes)
+    plan = _plan(experiment, method, setting, dataset, [len(dealt.clients[client]) for client in present])
+    train, test = (
+        Examples(torch.from_numpy(x), torch.from_numpy(y))
+        for x, y in ((dataset.x_train, dataset.y_train), (dataset.x_test, dataset.y_test))
+    )
+    train = at_home(train, device, "device") if plan.examples == "device" else train
+    test = at_home(test, device, plan.examples)
+    shards = Shards([torch.from_numpy(parts.train[client]) for client in present], train.y.device)
+    own = _own_split(parts.test, present, train) or _own_part(dataset, dealt, present, test)
+    own_test = own and shelve(*own, device, plan.examples, 0)
+    own = _own_split(parts.validation, present, train)
+    held = own_test if own is None else shelve(*own, device, plan.examples, 0)
+    train, shards = shelve(train, shards, device, plan.examples, plan.room)
     if method.local.judges and held is None:
         raise BadExperiment(
             "split keeps nothing back, and the method's clients try their models on examples of their own; set it to "
             "training, validation and test shares, as in split=[0.7,0,0.3]."
         )
     if experiment.engine == "loop":
-        engine: Local = Loop(method, setting, train, shards, held)
+        engine: Local = Loop(method, setting, train, shards, held, plan.states)
     else:
         sliced = experiment.execution == "sliced"
-        engine = Local(method, setting, train, shards, experiment.chunk, sliced=sliced, held=held)
+        engine = Local(method, setting, train, shards, plan.chunk, sliced=sliced, held=held, states=plan.states)
+    lower(engine.gradient, experiment.precision)
+    rounding = precision_note(experiment.precision, device)
     wire = Wire(engine, method, setting, Codec(**experiment.codec.model_dump()), experiment.exact_bytes)
     world = _world(experiment, present, device)
     return Simulation(
@@ -121,8 +134,18 @@ def prepare(
         own_test=own_test,
         clients=present,
         classes=dataset.classes,
-        notes=[dealt.note, *method.notes(setting)],
+        plan=plan,
+        notes=[dealt.note, *method.notes(setting), str(plan), *([] if rounding is None else [rounding])],
     )
+
+
+def _plan(experiment: Experiment, method: Method, setting: Setting, dataset: Dataset, dealt: list[int]) -> Plan:
+    """Where examples and client states will live; `dealt` are every client's examples, own test and all."""
+    device, chunk = setting.example.device, 1 if experiment.engine == "loop" else experiment.chunk
+    examples = sum(part.nbytes for part in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test))
+    model = flatten(setting.module, setting.layout)
+    sizes = sizes_of(method, setting, model, examples, dealt, experiment.rounds, chunk)
+    return plan_memory(sizes, budget_of(device, experiment.memory, examples), str(device))
 
 
 def _devices(experiment: Experiment, present: list[int], device: torch.device) -> Devices | None:
@@ -204,14 +227,15 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _try(setting: Setting, test: Examples, classes: int) -> None:
+def _try(setting: Setting, classes: int) -> None:
     """One pass of two examples: does the network take these data and answer with a score per class?"""
     name = type(setting.module).__name__
     try:
         with torch.no_grad():
-            output = setting.module.eval()(test.x[:2])
+            output = setting.module.eval()(setting.example)
     except Exception as problem:
-        raise BadModel(f"{name} does not take inputs of shape {list(test.x.shape[1:])}: {problem}") from problem
+        shape = list(setting.example.shape[1:])
+        raise BadModel(f"{name} does not take inputs of shape {shape}: {problem}") from problem
     if not isinstance(output, Tensor) or output.dim() != 2 or output.shape[1] < classes:
         got = list(output.shape[1:]) if isinstance(output, Tensor) else type(output).__name__
         raise BadModel(f"{name} answers with {got} numbers per example; the data have {classes} classes.")

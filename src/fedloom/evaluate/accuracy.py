@@ -33,7 +33,7 @@ def evaluate(setting: Setting, model: Tensor, data: Examples, classes: int) -> S
     first, top5, loss = [], [], []
     with torch.no_grad():
         for a in range(0, len(data.y), batch):
-            x, y = data.x[a : a + batch], data.y[a : a + batch]
+            x, y = (part[a : a + batch].to(model.device, non_blocking=True) for part in data)  # they may lie elsewhere
             output = functional_call(module, tensors, (x,))
             own, before = output.gather(1, y[:, None]), torch.arange(output.shape[1], device=y.device) < y[:, None]
             rank = ((output > own) | (output == own) & before).sum(1)  # classes that come first; ties as in argmax
@@ -43,5 +43,5 @@ def evaluate(setting: Setting, model: Tensor, data: Examples, classes: int) -> S
             loss.append(setting.loss(output, y))
         right = torch.cat(first).to(torch.float64)
         none = torch.zeros(classes, dtype=torch.float64, device=right.device)
-        hits, seen = (none.index_add(0, data.y, values) for values in (right, torch.ones_like(right)))
+        hits, seen = (none.index_add(0, data.y.to(model.device), values) for values in (right, torch.ones_like(right)))
         return Score(right.mean(), torch.cat(top5).double().mean(), torch.cat(loss).double().mean(), hits / seen)
