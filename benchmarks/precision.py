@@ -15,6 +15,7 @@ import json
 import platform
 import statistics
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,7 +43,7 @@ def one(facts: dict[str, Any], precision: str, seed: int) -> Found:
         ticks.append(time.perf_counter())
 
     result = run(Experiment(**facts, precision=precision, seed=seed), watch=watch)  # type: ignore[arg-type]
-    times = [1000 * (b - a) for a, b in zip(ticks, ticks[1:])][WARM - 1 : -1]  # the last is evaluated
+    times = [1000 * (b - a) for a, b in pairwise(ticks)][WARM - 1 : -1]  # the last is evaluated
     return Found(result.accuracy or 0.0, times)
 
 
@@ -67,10 +68,12 @@ def main() -> None:
     }  # fmt: skip
     cuda = options.device != "cpu" and torch.cuda.is_available()
     what = torch.cuda.get_device_name() if cuda else f"CPU ({platform.machine()}), {torch.get_num_threads()} threads"
-    print(
-        f"{what}, torch {torch.__version__}; {options.data}, {options.model}, {options.per_round} of {options.clients}"
-    )
-    found = {name: [one(facts, name, seed) for seed in range(options.seeds)] for name in PRECISIONS}
+    print(f"{what}, torch {torch.__version__}")
+    print(f"{options.data}, {options.model}, {options.per_round} of {options.clients} clients, {options.rounds} rounds")
+    found: dict[str, list[Found]] = {name: [] for name in PRECISIONS}
+    for seed in range(options.seeds):  # all choices in turn, so that noise of the machine meets all of them
+        for name, runs in found.items():
+            runs.append(one(facts, name, seed))
     print(f"{'precision':10s} {'accuracy':>18s} {'to default':>11s} {'ms a round':>11s} {'to default':>11s}")
     rows: dict[str, dict[str, Any]] = {}
     for name, runs in found.items():

@@ -76,10 +76,8 @@ def main() -> None:
     for place in ("device", "host", "file"):
         model, times, peak = played(options, device, place)
         first = model if first is None else first
-        difference = float((model - first).abs().max())
-        print(
-            f"{place:7s} {statistics.median(times):9.1f} ms a round   peak {peak / 1e9:6.2f} GB   apart {difference:.1e}"
-        )
+        apart = float((model - first).abs().max())
+        print(f"{place:7s} {statistics.median(times):9.1f} ms a round   peak {peak / 1e9:6.2f} GB   apart {apart:.1e}")
 
 
 if __name__ == "__main__":

@@ -63,8 +63,8 @@ def lower(gradient: Gradient, precision: Precision) -> None:
     if not isinstance(gradient, StackedGradient):
         way = type(gradient).__name__.removesuffix("Gradient").lower()
         raise BadExperiment(
-            f"precision is 'bf16', which needs layers that are stacked over the clients, and this "
-            f"run trains them the {way} way; use engine 'local' with layers it knows, or another precision."
+            "precision is 'bf16', which needs layers that are stacked over the clients, and this run trains them the "
+            f"{way} way; use engine 'local' with layers it knows, or another precision."
         )
     gradient.low = True
 

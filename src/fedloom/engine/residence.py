@@ -118,7 +118,8 @@ def budget_of(device: torch.device, memory: float | None, loaded: int) -> Budget
     disk, host = shutil.disk_usage(tempfile.gettempdir()).free, free_memory()
     given = None if memory is None else int(memory * 2**30)
     if device.type == "cuda":
-        free = torch.cuda.mem_get_info(device)[0] if given is None else given
+        idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # kept by torch
+        free = torch.cuda.mem_get_info(device)[0] + idle if given is None else given
         return Budget(int(SPARE * free), int(SPARE * host), int(SPARE * disk))
     return Budget(int(SPARE * (host + loaded)) if given is None else given, 0, int(SPARE * disk))
 
