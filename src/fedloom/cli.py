@@ -86,7 +86,9 @@ def run_command(
     folder = out or _new_folder(f"{Path(method.partition('.py:')[0]).name}-{Path(data).stem}")
     try:
         with progress(console, method, experiment.rounds) as watch:
-            result = run(experiment, out=folder, watch=watch, tell=lambda note: console.print(note, style="dim"))
+            result = run(
+                experiment, out=folder, watch=watch, tell=lambda n: console.print(n, style="dim", soft_wrap=True)
+            )
     except KeyboardInterrupt:
         errors.print(f"interrupted; the rounds that were finished are in {folder}", markup=False, highlight=False)
         raise typer.Exit(130) from None
