@@ -106,6 +106,7 @@ def test_json_is_all_there_is_on_stdout(tmp_path):
 def test_ctrl_c_keeps_what_was_done(tmp_path):
     process = started("run", "fedavg", *SMALL, "--rounds", "100000", "--out", "a")
     assert process.stdout is not None
+    assert process.stdout.readline().startswith("memory: examples ")
     assert process.stdout.readline().startswith("round 1/100000 accuracy 0.")
     process.send_signal(signal.SIGINT)
     end = ended(process)
@@ -132,7 +133,8 @@ def test_plain_lines_without_a_terminal(fedloom, tmp_path):
     end = fedloom("run", "fedavg", *SMALL, "--out", "a")
     assert end.code == 0
     lines = end.out.splitlines()
-    assert [line.split(" accuracy ")[0] for line in lines[:2]] == ["round 1/2", "round 2/2"]
+    assert lines[0].startswith("memory: examples 474.4 kB on cpu, 2 clients at once in about ")
+    assert [line.split(" accuracy ")[0] for line in lines[1:3]] == ["round 1/2", "round 2/2"]
     assert "\x1b" not in end.out + end.err
     for word in ("fedavg on digits", "accuracy", "weakest class", "sent up, down", "run folder"):
         assert word in end.out
@@ -154,7 +156,8 @@ def test_about_ten_lines_however_long_a_run(fedloom):
 def test_progress_on_stderr_under_json(fedloom):
     end = fedloom("run", "fedavg", *SMALL, "--json")
     assert list(end.json()) == SUMMARY
-    assert [line.split(" accuracy ")[0] for line in end.err.splitlines()] == ["round 1/2", "round 2/2"]
+    assert end.err.startswith("memory: ")
+    assert [line.split(" accuracy ")[0] for line in end.err.splitlines()[1:]] == ["round 1/2", "round 2/2"]
 
 
 def test_runs_get_folders_of_their_own(fedloom, tmp_path):

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.chart import check_chart, draw_chart, duration, letters, size, text_chart
+from fedloom.chart import check_chart, draw_chart, duration, letters, text_chart
 from fedloom.cli import main
 from fedloom.errors import BadExperiment
 from fedloom.experiment import Experiment
+from fedloom.machine import size
 from fedloom.options import choices_of
 from fedloom.plan import CANDIDATES, Option, Plan, candidates, plan
 from fedloom.show import plan_rows, plan_table

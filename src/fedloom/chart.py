@@ -9,19 +9,11 @@ from pathlib import Path
 from string import ascii_letters
 
 from fedloom.errors import BadExperiment
+from fedloom.machine import size
 from fedloom.plan import Plan
 
 PICTURES = (".svg", ".png", ".pdf")
 WIDTH, HEIGHT = 60, 12  # characters
-
-
-def size(count: float) -> str:
-    """Bytes for people."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
 
 
 def duration(seconds: float) -> str:

@@ -27,6 +27,7 @@ from fedloom.options import (
     JsonOption,
     ModelOption,
     PartitionOption,
+    PrecisionOption,
     ResumeOption,
     RoundsOption,
     SeedOption,
@@ -72,6 +73,7 @@ def run_command(
     seed: SeedOption = 0,
     engine: EngineOption = "local",
     device: DeviceOption = "auto",
+    precision: PrecisionOption = "default",
     exact_bytes: ExactOption = False,
     set_: SetOption = None,
     out: Annotated[Path | None, typer.Option(help="the run folder; a new one under runs/ if left out")] = None,
@@ -94,6 +96,7 @@ def run_command(
     values: dict[str, Any] = {
         "method": method, "data": data, "partition": partition, "clients": clients, "model": model, "fleet": fleet,
         "rounds": rounds, "seed": seed, "engine": engine, "device": device, "exact_bytes": exact_bytes,
+        "precision": precision,
     }  # fmt: skip
     if resume and out is None:  # METHOD is the folder, which says the rest
         out = Path(values.pop("method"))
@@ -106,7 +109,7 @@ def run_command(
         with progress(console, name, experiment.rounds) as watch:
             result = run(
                 experiment, out=folder, resume=resume, checkpoints=when, watch=watch,
-                tell=lambda note: console.print(note, style="dim"),
+                tell=lambda note: console.print(note, style="dim", soft_wrap=True),
             )  # fmt: skip
     except KeyboardInterrupt:
         errors.print(
@@ -133,6 +136,7 @@ def compare_command(
     rounds: RoundsOption = 50,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
+    precision: PrecisionOption = "default",
     exact_bytes: ExactOption = False,
     set_: SetOption = None,
     as_json: JsonOption = False,
@@ -148,7 +152,7 @@ def compare_command(
 
     values: dict[str, Any] = {
         "data": data, "partition": partition, "clients": clients, "model": model, "fleet": fleet, "rounds": rounds,
-        "seed": seed, "device": device, "exact_bytes": exact_bytes,
+        "seed": seed, "device": device, "exact_bytes": exact_bytes, "precision": precision,
     }  # fmt: skip
     pairs = pairs_of(set_ or [])
     experiments = {
@@ -177,6 +181,7 @@ def plan_command(
     rounds: RoundsOption = 50,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
+    precision: PrecisionOption = "default",
     exact_bytes: ExactOption = False,
     set_: SetOption = None,
     try_: TryOption = None,
@@ -196,7 +201,7 @@ def plan_command(
 
     values: dict[str, Any] = {
         "data": data, "partition": partition, "clients": clients, "model": model, "fleet": fleet, "rounds": rounds,
-        "seed": seed, "device": device, "exact_bytes": exact_bytes,
+        "seed": seed, "device": device, "exact_bytes": exact_bytes, "precision": precision,
     }  # fmt: skip
     if chart is not None:
         check_chart(chart)

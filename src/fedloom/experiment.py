@@ -131,6 +131,8 @@ class Experiment(Section):
     execution: Literal["sliced", "masked"] = Field("sliced", description="train sub-models really smaller, or masked")
     device: str = "auto"
     chunk: int | None = Field(None, ge=1, description="clients trained at a time; None fits them to memory")
+    memory: float | None = Field(None, gt=0, description="GiB of the device that may be used; None takes what is free")
+    precision: Literal["default", "float32", "tf32", "bf16"] = Field("default", description="how products are rounded")
 
     def __init__(self, **values: Any) -> None:
         for key in values:

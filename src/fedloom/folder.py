@@ -150,6 +150,7 @@ def _describe(
         "device": here["device"],
         "parameters": world.setting.layout.trained,
         "partition": world.notes[0],
+        "memory": world.plan.record(),
         "notes": world.notes[1:],
     }
     if before:

@@ -34,6 +34,7 @@ SeedOption = Annotated[int, typer.Option(help="the same seed gives the same run"
 EngineOption = Annotated[
     str, typer.Option(help="local: the cohort at once; loop: one after another; distributed: under torchrun")
 ]
+PrecisionOption = Annotated[str, typer.Option(help="of products: default (PyTorch's own), float32, tf32 or bf16")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
 SetOption = Annotated[
     list[str] | None,

@@ -19,6 +19,7 @@ from fedloom.checkpoint.snapshot import Reached, put_back, take
 from fedloom.checkpoint.store import Found
 from fedloom.checkpoint.tensors import pack
 from fedloom.data.dataset import Dataset
+from fedloom.engine.precision import computing
 from fedloom.errors import BadExperiment, RunStopped
 from fedloom.evaluate.accuracy import evaluate
 from fedloom.evaluate.personal import personal_accuracy
@@ -109,6 +110,7 @@ def _run(
     ledger = Ledger(world.clients)
     with ExitStack() as stack:
         stack.enter_context(threads_for([world]))
+        stack.enter_context(computing(experiment.precision))
         if folder is None:
             at = _play(experiment, world, ledger, _start(world), watch)
         else:

@@ -11,9 +11,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Column, Table
 from rich.text import Text
 
-from fedloom.chart import duration, letters, size
+from fedloom.chart import duration, letters
 from fedloom.compare import Contender, cost_of, ratio_of
 from fedloom.evaluate.targets import Cost
+from fedloom.machine import size
 from fedloom.plan import Plan
 from fedloom.result import Result
 from fedloom.run import Watch

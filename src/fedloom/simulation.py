@@ -22,7 +22,10 @@ from fedloom.data.partition import Partition, partition, split
 from fedloom.engine.distributed import Distributed
 from fedloom.engine.dropout import keyed
 from fedloom.engine.local import Local, Loop, Shards
+from fedloom.engine.precision import lower, precision_note
 from fedloom.engine.ranks import rank_device, ranks_here
+from fedloom.engine.residence import Plan, budget_of, plan as plan_memory, sizes_of
+from fedloom.engine.shelf import at_home, shelve
 from fedloom.errors import BadData, BadExperiment, BadModel
 from fedloom.experiment import Experiment
 from fedloom.layout import flatten, layout_of
@@ -55,6 +58,7 @@ class Simulation(NamedTuple):
     own_test: tuple[Examples, Shards] | None  # every client's own test split, if there is one
     clients: list[int]  # the partition's number of each client in the fleet; empty ones are left out
     classes: int
+    plan: Plan  # where examples and client states live
     notes: list[str]  # how the data were dealt, and what the method's parts say before they begin
 
 
@@ -87,17 +91,9 @@ def prepare(
     present = np.flatnonzero(parts.train.sizes)  # empty clients are left out
     if not len(present):
         raise BadData(f"no client has a training example ({dealt.note})")
-    train, test = (
-        Examples(torch.from_numpy(x).to(device), torch.from_numpy(y).to(device))
-        for x, y in ((dataset.x_train, dataset.y_train), (dataset.x_test, dataset.y_test))
-    )
     mine = parts.train.at(present)
-    shards = _shards(mine, device)
+    sizes = mine.sizes.tolist()
     attack, unchanging = experiment.build_attack(), Chance(experiment.seed, 0, device)
-    if attack is not None:
-        who = attack.who(len(present), unchanging)
-        own = shards.examples[who.repeat_interleave(torch.tensor(shards.sizes, device=device))]
-        train = train._replace(y=train.y.index_copy(0, own, attack.labels(train.y[own], dataset.classes)))
     network = (deepcopy(model) if model is not None else _network(experiment, dataset)).to(device)
     module = keyed(network)
     layout = layout_of(module)
@@ -105,24 +101,41 @@ def prepare(
         mine.owner * dataset.classes + dataset.y_train[mine.examples], minlength=len(mine) * dataset.classes
     )
     fleet = Fleet(
-        torch.tensor(shards.sizes, device=device),
+        torch.tensor(sizes, device=device),
         torch.from_numpy(labels).view(-1, dataset.classes).to(device),
         _devices(experiment, present, device),
     )
-    setting = Setting(fleet, module, layout, per_example, train.x[:2])
-    _try(setting, test, dataset.classes)
-    own_test = _own_split(parts.test, present, train) or _own_part(dataset, dealt, present, test)
-    held = _own_split(parts.validation, present, train) or own_test
+    setting = Setting(fleet, module, layout, per_example, torch.from_numpy(dataset.x_train[:2]).to(device))
+    _try(setting, dataset.classes)
+    plan = _plan(experiment, method, setting, dataset, Lists.of(dealt.clients).at(present).sizes.tolist())
+    train, test = (
+        Examples(torch.from_numpy(x), torch.from_numpy(y))
+        for x, y in ((dataset.x_train, dataset.y_train), (dataset.x_test, dataset.y_test))
+    )
+    train = at_home(train, device, "device") if plan.examples == "device" else train
+    test = at_home(test, device, plan.examples)
+    shards = _shards(mine, train.y.device)
+    if attack is not None:
+        who = attack.who(len(present), unchanging).to(train.y.device)
+        taken = shards.examples[who.repeat_interleave(torch.tensor(sizes, device=train.y.device))]
+        train = train._replace(y=train.y.index_copy(0, taken, attack.labels(train.y[taken], dataset.classes)))
+    own = _own_split(parts.test, present, train) or _own_part(dataset, dealt, present, test)
+    own_test = own and shelve(*own, device, plan.examples, 0)
+    own = _own_split(parts.validation, present, train)
+    held = own_test if own is None else shelve(*own, device, plan.examples, 0)
+    train, shards = shelve(train, shards, device, plan.examples, plan.room)
     if method.local.judges and held is None:
         raise BadExperiment(
             "split keeps nothing back, and the method's clients try their models on examples of their own; set it to "
             "training, validation and test shares, as in split=[0.7,0,0.3]."
         )
     if experiment.engine == "loop":
-        engine: Local = Loop(method, setting, train, shards, held)
+        engine: Local = Loop(method, setting, train, shards, held, plan.states)
     else:
         sliced = experiment.execution == "sliced"
-        engine = Local(method, setting, train, shards, experiment.chunk, sliced=sliced, held=held)
+        engine = Local(method, setting, train, shards, plan.chunk, sliced=sliced, held=held, states=plan.states)
+    lower(engine.gradient, experiment.precision)
+    rounding = precision_note(experiment.precision, device)
     sender: Engine = engine
     if (here := ranks_here(str(device)) if spread else None) is not None and here.rank == 0:
         sender = Distributed(engine, here)
@@ -144,8 +157,18 @@ def prepare(
         own_test=own_test,
         clients=present.tolist(),
         classes=dataset.classes,
-        notes=[dealt.note, *method.notes(setting)],
+        plan=plan,
+        notes=[dealt.note, *method.notes(setting), str(plan), *([] if rounding is None else [rounding])],
     )
+
+
+def _plan(experiment: Experiment, method: Method, setting: Setting, dataset: Dataset, dealt: list[int]) -> Plan:
+    """Where examples and client states will live; `dealt` are every client's examples, own test and all."""
+    device, chunk = setting.example.device, 1 if experiment.engine == "loop" else experiment.chunk
+    examples = sum(part.nbytes for part in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test))
+    model = flatten(setting.module, setting.layout)
+    sizes = sizes_of(method, setting, model, examples, dealt, experiment.rounds, chunk)
+    return plan_memory(sizes, budget_of(device, experiment.memory, examples), str(device))
 
 
 def _devices(experiment: Experiment, present: Ints, device: torch.device) -> Devices | None:
@@ -234,14 +257,15 @@ def device_of(name: str) -> torch.device:
     return device
 
 
-def _try(setting: Setting, test: Examples, classes: int) -> None:
+def _try(setting: Setting, classes: int) -> None:
     """One pass of two examples: does the network take these data and answer with a score per class?"""
     name = type(setting.module).__name__
     try:
         with torch.no_grad():
-            output = setting.module.eval()(test.x[:2])
+            output = setting.module.eval()(setting.example)
     except Exception as problem:
-        raise BadModel(f"{name} does not take inputs of shape {list(test.x.shape[1:])}: {problem}") from problem
+        shape = list(setting.example.shape[1:])
+        raise BadModel(f"{name} does not take inputs of shape {shape}: {problem}") from problem
     if not isinstance(output, Tensor) or output.dim() != 2 or output.shape[1] < classes:
         got = list(output.shape[1:]) if isinstance(output, Tensor) else type(output).__name__
         raise BadModel(f"{name} answers with {got} numbers per example; the data have {classes} classes.")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 
-from fedloom.select.everyone import SomeSend
+from fedloom.engine.residence import cohort_of
+from fedloom.machine import cores
 from fedloom.simulation import Simulation
 
 SMALL = 20_000_000  # multiply-adds of a step of all that train at once, about
@@ -15,10 +17,15 @@ SMALL = 20_000_000  # multiply-adds of a step of all that train at once, about
 
 @contextmanager
 def threads_for(worlds: Sequence[Simulation]) -> Iterator[None]:
-    """One thread for small work: there several gain nothing, and lose tenfold when anything else runs."""
+    """One thread for small work: there several gain nothing, and lose tenfold when anything else runs.
+
+    Else as many as this process has cores for, unless OMP_NUM_THREADS says how many.
+    """
     before = torch.get_num_threads()
     if sum(step_of(world) for world in worlds) < SMALL:
         torch.set_num_threads(1)
+    elif not os.environ.get("OMP_NUM_THREADS"):
+        torch.set_num_threads(min(before, cores()))
     try:
         yield
     finally:
@@ -27,7 +34,5 @@ def threads_for(worlds: Sequence[Simulation]) -> Iterator[None]:
 
 def step_of(world: Simulation) -> int:
     """Multiply-adds of one step of the whole cohort, about."""
-    select, cohort = world.method.select, world.setting.fleet.size
-    if not isinstance(select, SomeSend):  # under which all train
-        cohort = getattr(select, "count", None) or cohort
+    cohort = cohort_of(world.method, world.setting.fleet.size)
     return world.setting.layout.total * max(1, world.method.work.batch) * cohort

@@ -53,7 +53,7 @@ def test_without_state_nobody_is_noted() -> None:
 def test_a_large_fleet_costs_nothing_until_used() -> None:
     states = ClientStates(10_000, CPU)
     born = {"own": torch.zeros(1000)}
-    held = lambda: sum(value.numel() for value in states._stored.values())  # noqa: E731
+    held = lambda: sum(own.rows.numel() for own in states._stored.values())  # noqa: E731
     assert held() == 0
     states.get([9_999, 5, 700], born)
     assert held() == 3_000

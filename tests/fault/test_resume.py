@@ -60,6 +60,7 @@ def simulation(method: Method, codec: Codec) -> Simulation:
         None,
         clients,
         3,
+        None,
         [""],
     )
 

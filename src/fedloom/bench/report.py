@@ -12,9 +12,9 @@ from rich.text import Text
 
 from fedloom.bench.measure import Measured
 from fedloom.bench.workloads import WORKLOADS
-from fedloom.chart import size
 from fedloom.errors import BadData
 from fedloom.files import replace_file
+from fedloom.machine import size
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 
@@ -16,6 +16,7 @@ from fedloom.client import Examples, Gradient, Learnt, Walk, beside, initial_sta
 from fedloom.engine.gradient import fastest_gradient
 from fedloom.engine.plain import PlainGradient
 from fedloom.engine.replay import Replays
+from fedloom.engine.room import Place
 from fedloom.engine.sliced import learn_sliced, widths
 from fedloom.engine.stacked import StackedGradient
 from fedloom.engine.states import ClientStates
@@ -30,6 +31,8 @@ BUDGET = 2**30  # bytes a chunk of clients may take on a CPU; a constant, so tha
 
 class Shards:
     """Which examples are whose: one list after another."""
+
+    resident = True  # are all examples where they are trained on?
 
     def __init__(self, clients: Sequence[Tensor | NDArray[np.int64]], device: torch.device) -> None:
         self.sizes = [len(one) for one in clients]
@@ -51,6 +54,17 @@ class Shards:
         inside = torch.arange(widest, device=ids.device).minimum(size[:, None] - 1)
         return self.examples[first[:, None] + inside]
 
+    def hand(self, data: Examples, ids: Tensor, listed: list[int]) -> tuple[Examples, Tensor]:
+        """These clients' examples: a data set, and the rows of each in it [C, widest]."""
+        return data, self.rows(ids, max(1, *(self.sizes[i] for i in listed)))
+
+    def pieces(self, data: Examples, most: int) -> Iterator[tuple[Examples, Tensor]]:
+        """Everybody's examples, client after client, `most` at a time: a data set and rows in it."""
+        yield from ((data, part) for part in self.examples.split(most))
+
+    def soon(self, listed: list[int]) -> None:
+        """These clients are next: nothing to do where all examples are at hand."""
+
 
 class Local:
     """A cohort as matrices on one device, in chunks that fit a budget; clients stand in order of their steps."""
@@ -66,12 +80,13 @@ class Local:
         sliced: bool = True,
         held: tuple[Examples, Shards] | None = None,
         walk: Walk | None = None,
+        states: Place = "device",
     ) -> None:
         self.sliced, self.held = sliced, held  # what clients keep back to try their models on
         self.walk = Replays() if walk is None and data.x.device.type == "cuda" else walk
         self.method, self.setting, self.data, self.shards = method, setting, data, shards
         self.gradient = gradient or fastest_gradient(setting, data)
-        self.states = ClientStates(setting.fleet.size, data.x.device)
+        self.states = ClientStates(setting.fleet.size, data.x.device, states)
         self.chunk = chunk or self._fitting()
         self._widths: dict[int, tuple[int, ...]] = {}  # of each client's sub-model, where that stands still
         self._streams: list[torch.cuda.Stream] = []
@@ -88,12 +103,18 @@ class Local:
         for _, bucket in groupby(order, key=lambda place: width[place]):
             places = list(bucket)
             chunks += [places[a : a + self.chunk] for a in range(0, len(places), self.chunk)]
+        lists = [[listed[p] for p in places] for places in chunks]
         plays = [
-            partial(self._play, ids, [listed[p] for p in places], places, task, chance, width[places[0]])
-            for places in chunks
+            partial(self._play, ids, own, places, task, chance, width[places[0]]) for own, places in zip(lists, chunks)
         ]
         apart = len(chunks) == len(set(width)) and len(listed) <= self.chunk and self.states.met(listed)
-        replies = self._abreast(plays) if apart and self.data.x.is_cuda else [play() for play in plays]
+        if apart and len(chunks) > 1 and self.data.x.is_cuda and self.shards.resident:
+            replies = self._abreast(plays)
+        else:
+            replies = []
+            for play, then in zip(plays, [*lists[1:], []]):
+                self.shards.soon(then)
+                replies.append(play())
         whole = replies[0] if len(replies) == 1 else _join(replies)
         return whole if order == sorted(order) else _reorder(whole, order)
 
@@ -140,16 +161,16 @@ class Local:
             task = beside(self.setting, task)
         sizes = [self.shards.sizes[i] for i in listed]
         state = self.states.get(listed, initial_state(self.method, self.setting, task.model))
-        rows = self.shards.rows(ids, max(sizes))
+        data, rows = self.shards.hand(self.data, ids, listed)
         batches = self.method.work.plan(ids, rows, sizes, chance)
         if self.method.local.looks is not None:
-            task, state = narrowed(self.method, self.setting, ids, task, state, self.data, rows, chance)
+            task, state = narrowed(self.method, self.setting, ids, task, state, data, rows, chance)
         if self._cuts(task) and isinstance(self.gradient, StackedGradient):
             learnt, state = learn_sliced(
                 self.method,
                 self.setting,
                 self.gradient,
-                self.data,
+                data,
                 task,
                 state,
                 batches,
@@ -160,7 +181,7 @@ class Local:
             params, gradient, held = task.model.expand(len(ids), -1), self.gradient, self._freezes(task)
             if held and isinstance(gradient, StackedGradient) and task.keep is not None and task.mask is not None:
                 gradient = gradient.freezing(task.keep, task.mask)
-            learnt, state = learn(self.method, gradient, self.data, task, params, state, batches, held, self.walk)
+            learnt, state = learn(self.method, gradient, data, task, params, state, batches, held, self.walk)
         report: State = {}
         if self.method.local.judges:
             report, state = self._judge(ids, listed, task, learnt, state, batches)
@@ -173,9 +194,8 @@ class Local:
         """Trained models tried on what their clients kept back."""
         assert self.held is not None
         data, shards = self.held
-        sizes = [shards.sizes[i] for i in listed]
-        held = shards.rows(ids, max(1, *sizes))
-        count = on_device(sizes, ids.device)
+        data, held = shards.hand(data, ids, listed)
+        count = on_device([shards.sizes[i] for i in listed], ids.device)
         return judged(self.method, self.setting, self.gradient, task, learnt, state, batches, data, held, count)
 
     def _cuts(self, task: Task) -> bool:
@@ -189,12 +209,16 @@ class Local:
         return self.sliced and stacked and task.keep is not None and rule.whole and rule.trains(task) is task.mask
 
     def _fitting(self) -> int:
-        """How many clients fit the budget: weights, gradients, moments and activations, generously counted."""
-        numbers = 8 * self.setting.layout.total + 40 * self.data.x[0].numel() * max(1, self.method.work.batch)
+        """How many clients fit the budget."""
         budget = BUDGET
         if self.data.x.device.type == "cuda":
             budget = torch.cuda.get_device_properties(self.data.x.device).total_memory // 2
-        return max(1, budget // (4 * numbers))
+        return max(1, budget // client_bytes(self.method, self.setting))
+
+
+def client_bytes(method: Method, setting: Setting) -> int:
+    """What training one client takes: weights, gradients, moments and activations, generously counted."""
+    return 4 * (8 * setting.layout.total + 40 * setting.example[0].numel() * max(1, method.work.batch))
 
 
 class Loop(Local):
@@ -207,8 +231,9 @@ class Loop(Local):
         data: Examples,
         shards: Shards,
         held: tuple[Examples, Shards] | None = None,
+        states: Place = "device",
     ) -> None:
-        super().__init__(method, setting, data, shards, 1, PlainGradient(setting), held=held)
+        super().__init__(method, setting, data, shards, 1, PlainGradient(setting), held=held, states=states)
 
     def _play(
         self, ids: Tensor, listed: list[int], places: list[int], task: Task, chance: Chance, width: tuple[int, ...]

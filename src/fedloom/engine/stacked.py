@@ -128,7 +128,8 @@ class StackedGradient:
             if now != len(batch.y):
                 now = len(batch.y)
                 views = {name: t[:now].detach() for name, t in tensors.items()}
-                if now == 1 and self._frozen is None and first.device.type == "cpu":  # torch's own layers are quicker
+                alone = now == 1 and self._frozen is None and not self.low
+                if alone and first.device.type == "cpu":  # torch's own layers are quicker
                     views |= {n: t[0].detach() for n, t in tensors.items() if n.rpartition(".")[0] in self._fused}
                 leaves = {name: (views[name].requires_grad_(), views[name].detach()) for name in self.layout.parameters}
                 may = {} if self._frozen is None else self.layout.split(self._frozen.mask[:now])

@@ -31,7 +31,8 @@ class Score(NamedTuple):
 
 def evaluate(setting: Setting, model: Tensor, data: Examples, classes: int) -> Score:
     """Score one model [P] on every example."""
-    return Score(*_scored((model,), setting, data.x, data.y, classes))
+    score = _scored if data.x.device == model.device else _score  # what lies elsewhere is fetched piece by piece
+    return Score(*score((model,), setting, data.x, data.y, classes))
 
 
 def _score(models: tuple[Tensor, ...], setting: Setting, x_all: Tensor, y_all: Tensor, classes: int) -> Score:
@@ -42,7 +43,7 @@ def _score(models: tuple[Tensor, ...], setting: Setting, x_all: Tensor, y_all: T
     first, top5, loss = [], [], []
     with torch.no_grad():
         for a in range(0, len(data.y), batch):
-            x, y = data.x[a : a + batch], data.y[a : a + batch]
+            x, y = (part[a : a + batch].to(model.device, non_blocking=True) for part in data)  # they may lie elsewhere
             if x.device.type == "cuda" and x.dim() == 4:
                 x = x.contiguous(memory_format=torch.channels_last)  # as its convolutions are quickest
             output = functional_call(module, tensors, (x,))
@@ -54,7 +55,7 @@ def _score(models: tuple[Tensor, ...], setting: Setting, x_all: Tensor, y_all: T
             loss.append(setting.loss(output, y))
         right = torch.cat(first).to(torch.float64)
         none = torch.zeros(classes, dtype=torch.float64, device=right.device)
-        hits, seen = (none.index_add(0, data.y, values) for values in (right, torch.ones_like(right)))
+        hits, seen = (none.index_add(0, data.y.to(model.device), values) for values in (right, torch.ones_like(right)))
         return Score(right.mean(), torch.cat(top5).double().mean(), torch.cat(loss).double().mean(), hits / seen)
 
 

@@ -37,8 +37,8 @@ def _global(engine: Local, model: Tensor, data: Examples, shards: Shards) -> Ten
     tensors, module = engine.setting.layout.split(model), engine.setting.module.eval()
     with torch.no_grad():
         right = [
-            _right(functional_call(module, tensors, (data.x[part],)), data.y[part])
-            for part in shards.examples.split(at_once(data.x))
+            _right(functional_call(module, tensors, (some.x[part],)), some.y[part])
+            for some, part in shards.pieces(data, at_once(data.x))
         ]
     hits = torch.cat(right).double() if right else data.x.new_zeros(0, dtype=torch.float64)
     sizes = listed(shards.sizes, hits.device)
@@ -55,7 +55,7 @@ def _stacked(engine: Local, own: Tensor, data: Examples, shards: Shards, ids: li
     """Own models [C, P] on own splits, a slice of every split at a time."""
     own_sizes = [shards.sizes[i] for i in ids]
     sizes, widest = listed(own_sizes, own.device), max(own_sizes)
-    rows = shards.rows(listed(ids, own.device), widest)  # [C, widest]
+    data, rows = shards.hand(data, listed(ids, own.device), ids)  # [C, widest]
     hits = torch.zeros(len(ids), dtype=torch.float64, device=own.device)
     wide = max(1, at_once(data.x) // len(ids))
     for a in range(0, widest, wide):

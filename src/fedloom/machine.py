@@ -1,0 +1,51 @@
+"""What may this process use of its machine? Cores and memory, as the system and its limits say, in words too."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+CGROUP = Path("/sys/fs/cgroup")  # limits of a container, where there are any
+NEIGHBOURS = ("LOCAL_WORLD_SIZE", "PYTEST_XDIST_WORKER_COUNT")  # processes beside this one: torchrun's, pytest-xdist's
+
+
+def cores() -> int:
+    """Cores for this process: those it may run on and has time for, shared with processes started beside it."""
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota, _, period = _read(CGROUP / "cpu.max").partition(" ")
+    if quota.isdigit() and period.isdigit():
+        found = min(found, -(-int(quota) // max(1, int(period))))
+    together = max(_count(os.environ.get(name, "")) for name in NEIGHBOURS)
+    return max(1, found // together)
+
+
+def free_memory() -> int:
+    """Bytes of memory that can be taken without pushing anything out."""
+    fields = dict(line.split(":", 1) for line in _read(Path("/proc/meminfo")).splitlines() if ":" in line)
+    if "MemAvailable" in fields:
+        free = 1024 * int(fields["MemAvailable"].split()[0])
+    else:  # another system: half of what it has
+        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    limit, used = _read(CGROUP / "memory.max"), _read(CGROUP / "memory.current")
+    return min(free, max(0, int(limit) - int(used))) if limit.isdigit() and used.isdigit() else free
+
+
+def _count(text: str) -> int:
+    return max(1, int(text)) if text.isdigit() else 1
+
+
+def _read(path: Path) -> str:
+    """A small file of the system's; empty where there is none."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"

@@ -1,0 +1,146 @@
+"""Examples and states away from the device: the same bits as with everything at hand, in any chunking."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedloom.engine.local import Local
+from fedloom.engine.replay import Replays
+from fedloom.engine.room import Place, Room
+from fedloom.engine.shelf import Shelf, shelve
+from fedloom.engine.states import ClientStates
+from fedloom.errors import RunStopped
+from fedloom.evaluate.personal import personal_accuracy
+from fedloom.method import Method
+from worlds import METHODS, World, assert_identical, every_method, everything, play, states_of, world
+
+CPU = torch.device("cpu")
+
+
+def away(here: World, method: Method, place: Place, chunk: int | None, replayed: bool = False) -> Local:
+    """The engine of a world whose examples and client states live elsewhere."""
+    data, shards = shelve(here.data, here.shards, CPU, place, 0)
+    own = shelve(here.data, here.shards, CPU, place, 0)
+    walk = Replays(capture=False) if replayed else None
+    return Local(method, here.setting, data, shards, chunk, held=own, walk=walk, states=place)
+
+
+def at_home(here: World, method: Method, chunk: int | None, replayed: bool = False) -> Local:
+    """The same with everything at hand."""
+    return here.local(method, chunk, walk=Replays(capture=False) if replayed else None)
+
+
+@every_method
+def test_a_file_gives_the_same_bits(method: Method) -> None:
+    here = world("mlp")
+    theirs, ours = at_home(here, method, 3), away(here, method, "file", 3)
+    assert_identical(everything(play(here, method, ours)), everything(play(here, method, theirs)))
+    known = theirs.states.known().tolist()
+    assert ours.states.known().tolist() == known
+    if known:
+        assert_identical(states_of(ours, known, here.model), states_of(theirs, known, here.model))
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedspu", "feddd", "fedumf"])
+@pytest.mark.parametrize(("place", "chunk"), [("host", None), ("host", 1), ("file", 5)])
+@pytest.mark.parametrize("network", ["normed", "text"])
+def test_any_place_and_chunking(name: str, place: Place, chunk: int | None, network: str) -> None:
+    here, method = world(network), dict(METHODS)[name]()
+    ours, theirs = (
+        play(here, method, engine) for engine in (away(here, method, place, chunk), at_home(here, method, chunk))
+    )
+    assert_identical(everything(ours), everything(theirs))
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedspu", "fjord"])
+def test_courses_read_the_next_chunk_from_the_same_buffer(name: str) -> None:
+    here, method = world("mlp"), dict(METHODS)[name]()
+    ours, theirs = away(here, method, "file", 2, replayed=True), at_home(here, method, 2, replayed=True)
+    assert isinstance(ours.shards, Shelf)
+    ours.shards._grow(60)  # as a plan would have it: no chunk of two has more
+    assert_identical(everything(play(here, method, ours, 4)), everything(play(here, method, theirs, 4)))
+    assert isinstance(ours.walk, Replays)
+    assert isinstance(theirs.walk, Replays)
+    assert len({id(course.data.x) for course in ours.walk._courses.values()}) == 1
+    assert len(ours.walk._courses) == len(theirs.walk._courses)
+
+
+def test_personal_accuracy_from_a_shelf() -> None:
+    here, method = world("mlp"), dict(METHODS)["fedspu"]()
+    found = []
+    for engine in (away(here, method, "file", 2), at_home(here, method, 2)):
+        model = play(here, method, engine).model
+        assert engine.held is not None
+        found.append(personal_accuracy(engine, model, *engine.held))
+    assert torch.equal(*found)
+
+
+def test_a_shelf_hands_out_each_clients_own() -> None:
+    here = world("mlp")
+    order = torch.arange(len(here.data.y)).flip(0)
+    shards = type(here.shards)(list(order.split(here.shards.sizes)), CPU)
+    shelf = Shelf(here.data, shards, CPU, "host")
+    ids = [4, 0, 1, 11]
+    data, rows = shelf.hand(here.data, torch.tensor(ids), ids)
+    wanted = shards.rows(torch.tensor(ids), rows.shape[1])
+    assert torch.equal(data.x[rows], here.data.x[wanted])
+    assert torch.equal(data.y[rows], here.data.y[wanted])
+    pieces = [(some.x[part], some.y[part]) for some, part in shelf.pieces(here.data, 7)]
+    assert torch.equal(torch.cat([x for x, _ in pieces]), here.data.x[shards.examples])
+    assert torch.equal(torch.cat([y for _, y in pieces]), here.data.y[shards.examples])
+
+
+def test_clients_without_examples_get_rows_that_exist() -> None:
+    here = world("text")
+    shards = type(here.shards)([torch.arange(0), torch.arange(3), torch.arange(0)], CPU)
+    shelf = Shelf(here.data, shards, CPU, "file")
+    for ids in ([0], [0, 2], [0, 1, 2]):
+        data, rows = shelf.hand(here.data, torch.tensor(ids), ids)
+        assert data.x[rows].shape[:2] == (len(ids), max(1, *(shards.sizes[i] for i in ids)))
+        assert data.x[rows].max() < 50
+
+
+@pytest.mark.parametrize("place", ["device", "host", "file"])
+def test_states_are_saved_and_loaded_at_every_place(place: Place) -> None:
+    states, born = ClientStates(20, CPU, place), {"own": torch.zeros(3), "count": torch.tensor(0)}
+    for ids in ([3, 1], [7, 3, 19], [0]):
+        state = states.get(ids, born)
+        state["own"] += torch.tensor(ids)[:, None]
+        state["count"] += 1
+        states.put(ids, state)
+    again = ClientStates(20, CPU, place)
+    again.load({name: value.clone() for name, value in states.save().items()})
+    everyone = [0, 1, 3, 7, 19]
+    assert again.known().tolist() == everyone
+    assert_identical(again.get(everyone, born), states.get(everyone, born))
+    assert again.get(everyone, born)["count"].tolist() == [1, 1, 2, 1, 1]
+    assert again.get([5], born)["count"].tolist() == [0]
+    empty = ClientStates(20, CPU, place)
+    empty.load(ClientStates(20, CPU, place).save())
+    assert empty.known().tolist() == []
+
+
+def test_a_file_takes_disk_only_for_rows_in_use(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    import os
+
+    room = Room(1_000_000, (1000,), torch.float32, "file", CPU)
+    assert list(tmp_path.iterdir()) == []  # without a name: nothing is left behind, whatever happens
+    assert room._file is not None
+    room.reserve(10)
+    assert os.fstat(room._file).st_blocks * 512 < 10**6 < os.fstat(room._file).st_size
+    room.rows[9] = 1.0
+    assert room.rows[9].sum() == 1000
+    before = room.rows.data_ptr()
+    room.reserve(50)
+    assert room.rows.data_ptr() == before
+
+
+def test_a_full_disk_stops_with_a_reason(monkeypatch) -> None:
+    def full(file: int, first: int, length: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full, raising=False)
+    with pytest.raises(RunStopped, match=r"no room for 400 more bytes .*No space left.*TMPDIR"):
+        Room(10, (10,), torch.float32, "file", CPU).reserve(10)
