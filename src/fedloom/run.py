@@ -6,7 +6,7 @@ import json
 import logging
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -29,7 +29,6 @@ from fedloom.ledger import Ledger
 from fedloom.method import Method
 from fedloom.part import NobodyLeft
 from fedloom.round import play_round
-from fedloom.select.everyone import SomeSend
 from fedloom.simulation import Simulation, prepare
 from fedloom.types import Setting, State
 from fedloom.world.clock import processed
@@ -112,17 +111,29 @@ def run(
     if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadExperiment(f"out is '{folder}', which exists and is not empty; name a new folder.")
     world = prepare(experiment, method, model, data)
-    method, setting, weights = world.method, world.setting, world.model
-    engine = world.wire if world.world is None else world.world
     if tell is not None:
         for note in world.notes[1:]:  # how the data were dealt is in the log
             tell(note)
+    with threads_for([world]):
+        return play(experiment, world, folder, watch)
+
+
+def play(
+    experiment: Experiment,
+    world: Simulation,
+    folder: Path | None = None,
+    watch: Watch | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Result:
+    """All rounds of what was prepared; `clock` counts the seconds that are the run's own."""
+    method, setting, weights = world.method, world.setting, world.model
+    engine = world.wire if world.world is None else world.world
     memory, ledger = method.init(setting, weights), Ledger(world.clients)
-    started = saved = time.perf_counter()
-    with _opened(folder, experiment, world), _threads(world):
+    started, saved = clock(), time.perf_counter()
+    with _opened(folder, experiment, world):
         try:
             for number in range(1, experiment.rounds + 1):
-                began = time.perf_counter()
+                began = clock()
                 chance = Chance(experiment.seed, number, weights.device)
                 try:
                     weights, memory, task, reply = play_round(method, memory, weights, setting, engine, chance)
@@ -131,7 +142,7 @@ def run(
                     if number > 1 and ledger.last()["accuracy"] is None:
                         _score(ledger, world, weights)
                     break
-                seconds, costs = time.perf_counter() - began, None if world.world is None else world.world.costs
+                seconds, costs = clock() - began, None if world.world is None else world.world.costs
                 examples = processed(method.work, setting.fleet.examples[reply.ids])
                 prices, kept = world.wire.priced or world.wire.prices(task, reply), method.record(memory)
                 ledger.add(task, reply, seconds, prices, examples, costs, kept)
@@ -147,7 +158,7 @@ def run(
                 ledger.write(folder)
                 _save_model(folder, setting, weights)
     network = load(world.network, setting.layout, weights).cpu().eval()
-    return Result(experiment, network, ledger.rounds(), time.perf_counter() - started, folder, ledger.kept)
+    return Result(experiment, network, ledger.rounds(), clock() - started, folder, ledger.kept)
 
 
 def _score(ledger: Ledger, world: Simulation, weights: Tensor) -> None:
@@ -196,12 +207,10 @@ def _opened(folder: Path | None, experiment: Experiment, world: Simulation) -> I
 
 
 @contextmanager
-def _threads(world: Simulation) -> Iterator[None]:
+def threads_for(worlds: Sequence[Simulation]) -> Iterator[None]:
     """One thread for small work: there several gain nothing, and lose tenfold when anything else runs."""
-    before, select, cohort = torch.get_num_threads(), world.method.select, world.setting.fleet.size
-    if not isinstance(select, SomeSend):  # under which all train
-        cohort = getattr(select, "count", None) or cohort
-    if world.setting.layout.total * max(1, world.method.work.batch) * cohort < SMALL:
+    before = torch.get_num_threads()
+    if sum(w.setting.layout.total * max(1, w.method.work.batch) * w.cohort for w in worlds) < SMALL:
         torch.set_num_threads(1)
     try:
         yield

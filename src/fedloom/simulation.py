@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from fedloom.client import Examples
 from fedloom.codec import Codec
@@ -24,6 +25,7 @@ from fedloom.experiment import Experiment
 from fedloom.layout import flatten, layout_of
 from fedloom.method import Method
 from fedloom.models import build
+from fedloom.select.everyone import SomeSend
 from fedloom.settings import from_file, make
 from fedloom.types import Fleet, Setting
 from fedloom.world.channel import Pieces
@@ -50,6 +52,14 @@ class Simulation(NamedTuple):
     classes: int
     notes: list[str]  # how the data were dealt, and what the method's parts say before they begin
 
+    @property
+    def cohort(self) -> int:
+        """How many train in a round, where the selection says so; else all."""
+        select, everyone = self.method.select, self.setting.fleet.size
+        if isinstance(select, SomeSend):  # under which all train
+            return everyone
+        return min(everyone, getattr(select, "count", None) or everyone)
+
 
 def per_example(output: Tensor, target: Tensor) -> Tensor:
     """Cross entropy of each example."""
@@ -61,12 +71,17 @@ def prepare(
     method: Method | None = None,
     model: nn.Module | None = None,
     data: Dataset | None = None,
+    beside: Simulation | None = None,
 ) -> Simulation:
-    """Load, deal, build; a method, network or data set of the user's own may stand in for the experiment's names."""
+    """Load, deal, build; a method, network or data set of the user's own may stand in for the experiment's names.
+
+    `beside` is another run on the same `data` and device: its tensors are used again, and so is its gradient where the
+    networks differ in nothing but their weights.
+    """
     _of_kind("method", method, Method)
     _of_kind("model", model, nn.Module)
     _of_kind("data", data, Dataset)
-    if data is not None:
+    if data is not None and beside is None:
         check(data._asdict(), f"data '{data.name}'", data.classes)
     method = method or experiment.build_method()
     device = _device(experiment.device)
@@ -79,10 +94,13 @@ def prepare(
     present = [client for client, own in enumerate(parts.train) if len(own)]  # empty clients are left out
     if not present:
         raise BadData(f"no client has a training example ({dealt.note})")
-    train, test = (
-        Examples(torch.from_numpy(x).to(device), torch.from_numpy(y).to(device))
-        for x, y in ((dataset.x_train, dataset.y_train), (dataset.x_test, dataset.y_test))
-    )
+    if beside is None:
+        train, test = (
+            Examples(torch.from_numpy(x).to(device), torch.from_numpy(y).to(device))
+            for x, y in ((dataset.x_train, dataset.y_train), (dataset.x_test, dataset.y_test))
+        )
+    else:
+        train, test = beside.engine.data, beside.test
     shards = Shards([torch.from_numpy(parts.train[client]) for client in present], device)
     network = (deepcopy(model) if model is not None else _network(experiment, dataset)).to(device)
     module = keyed(network)
@@ -106,7 +124,8 @@ def prepare(
         engine: Local = Loop(method, setting, train, shards, held)
     else:
         sliced = experiment.execution == "sliced"
-        engine = Local(method, setting, train, shards, experiment.chunk, sliced=sliced, held=held)
+        gradient = None if beside is None or not _same(setting, beside.setting) else beside.engine.gradient
+        engine = Local(method, setting, train, shards, experiment.chunk, gradient, sliced, held)
     wire = Wire(engine, method, setting, Codec(**experiment.codec.model_dump()), experiment.exact_bytes)
     world = _world(experiment, present, device)
     return Simulation(
@@ -202,6 +221,16 @@ def _device(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise BadExperiment(f"device is '{name}'; fedloom runs on cpu and cuda.")
     return device
+
+
+def _same(one: Setting, other: Setting) -> bool:
+    """Do two networks answer alike once they have the same weights?"""
+    if one.layout != other.layout:
+        return False
+    tensors = one.layout.split(flatten(one.module, one.layout))
+    with torch.no_grad():
+        ours, theirs = (functional_call(each.module.eval(), tensors, (one.example,)) for each in (one, other))
+    return torch.equal(ours, theirs)
 
 
 def _try(setting: Setting, test: Examples, classes: int) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import groupby
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +26,11 @@ from fedloom.types import Reply, Setting, State, Task, listed as on_device
 BUDGET = 2**30  # bytes a chunk of clients may take on a CPU; a constant, so that runs repeat bit for bit
 
 
+def budget(device: torch.device) -> int:
+    """Bytes that clients in training may take."""
+    return BUDGET if device.type == "cpu" else torch.cuda.get_device_properties(device).total_memory // 2
+
+
 class Shards:
     """Which examples are whose: one list after another."""
 
@@ -37,6 +44,21 @@ class Shards:
         first, size = self._first[ids], self._first[ids + 1] - self._first[ids]
         inside = torch.arange(widest, device=ids.device).minimum(size[:, None] - 1)
         return self.examples[first[:, None] + inside]
+
+
+class Chunk(NamedTuple):
+    """Clients about to be trained together, in falling order of their steps."""
+
+    ids: Tensor  # [C]
+    listed: list[int]  # the same on the host
+    task: Task
+    params: Tensor  # [C, P] what came down
+    state: State
+    batches: Batches
+    width: tuple[int, ...]  # how many neurons of every group each of them keeps, where that matters
+
+
+Together = Callable[[list[Chunk]], list[tuple[Learnt, State]]]  # trains a round's chunks beside those of other runs
 
 
 class Local:
@@ -60,6 +82,7 @@ class Local:
         self.gradient = gradient or fastest_gradient(setting, data)
         self.states = ClientStates(setting.fleet.size, data.x.device)
         self.chunk = chunk or self._fitting()
+        self.together: Together | None = None
         self._widths: dict[int, tuple[int, ...]] = {}  # of each client's sub-model, where that stands still
         self._counts: dict[tuple[int, ...], list[int]] = {}
 
@@ -73,9 +96,12 @@ class Local:
         for _, bucket in groupby(order, key=lambda place: width[place]):
             places = list(bucket)
             chunks += [places[a : a + self.chunk] for a in range(0, len(places), self.chunk)]
-        replies = [
-            self._play(ids, [listed[p] for p in places], places, task, chance, width[places[0]]) for places in chunks
-        ]
+        facts = [(ids, [listed[p] for p in places], places, task, chance, width[places[0]]) for places in chunks]
+        if self.together is None:
+            replies = [self._play(*each) for each in facts]
+        else:
+            gathered = [self._gather(*each) for each in facts]
+            replies = [self._finish(c, *learnt, chance) for c, learnt in zip(gathered, self.together(gathered))]
         whole = replies[0] if len(replies) == 1 else _join(replies)
         return whole if order == sorted(order) else _reorder(whole, order)
 
@@ -99,7 +125,14 @@ class Local:
     def _play(
         self, ids: Tensor, listed: list[int], places: list[int], task: Task, chance: Chance, width: tuple[int, ...]
     ) -> Reply:
-        """One chunk: fetch states and examples, train, keep the states."""
+        """One chunk by itself."""
+        chunk = self._gather(ids, listed, places, task, chance, width)
+        return self._finish(chunk, *self.learn(chunk), chance)
+
+    def _gather(
+        self, ids: Tensor, listed: list[int], places: list[int], task: Task, chance: Chance, width: tuple[int, ...]
+    ) -> Chunk:
+        """All that one chunk's training reads: states, batches and what each client chooses to train."""
         whole = places == list(range(len(ids)))
         at = on_device(places, ids.device)
         ids = ids if whole else ids[at]
@@ -112,28 +145,28 @@ class Local:
         batches = self.method.work.plan(ids, rows, sizes, chance)
         if self.method.local.looks is not None:
             task, state = narrowed(self.method, self.setting, ids, task, state, self.data, rows, chance)
-        if self._cuts(task) and isinstance(self.gradient, StackedGradient):
-            learnt, state = learn_sliced(
-                self.method,
-                self.setting,
-                self.gradient,
-                self.data,
-                task,
-                state,
-                batches,
-                self.walk,
-                self._counts_of(width, task),
+        return Chunk(ids, listed, task, task.model.expand(len(ids), -1), state, batches, width)
+
+    def learn(self, chunk: Chunk) -> tuple[Learnt, State]:
+        """Train a chunk's rows; nothing else of the engine changes."""
+        task, gradient, state, batches = chunk.task, self.gradient, chunk.state, chunk.batches
+        if self._cuts(task) and isinstance(gradient, StackedGradient):
+            counts = self._counts_of(chunk.width, task)
+            return learn_sliced(
+                self.method, self.setting, gradient, self.data, task, chunk.params, state, batches, self.walk, counts
             )
-        else:
-            params, gradient, held = task.model.expand(len(ids), -1), self.gradient, self._freezes(task)
-            if held and isinstance(gradient, StackedGradient) and task.keep is not None and task.mask is not None:
-                gradient = gradient.freezing(task.keep, task.mask)
-            learnt, state = learn(self.method, gradient, self.data, task, params, state, batches, held, self.walk)
+        held = self._freezes(task)
+        if held and isinstance(gradient, StackedGradient) and task.keep is not None and task.mask is not None:
+            gradient = gradient.freezing(task.keep, task.mask)
+        return learn(self.method, gradient, self.data, task, chunk.params, state, batches, held, self.walk)
+
+    def _finish(self, chunk: Chunk, learnt: Learnt, state: State, chance: Chance) -> Reply:
+        """Keep the states, and answer."""
         report: State = {}
         if self.method.local.judges:
-            report, state = self._judge(ids, listed, task, learnt, state, batches)
-        self.states.put(listed, state)
-        return reply_of(self.method, self.setting, ids, task, learnt, state, batches, chance, report)
+            report, state = self._judge(chunk.ids, chunk.listed, chunk.task, learnt, state, chunk.batches)
+        self.states.put(chunk.listed, state)
+        return reply_of(self.method, self.setting, chunk.ids, chunk.task, learnt, state, chunk.batches, chance, report)
 
     def _judge(
         self, ids: Tensor, listed: list[int], task: Task, learnt: Learnt, state: State, batches: Batches
@@ -159,10 +192,7 @@ class Local:
     def _fitting(self) -> int:
         """How many clients fit the budget: weights, gradients, moments and activations, generously counted."""
         numbers = 8 * self.setting.layout.total + 40 * self.data.x[0].numel() * max(1, self.method.work.batch)
-        budget = BUDGET
-        if self.data.x.device.type == "cuda":
-            budget = torch.cuda.get_device_properties(self.data.x.device).total_memory // 2
-        return max(1, budget // (4 * numbers))
+        return max(1, budget(self.data.x.device) // (4 * numbers))
 
 
 class Loop(Local):
