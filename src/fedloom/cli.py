@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,6 +29,7 @@ from fedloom.options import (
     RoundsOption,
     SeedOption,
     SetOption,
+    StackOption,
     TryOption,
     choices_of,
     counted,
@@ -83,7 +85,7 @@ def run_command(
     folder = out or _new_folder(f"{Path(method.partition('.py:')[0]).name}-{Path(data).stem}")
     try:
         with progress(console, method, experiment.rounds) as watch:
-            result = run(experiment, out=folder, watch=watch, tell=lambda note: console.print(note, style="dim"))
+            result = run(experiment, out=folder, watch=watch, tell=_telling(console))
     except KeyboardInterrupt:
         errors.print(f"interrupted; the rounds that were finished are in {folder}", markup=False, highlight=False)
         raise typer.Exit(130) from None
@@ -108,6 +110,7 @@ def compare_command(
     device: DeviceOption = "auto",
     exact_bytes: ExactOption = False,
     set_: SetOption = None,
+    stack: StackOption = True,
     as_json: JsonOption = False,
 ) -> None:
     """Run METHODS on the same data, fleet, world and seeds, and print one table.
@@ -130,7 +133,7 @@ def compare_command(
     console = errors if as_json else Console()
     total = seeds * sum(experiment.rounds for experiment in experiments.values())
     with counted(console, "compare", total, progress) as each:
-        contenders = compare(experiments, range(seed, seed + seeds), each)
+        contenders = compare(experiments, range(seed, seed + seeds), each, stack, _telling(console))
     if as_json:
         print_json({"target": target, "methods": comparison_rows(contenders, target)})
     else:
@@ -156,6 +159,7 @@ def plan_command(
     chart: Annotated[
         Path | None, typer.Option(help="draw the trade-off into this .svg, .png or .pdf (needs matplotlib)")
     ] = None,
+    stack: StackOption = True,
     as_json: JsonOption = False,
 ) -> None:
     """Say which method, codec and settings reach a target on your fleet soonest, and which cheapest.
@@ -178,8 +182,9 @@ def plan_command(
     choices = choices_of(try_ or [])
     console = errors if as_json else Console()
     total = seeds * sum(one.rounds for one in candidates(experiment, chosen, CODECS, choices).values())
+    tell = _telling(console)
     with counted(console, "plan", total, progress) as each:
-        found = plan(experiment, target, chosen, range(seed, seed + seeds), CODECS, choices, each)
+        found = plan(experiment, target, chosen, range(seed, seed + seeds), CODECS, choices, each, stack, tell)
     if chart is not None:
         draw_chart(found, chart)
     if as_json:
@@ -253,6 +258,11 @@ def neurons_command(
     neurons = neuron_map(network, inputs)
     for table in [*tables(neurons), memory_table(network, inputs, neurons)]:
         Console().print(table)
+
+
+def _telling(console: Console) -> Callable[[str], None]:
+    """Prints what should be known."""
+    return lambda note: console.print(note, style="dim", markup=False, highlight=False)
 
 
 def _new_folder(stem: str) -> Path:

@@ -45,6 +45,9 @@ TryOption = Annotated[
         "it; repeat as needed",
     ),
 ]
+StackOption = Annotated[
+    bool, typer.Option("--stack/--no-stack", help="train runs together that train alike, or one run after another")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object at the end and nothing else")]
 
 

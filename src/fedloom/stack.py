@@ -17,6 +17,8 @@ from fedloom.strand import Strand
 from fedloom.types import State
 
 T = TypeVar("T")
+CACHE = 2**23  # bytes of weights in training up to which stacking gains on a CPU; measured, see benchmarks/stacked.py
+
 Clock = Callable[[], float]
 
 
@@ -35,6 +37,7 @@ def run_all(
         tell: called with what is trained together, and what is not and why.
     """
     results: dict[int, Result] = {}
+    told: set[str] = set()
     waiting = list(range(len(experiments)))
     while waiting:
         company = [n for n in waiting if _alike(experiments[waiting[0]], experiments[n])] if stack else waiting[:1]
@@ -44,8 +47,10 @@ def run_all(
             some = [experiments[n] for n in company]
             worlds, why = _prepared(some)
             company = company[: len(worlds)]
-            if tell is not None:
-                tell(_note(some[: len(worlds)], why))
+            note = _note(some[: len(worlds)], why)
+            if tell is not None and note not in told:
+                tell(note)
+            told.add(note)
             found = play_together(some[: len(worlds)], worlds, [watches[n] for n in company])
             results.update(zip(company, found))
         waiting = [n for n in waiting if n not in results]
@@ -105,7 +110,7 @@ def _alike(one: Experiment, other: Experiment) -> bool:
     return one is other or (same and local and training(one.build_method()) == training(other.build_method()))
 
 
-def _prepared(experiments: Sequence[Experiment]) -> tuple[list[Simulation], str | None]:
+def _prepared(experiments: Sequence[Experiment]) -> tuple[list[Simulation], str]:
     """As many of these runs as are trained together, and why not more."""
     data = load(experiments[0].data.name, **experiments[0].data.settings)
     first = prepare(experiments[0], data=data)
@@ -121,13 +126,20 @@ def room_beside(world: Simulation) -> tuple[int, str]:
     own = initial_state(world.method, setting, world.model).values()
     server = [value for slot in world.method.init(setting, world.model).values() for value in slot.values()]
     kept = setting.fleet.size * sum(value.nbytes for value in own) + sum(value.nbytes for value in server)
-    room = min(engine.chunk // world.cohort, budget(world.model.device) // max(1, kept))
-    return max(1, room), "more do not fit into memory"
+    rooms = {
+        "more do not fit into memory": budget(world.model.device) // max(1, kept),
+        "more would be more clients than are trained at a time": engine.chunk // world.cohort,
+    }
+    if world.model.device.type == "cpu":
+        weights = world.cohort * world.model.nbytes
+        rooms["with more its clients' weights would not stay in the processor's cache"] = CACHE // weights
+    why = min(rooms, key=lambda name: rooms[name])
+    return max(1, rooms[why]), why
 
 
-def _note(experiments: Sequence[Experiment], why: str | None) -> str:
+def _note(experiments: Sequence[Experiment], why: str) -> str:
     """What is trained together."""
     names = ", ".join(dict.fromkeys(one.method.name for one in experiments))
     if len(experiments) == 1:
-        return f"{names} (seed {experiments[0].seed}) is trained by itself: {why}."
-    return f"{len(experiments)} runs are trained together: {names}."
+        return f"runs of {names} are trained one by one: {why}"
+    return f"{len(experiments)} runs are trained together: {names}"
