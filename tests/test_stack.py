@@ -118,9 +118,9 @@ def test_networks_that_differ_in_more_than_weights_are_told_apart(tmp_path: Any)
 def test_how_many_fit() -> None:
     small = prepare(Experiment(**SMALL))
     room, why = room_beside(small)
-    assert room == 2**23 // (4 * 4 * small.setting.layout.total)
+    assert room == 2**23 / (4 * 4 * small.setting.layout.total)
     assert "cache" in why
-    assert room_beside(prepare(Experiment(**SMALL, chunk=9)))[0] == 2
+    assert room_beside(prepare(Experiment(**SMALL, chunk=9)))[0] == 9 / 4
     wide = prepare(Experiment(**{**SMALL, "model": {"name": "mlp", "settings": {"widths": [20_000]}}}))
     assert room_beside(wide)[0] == 1
 
@@ -134,6 +134,44 @@ def test_groups_of_as_many_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr("fedloom.stack.room_beside", lambda world: (1, "so"))
     assert together(seeded(3, rounds=1))[1] == ["runs of fedavg are trained one by one: so"]
+
+
+OWN_RULE = """
+from dataclasses import dataclass
+
+from fedloom import Method
+from fedloom.local.rule import LocalRule
+
+
+@dataclass(frozen=True)
+class Homesick(LocalRule):
+    @property
+    def corrects(self):
+        return True
+
+    def correct(self, task, state, first, params, grads):
+        return grads + 0.1 * (params - task.model)
+
+
+def mine():
+    return Method(local=Homesick())
+"""
+
+
+def test_rules_that_may_read_the_global_model_run_by_themselves(tmp_path: Any) -> None:
+    (tmp_path / "mine.py").write_text(OWN_RULE)
+    found, notes = together(seeded(2, method=f"{tmp_path}/mine.py:mine", rounds=2))
+    assert len(notes) == 1
+    assert "one by one: Homesick may read the global model" in notes[0]
+    assert_same(found[1], run(found[1].experiment))
+
+
+def test_large_cohorts_take_more_of_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    few, many = seeded(3, rounds=1), seeded(3, rounds=1, per_round=12)
+    monkeypatch.setattr("fedloom.stack.CACHE", 4 * 13_614 * 28)
+    assert prepare(few[0]).setting.layout.total == 13_614
+    _, notes = together([many[0], few[0], many[1], few[1]])
+    assert notes == ["3 runs are trained together: fedavg"], "12 + 4 + 12 clients; 4 are left over"
 
 
 def group(watch: Any, count: int = 3, **values: Any) -> tuple[list[Experiment], list[Simulation], list[Any]]:

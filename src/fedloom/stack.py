@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fedloom.client import Learnt, initial_state
 from fedloom.data.load import load
-from fedloom.engine.joined import Answer, Joint, training, why_apart
+from fedloom.engine.joined import Answer, Joint, foreign_rule, training, why_apart
 from fedloom.engine.local import Chunk, Local, budget
 from fedloom.experiment import Experiment
+from fedloom.method import Method
 from fedloom.run import Result, Watch, play, run, threads_for
 from fedloom.simulation import Simulation, prepare
 from fedloom.strand import Strand
@@ -36,23 +37,30 @@ def run_all(
         stack: False runs one after another.
         tell: called with what is trained together, and what is not and why.
     """
+    methods = [experiment.build_method() for experiment in experiments]
+    kinds = [_kind(*each) for each in zip(experiments, methods)]
     results: dict[int, Result] = {}
     told: set[str] = set()
+
+    def say(some: Sequence[Experiment], why: str | None) -> None:
+        note = _note(some, why)
+        if tell is not None and note is not None and note not in told:
+            tell(note)
+            told.add(note)
+
     waiting = list(range(len(experiments)))
     while waiting:
-        company = [n for n in waiting if _alike(experiments[waiting[0]], experiments[n])] if stack else waiting[:1]
+        first = waiting[0]
+        company = [n for n in waiting if n == first or kinds[n] == kinds[first] is not None] if stack else [first]
         if len(company) == 1:
-            results[company[0]] = run(experiments[company[0]], watch=watches[company[0]])
+            say([experiments[first]], foreign_rule(methods[first]) if stack else None)
+            results[first] = run(experiments[first], watch=watches[first])
         else:
-            some = [experiments[n] for n in company]
-            worlds, why = _prepared(some)
+            worlds, why = _prepared([experiments[n] for n in company])
             company = company[: len(worlds)]
-            note = _note(some[: len(worlds)], why)
-            if tell is not None and note not in told:
-                tell(note)
-            told.add(note)
-            found = play_together(some[: len(worlds)], worlds, [watches[n] for n in company])
-            results.update(zip(company, found))
+            some = [experiments[n] for n in company]
+            say(some, why)
+            results.update(zip(company, play_together(some, worlds, [watches[n] for n in company])))
         waiting = [n for n in waiting if n not in results]
     return [results[n] for n in range(len(experiments))]
 
@@ -98,48 +106,62 @@ def _strand(engine: Local, call: Callable[[Clock], T]) -> Strand[list[Chunk], An
             return answer.learnt
 
         engine.together = together
-        return call(strand.clock)
+        try:
+            return call(strand.clock)
+        finally:
+            engine.together = None
 
     return Strand(whole)
 
 
-def _alike(one: Experiment, other: Experiment) -> bool:
-    """Might these be trained together? Whether they can, their networks decide."""
-    same = all(getattr(one, key) == getattr(other, key) for key in ("data", "model", "device", "execution", "chunk"))
-    local = one.engine == other.engine == "local"
-    return one is other or (same and local and training(one.build_method()) == training(other.build_method()))
+def _kind(experiment: Experiment, method: Method) -> tuple[Any, ...] | None:
+    """Runs of one kind might be trained together, which their networks decide; None: this one cannot."""
+    if experiment.engine != "local" or foreign_rule(method) is not None:
+        return None
+    facts = experiment.data, experiment.model, experiment.device, experiment.execution, experiment.chunk
+    return *facts, *training(method)
 
 
 def _prepared(experiments: Sequence[Experiment]) -> tuple[list[Simulation], str]:
-    """As many of these runs as are trained together, and why not more."""
+    """The first of these runs with as many others as are trained together, and why not more."""
     data = load(experiments[0].data.name, **experiments[0].data.settings)
-    first = prepare(experiments[0], data=data)
-    room, why = room_beside(first)
-    return [first, *(prepare(one, data=data, beside=first) for one in experiments[1:room])], why
+    worlds = [prepare(experiments[0], data=data)]
+    room, why = room_beside(worlds[0])
+    taken = 1 / room  # cohorts may differ, so each run takes a part of its own
+    for experiment in experiments[1:]:
+        if taken + 1 / room > 1 + 1e-9:  # were it like the last one
+            break
+        world = prepare(experiment, data=data, beside=worlds[0])
+        room, why = room_beside(world)
+        taken += 1 / room
+        if taken > 1 + 1e-9:
+            break
+        worlds.append(world)
+    return worlds, why
 
 
-def room_beside(world: Simulation) -> tuple[int, str]:
-    """How many runs like this one to train together, and what bounds it."""
+def room_beside(world: Simulation) -> tuple[float, str]:
+    """How many runs like this one to train together, at least 1, and what bounds it."""
     engine, setting = world.engine, world.setting
     if (why := why_apart(engine)) is not None:
-        return 1, why
+        return 1.0, why
     own = initial_state(world.method, setting, world.model).values()
     server = [value for slot in world.method.init(setting, world.model).values() for value in slot.values()]
     kept = setting.fleet.size * sum(value.nbytes for value in own) + sum(value.nbytes for value in server)
     rooms = {
-        "more do not fit into memory": budget(world.model.device) // max(1, kept),
-        "more would be more clients than are trained at a time": engine.chunk // world.cohort,
+        "more do not fit into memory": budget(world.model.device) / max(1, kept),
+        "more would be more clients than are trained at a time": engine.chunk / world.cohort,
     }
     if world.model.device.type == "cpu":
         weights = world.cohort * world.model.nbytes
-        rooms["with more its clients' weights would not stay in the processor's cache"] = CACHE // weights
+        rooms["with more its clients' weights would not stay in the processor's cache"] = CACHE / weights
     why = min(rooms, key=lambda name: rooms[name])
-    return max(1, rooms[why]), why
+    return max(1.0, rooms[why]), why
 
 
-def _note(experiments: Sequence[Experiment], why: str) -> str:
-    """What is trained together."""
+def _note(experiments: Sequence[Experiment], why: str | None) -> str | None:
+    """What is trained together, or why not; None: there is nothing to say."""
     names = ", ".join(dict.fromkeys(one.method.name for one in experiments))
-    if len(experiments) == 1:
-        return f"runs of {names} are trained one by one: {why}"
-    return f"{len(experiments)} runs are trained together: {names}"
+    if len(experiments) > 1:
+        return f"{len(experiments)} runs are trained together: {names}"
+    return None if why is None else f"runs of {names} are trained one by one: {why}"

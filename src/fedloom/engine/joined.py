@@ -102,8 +102,13 @@ def why_apart(engine: Local) -> str | None:
     """Why an engine's rows cannot be trained with another's; None: they can."""
     if isinstance(engine.gradient, PlainGradient):
         return "its clients are trained one after another"
-    own = [type(rule) for rule in engine.method.local.members() if not type(rule).__module__.startswith("fedloom.")]
-    return f"{own[0].__name__} may read the global model, which differs from run to run" if own else None
+    return foreign_rule(engine.method)
+
+
+def foreign_rule(method: Method) -> str | None:
+    """Rules of a user's own may read `task.model`, which is no row; none of ours does."""
+    names = [type(one).__name__ for one in method.local.members() if not type(one).__module__.startswith("fedloom.")]
+    return f"{names[0]} may read the global model, which differs from run to run" if names else None
 
 
 def learn_joined(lead: Local, chunks: Sequence[Chunk]) -> list[tuple[Learnt, State]]:
@@ -172,9 +177,8 @@ def _stacked(parts: Sequence[Batches]) -> Batches:
 
     return Batches(
         examples=torch.cat([padded(part.examples, False) for part in parts]),
-        real=torch.cat(
-            [padded(part.real, True) for part in parts]
-        ),  # a step not taken has weights too, or they are NaN
+        # a step that nobody takes has weights too, else they would be no numbers
+        real=torch.cat([padded(part.real, True) for part in parts]),
         steps=torch.cat([part.steps for part in parts]),
         active=[sum(part.active[k] for part in parts if k < len(part.active)) for k in range(longest)],
         keys=torch.cat([F.pad(part.keys, (0, longest - part.keys.shape[1])) for part in parts]),
