@@ -127,7 +127,7 @@ def joined(chunks: Sequence[Chunk]) -> tuple[Chunk, list[Tensor]]:
     """One chunk of all, in falling order of steps, and the places of each one's rows in it."""
     steps = [count for chunk in chunks for count in _steps(chunk.batches.active, len(chunk.ids))]
     order = sorted(range(len(steps)), key=lambda row: -steps[row])  # ties keep their order
-    owner = [run for run, chunk in enumerate(chunks) for _ in chunk.ids]
+    owner = [run for run, chunk in enumerate(chunks) for _ in chunk.listed]
     device = chunks[0].ids.device
     at, whose = on_device([order, [owner[row] for row in order]], device)
 
