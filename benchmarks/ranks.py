@@ -26,8 +26,9 @@ from torch import Tensor
 from fedloom.chance import Chance
 from fedloom.client import Examples
 from fedloom.engine.distributed import Distributed, dismiss, follow
-from fedloom.engine.local import Local, Shards
+from fedloom.engine.local import Local
 from fedloom.engine.ranks import Message, Ranks, joined, rank_device
+from fedloom.engine.shards import Shards
 from fedloom.layout import flatten, layout_of
 from fedloom.local.work import Work
 from fedloom.method import Method

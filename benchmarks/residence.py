@@ -19,8 +19,9 @@ from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.client import Examples
-from fedloom.engine.local import Local, Shards
+from fedloom.engine.local import Local
 from fedloom.engine.room import Place
+from fedloom.engine.shards import Shards
 from fedloom.engine.shelf import shelve
 from fedloom.experiment import Experiment
 from fedloom.layout import flatten, layout_of

@@ -39,7 +39,8 @@ from torch import Tensor, nn
 from fedloom.allocate.tiers import Tiers
 from fedloom.chance import Chance
 from fedloom.client import Examples, learn
-from fedloom.engine.local import Local, Shards
+from fedloom.engine.local import Local
+from fedloom.engine.shards import Shards
 from fedloom.engine.stacked import StackedGradient
 from fedloom.layout import flatten, layout_of
 from fedloom.local.keep_own import KeepOwn

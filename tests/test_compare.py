@@ -55,7 +55,8 @@ def test_every_seed_is_run_and_worlds_are_the_same() -> None:
         lambda name, seed, row: told.append((name, seed)),
     )
     assert [(one.name, len(one.results)) for one in runs] == [("one", 2), ("two", 2)]
-    assert told == [(name, seed) for name in ("one", "two") for seed in (0, 1) for _ in range(4)]
+    each = [(name, seed) for name in ("one", "two") for seed in (0, 1)]
+    assert told == [one for pair in (each[:2], each[2:]) for _ in range(4) for one in pair], "seeds side by side"
     for ours, theirs in zip(runs[0].results, runs[1].results):
         assert [row["arrived"] for row in ours.rounds] == [row["arrived"] for row in theirs.rounds]
         assert [row["virtual_seconds"] for row in ours.rounds] == [row["virtual_seconds"] for row in theirs.rounds]

@@ -24,7 +24,8 @@ from fedloom.aggregate.ranked_mean import Median, TrimmedMean
 from fedloom.chance import Chance
 from fedloom.client import Examples, Gradient, Walk, initial_state
 from fedloom.engine.gradient import fastest_gradient
-from fedloom.engine.local import Local, Loop, Shards
+from fedloom.engine.local import Local, Loop
+from fedloom.engine.shards import Shards
 from fedloom.layout import Layout, flatten, layout_of
 from fedloom.local.chain import Chain
 from fedloom.local.fuse_missed import FuseMissed

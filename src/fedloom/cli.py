@@ -15,7 +15,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from fedloom.bench.command import bench_command
-from fedloom.errors import BadExperiment, FedloomError, RunStopped
+from fedloom.errors import FedloomError, RunStopped
+from fedloom.neurons.command import neurons_command
 from fedloom.options import (
     ClientsOption,
     DataOption,
@@ -32,6 +33,7 @@ from fedloom.options import (
     RoundsOption,
     SeedOption,
     SetOption,
+    StackOption,
     TryOption,
     checkpoints_of,
     choices_of,
@@ -41,6 +43,7 @@ from fedloom.options import (
     only_the_first_speaks,
     pairs_of,
     print_json,
+    telling,
 )
 
 app = typer.Typer(
@@ -109,7 +112,7 @@ def run_command(
         with progress(console, name, experiment.rounds) as watch:
             result = run(
                 experiment, out=folder, resume=resume, checkpoints=when, watch=watch,
-                tell=lambda note: console.print(note, style="dim", soft_wrap=True),
+                tell=telling(console),
             )  # fmt: skip
     except KeyboardInterrupt:
         errors.print(
@@ -139,6 +142,7 @@ def compare_command(
     precision: PrecisionOption = "default",
     exact_bytes: ExactOption = False,
     set_: SetOption = None,
+    stack: StackOption = True,
     as_json: JsonOption = False,
 ) -> None:
     """Run METHODS on the same data, fleet, world and seeds, and print one table.
@@ -161,7 +165,7 @@ def compare_command(
     console = errors if as_json else Console()
     total = seeds * sum(experiment.rounds for experiment in experiments.values())
     with counted(console, "compare", total, progress) as each:
-        contenders = compare(experiments, range(seed, seed + seeds), each)
+        contenders = compare(experiments, range(seed, seed + seeds), each, stack, telling(console))
     if as_json:
         print_json({"target": target, "methods": comparison_rows(contenders, target)})
     else:
@@ -188,6 +192,7 @@ def plan_command(
     chart: Annotated[
         Path | None, typer.Option(help="draw the trade-off into this .svg, .png or .pdf (needs matplotlib)")
     ] = None,
+    stack: StackOption = True,
     as_json: JsonOption = False,
 ) -> None:
     """Say which method, codec and settings reach a target on your fleet soonest, and which cheapest.
@@ -210,8 +215,9 @@ def plan_command(
     choices = choices_of(try_ or [])
     console = errors if as_json else Console()
     total = seeds * sum(one.rounds for one in candidates(experiment, chosen, CODECS, choices).values())
+    tell = telling(console)
     with counted(console, "plan", total, progress) as each:
-        found = plan(experiment, target, chosen, range(seed, seed + seeds), CODECS, choices, each)
+        found = plan(experiment, target, chosen, range(seed, seed + seeds), CODECS, choices, each, stack, tell)
     if chart is not None:
         draw_chart(found, chart)
     if as_json:
@@ -222,6 +228,7 @@ def plan_command(
 
 
 app.command("bench")(bench_command)
+app.command("neurons")(neurons_command)
 
 
 class Kind(StrEnum):
@@ -257,40 +264,6 @@ def list_command(
     for row in rows:
         table.add_row(*(Text(text) for text in row))
     Console().print(table)
-
-
-@app.command("neurons")
-def neurons_command(
-    model: Annotated[str, typer.Argument(help="a name from `fedloom list models`, or my_file.py:my_network")],
-    shape: Annotated[str, typer.Option(help="an input's shape, such as 1x28x28 or 784")] = "3x32x32",
-    classes: Annotated[int, typer.Option(help="output classes")] = 10,
-    vocabulary: Annotated[int, typer.Option(help="words, for networks that read tokens")] = 0,
-    set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="a setting of the model")] = None,
-) -> None:
-    """Show which neurons MODEL has, which tensors they run through, and what smaller shares of it cost.
-
-    For example `fedloom neurons cnn1 --shape 1x28x28`.
-    """
-    from fedloom.experiment import SUPPLIED
-    from fedloom.models import MODELS, build, example
-    from fedloom.neurons.table import memory_table, tables
-    from fedloom.neurons.trace import neuron_map
-    from fedloom.settings import fit, from_file, make
-
-    sizes = shape.lower().split("x")
-    if not all(size.isdigit() and int(size) > 0 for size in sizes):
-        raise BadExperiment(f"shape is '{shape}'; expected sizes joined by x, such as 1x28x28.")
-    numbers, settings = tuple(int(size) for size in sizes), pairs_of(set_ or [])
-    if ".py:" in model:
-        network = make(f"model '{model}'", from_file("model", model), settings)
-    else:
-        if model in MODELS:
-            fit(f"model '{model}'", MODELS[model].make, settings, SUPPLIED)
-        network = build(model, numbers, classes, vocabulary, **settings)
-    inputs = example(numbers, vocabulary)
-    neurons = neuron_map(network, inputs)
-    for table in [*tables(neurons), memory_table(network, inputs, neurons)]:
-        Console().print(table)
 
 
 def main() -> None:

@@ -10,8 +10,9 @@ from fedloom.errors import BadExperiment
 from fedloom.evaluate.targets import Cost, Interval, interval, spent, to_target
 from fedloom.experiment import Experiment, method_maker
 from fedloom.result import Result
-from fedloom.run import run
 from fedloom.settings import settings_of
+from fedloom.stack import run_all
+from fedloom.watch import Watch
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,8 @@ def compare(
     experiments: dict[str, Experiment],
     seeds: Sequence[int],
     watch: Callable[[str, int, dict[str, Any]], None] | None = None,
+    stack: bool = True,
+    tell: Callable[[str], None] | None = None,
 ) -> list[Contender]:
     """Run every experiment under every seed; each seed deals the same data and draws the same world for all.
 
@@ -78,15 +81,17 @@ def compare(
         experiments: by the name to show; they should differ in method and settings only.
         seeds: the seeds to run each with.
         watch: called with name, seed and row after every round.
+        stack: train runs together that train alike, which is quicker; False runs one after another.
+        tell: called with what is trained together.
     """
     if not experiments or not seeds:
         raise BadExperiment(f"compare got {len(experiments)} experiments and {len(seeds)} seeds; it needs one of each.")
-    contenders = []
-    for name, experiment in experiments.items():
-        results = []
-        for seed in seeds:
-            seeded = Experiment(**{**experiment.model_dump(), "seed": seed})
-            tell = None if watch is None else (lambda row, name=name, seed=seed: watch(name, seed, row))
-            results.append(run(seeded, watch=tell))
-        contenders.append(Contender(name, tuple(results)))
-    return contenders
+    runs = [(name, seed) for name in experiments for seed in seeds]
+    seeded = [Experiment(**{**experiments[name].model_dump(), "seed": seed}) for name, seed in runs]
+    results = iter(run_all(seeded, [_watch_of(watch, *each) for each in runs], stack, tell))
+    return [Contender(name, tuple(next(results) for _ in seeds)) for name in experiments]
+
+
+def _watch_of(watch: Callable[[str, int, dict[str, Any]], None] | None, name: str, seed: int) -> Watch | None:
+    """The same for one run."""
+    return None if watch is None else (lambda row: watch(name, seed, row))

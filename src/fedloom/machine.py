@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import torch
+
+from fedloom.errors import BadExperiment
+
 CGROUP = Path("/sys/fs/cgroup")  # limits of a container, where there are any
 NEIGHBOURS = ("LOCAL_WORLD_SIZE", "PYTEST_XDIST_WORKER_COUNT")  # processes beside this one: torchrun's, pytest-xdist's
 
@@ -49,3 +53,18 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
+
+
+def device_of(name: str) -> torch.device:
+    """`auto` takes a GPU if there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise BadExperiment(f"device is '{name}'; expected auto, cpu, cuda or cuda:0 and so on.") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise BadExperiment(f"device is '{name}', but no CUDA device is present; use cpu or auto.")
+    if device.type not in ("cpu", "cuda"):
+        raise BadExperiment(f"device is '{name}'; fedloom runs on cpu and cuda.")
+    return device

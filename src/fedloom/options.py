@@ -72,7 +72,15 @@ EveryOption = Annotated[
         help="when the run is saved: 30s, 5m or 1h, a number of rounds, both joined by a comma (10,5m), or end",
     ),
 ]
+StackOption = Annotated[
+    bool, typer.Option("--stack/--no-stack", help="train runs together that train alike, or one run after another")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object at the end and nothing else")]
+
+
+def telling(console: Console) -> Callable[[str], None]:
+    """Prints what should be known."""
+    return lambda note: console.print(note, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager

@@ -62,6 +62,8 @@ def plan(
     codecs: Sequence[str] = CODECS,
     tries: Mapping[str, Sequence[Any]] | None = None,
     watch: Callable[[str, int, dict[str, Any]], None] | None = None,
+    stack: bool = True,
+    tell: Callable[[str], None] | None = None,
 ) -> Plan:
     """Simulate every method with every codec on the experiment's data, model, fleet and world.
 
@@ -73,6 +75,8 @@ def plan(
         codecs: how replies may be written.
         tries: values to try for other settings, by their names as in `--set`; see `candidates`.
         watch: called with name, seed and row after every round.
+        stack: train candidates together that train alike; False runs one after another.
+        tell: called with what is trained together.
     """
     if experiment.fleet.name == "none":
         raise BadExperiment(
@@ -82,7 +86,7 @@ def plan(
         raise BadExperiment(f"target is {target}; an accuracy lies above 0 and at most at 1.")
     tried = candidates(experiment, methods, codecs, tries or {})
     options, missed = [], []
-    for contender in compare(tried, seeds, watch):
+    for contender in compare(tried, seeds, watch, stack, tell):
         costs = contender.reached(target)
         means = {what: cost_of(costs, what) for what in ("rounds", "seconds", "bytes", "joules")}
         if len(costs) < len(seeds) or any(mean is None for mean in means.values()):

@@ -7,9 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from fedloom.admit.refused import counted
@@ -37,14 +35,12 @@ from fedloom.simulation import Simulation, prepare
 from fedloom.threads import threads_for
 from fedloom.together import together
 from fedloom.types import Setting
+from fedloom.watch import Watch, shown
 from fedloom.world.clock import processed
 
 log = logging.getLogger("fedloom")
 
-Watch = Callable[[dict[str, Any]], None]  # told of every round's row
-
 TABLES_EVERY = 10.0  # seconds between writings of the tables while a run goes on
-SHOWN_EVERY = 0.5  # seconds between looks at a GPU's results: each look waits for it
 
 
 def run(
@@ -106,13 +102,26 @@ def _run(
     world = prepare(experiment, method, model, data)
     for note in world.notes[1:]:  # how the data were dealt is in the log
         tell(note)
-    started = time.perf_counter()
-    ledger = Ledger(world.clients)
+    with threads_for([world]), computing(experiment.precision):
+        return play(experiment, world, folder, watch, resume=resume, checkpoints=checkpoints, tell=tell)
+
+
+def play(
+    experiment: Experiment,
+    world: Simulation,
+    folder: Path | None = None,
+    watch: Watch | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    *,
+    resume: bool = False,
+    checkpoints: Checkpoints | None = None,
+    tell: Callable[[str], None] = lambda note: None,
+) -> Result:
+    """All rounds of what was prepared; `clock` counts the seconds that are the run's own."""
+    started, ledger = clock(), Ledger(world.clients)
     with ExitStack() as stack:
-        stack.enter_context(threads_for([world]))
-        stack.enter_context(computing(experiment.precision))
         if folder is None:
-            at = _play(experiment, world, ledger, _start(world), watch)
+            at = _play(experiment, world, ledger, _start(world), watch, clock)
         else:
             mine = stack.enter_context(opened(folder, experiment, world, resume, checkpoints or Checkpoints()))
             at = _start(world) if mine.found is None else _resumed(experiment, world, ledger, mine.found, tell)
@@ -121,7 +130,7 @@ def _run(
         for name, value in outcome.items():
             log.info("%s: %s", name, value)
     network = load(world.network, world.setting.layout, at.model).cpu().eval()
-    seconds = time.perf_counter() - started
+    seconds = clock() - started
     return Result(experiment, network, ledger.rounds(), seconds, folder, ledger.kept, outcome)
 
 
@@ -198,7 +207,7 @@ def _saved(
 
     with held() as interrupt:
         try:
-            return _play(experiment, world, ledger, at, watch, after)
+            return _play(experiment, world, ledger, at, watch, after=after)
         finally:  # also on Ctrl-C: the rounds that were finished are kept
             try:
                 saver.end(at.round if between else 0, lambda: take(world, ledger, at))
@@ -214,15 +223,16 @@ def _play(
     ledger: Ledger,
     at: Reached,
     watch: Watch | None,
+    clock: Callable[[], float] = time.perf_counter,
     after: Callable[[Reached | None], None] = lambda now: None,
 ) -> Reached:
     """The rounds that are left; `after` is told None when one begins, and where the run stands when it is over."""
-    patience, show = experiment.world.patience, _shown(ledger, watch, at.model.device)
+    patience, show = experiment.world.patience, shown(ledger, watch, at.model.device)
     silent = ledger.silent() % (patience or 1)  # a run that was given up is given another chance
     for number in range(at.round + 1, experiment.rounds + 1):
         after(None)
         try:
-            at = _round(experiment, world, ledger, at)
+            at = _round(experiment, world, ledger, at, clock)
         except NobodyLeft as why:
             log.info("over before round %d: %s", number, why)
             if number > 1 and ledger.last()["accuracy"] is None:
@@ -241,29 +251,19 @@ def _play(
     return at
 
 
-def _shown(ledger: Ledger, watch: Watch | None, device: torch.device) -> Callable[[bool], None]:
-    """What tells `watch` of every new row: at once, or all that came since the last look at a GPU."""
-    waiting, looked = 0, time.perf_counter()
-
-    def show(ended: bool) -> None:
-        nonlocal waiting, looked
-        waiting += 1
-        if watch is None or not (ended or device.type == "cpu" or time.perf_counter() - looked > SHOWN_EVERY):
-            return
-        for row in ledger.newest(waiting):
-            watch(row)
-        waiting, looked = 0, time.perf_counter()
-
-    return show
-
-
-def _round(experiment: Experiment, world: Simulation, ledger: Ledger, at: Reached) -> Reached:
+def _round(
+    experiment: Experiment,
+    world: Simulation,
+    ledger: Ledger,
+    at: Reached,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Reached:
     """Play one round, evaluate if it is time to, and write it down."""
-    began, method, setting = time.perf_counter(), world.method, world.setting
+    began, method, setting = clock(), world.method, world.setting
     engine = world.wire if world.world is None else world.world
     chance = Chance(experiment.seed, at.round + 1, at.model.device)
     weights, memory, task, reply = play_round(method, at.memory, at.model, setting, engine, chance)
-    seconds, costs = time.perf_counter() - began, None if world.world is None else world.world.costs
+    seconds, costs = clock() - began, None if world.world is None else world.world.costs
     examples = processed(method.work, setting.fleet.examples[reply.ids])
     prices = world.wire.priced or world.wire.prices(task, reply)
     kept = {**method.record(memory), **counted(reply, method.admit.reasons)}

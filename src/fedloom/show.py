@@ -17,7 +17,7 @@ from fedloom.evaluate.targets import Cost
 from fedloom.machine import size
 from fedloom.plan import Plan
 from fedloom.result import Result
-from fedloom.run import Watch
+from fedloom.watch import Watch
 
 LINES = 10  # how often a run reports where there is no terminal
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from fedloom.chance import Chance
 from fedloom.client import Examples
@@ -21,17 +22,20 @@ from fedloom.data.load import load
 from fedloom.data.partition import Partition, partition, split
 from fedloom.engine.distributed import Distributed
 from fedloom.engine.dropout import keyed
-from fedloom.engine.local import Local, Loop, Shards
+from fedloom.engine.local import Local, Loop
 from fedloom.engine.precision import lower, precision_note
 from fedloom.engine.ranks import rank_device, ranks_here
 from fedloom.engine.residence import Plan, budget_of, plan as plan_memory, sizes_of
+from fedloom.engine.shards import Shards
 from fedloom.engine.shelf import at_home, shelve
 from fedloom.errors import BadData, BadExperiment, BadModel
 from fedloom.experiment import Experiment
 from fedloom.layout import flatten, layout_of
+from fedloom.machine import device_of
 from fedloom.method import Method
 from fedloom.models import build
 from fedloom.round import Engine
+from fedloom.select.everyone import SomeSend
 from fedloom.settings import from_file, make
 from fedloom.types import Fleet, Setting
 from fedloom.world.attack import Attacked
@@ -61,6 +65,14 @@ class Simulation(NamedTuple):
     plan: Plan  # where examples and client states live
     notes: list[str]  # how the data were dealt, and what the method's parts say before they begin
 
+    @property
+    def cohort(self) -> int:
+        """How many train in a round, where the selection says so; else all."""
+        select, everyone = self.method.select, self.setting.fleet.size
+        if isinstance(select, SomeSend):  # under which all train
+            return everyone
+        return min(everyone, getattr(select, "count", None) or everyone)
+
 
 def per_example(output: Tensor, target: Tensor) -> Tensor:
     """Cross entropy of each example."""
@@ -72,12 +84,17 @@ def prepare(
     method: Method | None = None,
     model: nn.Module | None = None,
     data: Dataset | None = None,
+    beside: Simulation | None = None,
 ) -> Simulation:
-    """Load, deal, build; a method, network or data set of the user's own may stand in for the experiment's names."""
+    """Load, deal, build; a method, network or data set of the user's own may stand in for the experiment's names.
+
+    `beside` is another run on the same `data` and device: its tensors are used again, and so is its gradient where the
+    networks differ in nothing but their weights.
+    """
     _of_kind("method", method, Method)
     _of_kind("model", model, nn.Module)
     _of_kind("data", data, Dataset)
-    if data is not None:
+    if data is not None and beside is None:
         check(data._asdict(), f"data '{data.name}'", data.classes)
     method = method or experiment.build_method()
     spread = experiment.engine == "distributed"
@@ -112,8 +129,11 @@ def prepare(
         Examples(torch.from_numpy(x), torch.from_numpy(y))
         for x, y in ((dataset.x_train, dataset.y_train), (dataset.x_test, dataset.y_test))
     )
-    train = at_home(train, device, "device") if plan.examples == "device" else train
-    test = at_home(test, device, plan.examples)
+    if beside is not None:
+        train, test = beside.engine.data, beside.test
+    else:
+        train = at_home(train, device, "device") if plan.examples == "device" else train
+        test = at_home(test, device, plan.examples)
     shards = _shards(mine, train.y.device)
     if attack is not None:
         who = attack.who(len(present), unchanging).to(train.y.device)
@@ -133,7 +153,8 @@ def prepare(
         engine: Local = Loop(method, setting, train, shards, held, plan.states)
     else:
         sliced = experiment.execution == "sliced"
-        engine = Local(method, setting, train, shards, plan.chunk, sliced=sliced, held=held, states=plan.states)
+        gradient = None if beside is None or not _same(setting, beside.setting) else beside.engine.gradient
+        engine = Local(method, setting, train, shards, plan.chunk, gradient, sliced, held, states=plan.states)
     lower(engine.gradient, experiment.precision)
     rounding = precision_note(experiment.precision, device)
     sender: Engine = engine
@@ -242,19 +263,14 @@ def _own_part(dataset: Dataset, dealt: Partition, present: Ints, test: Examples)
     return test, _shards(from_ranges(order, low, high - low), test.y.device)
 
 
-def device_of(name: str) -> torch.device:
-    """`auto` takes a GPU if there is one."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise BadExperiment(f"device is '{name}'; expected auto, cpu, cuda or cuda:0 and so on.") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise BadExperiment(f"device is '{name}', but no CUDA device is present; use cpu or auto.")
-    if device.type not in ("cpu", "cuda"):
-        raise BadExperiment(f"device is '{name}'; fedloom runs on cpu and cuda.")
-    return device
+def _same(one: Setting, other: Setting) -> bool:
+    """Do two networks answer alike once they have the same weights?"""
+    if one.layout != other.layout:
+        return False
+    tensors = one.layout.split(flatten(one.module, one.layout))
+    with torch.no_grad():
+        ours, theirs = (functional_call(each.module.eval(), tensors, (one.example,)) for each in (one, other))
+    return torch.equal(ours, theirs)
 
 
 def _try(setting: Setting, classes: int) -> None:

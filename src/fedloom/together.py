@@ -8,8 +8,9 @@ import torch
 
 from fedloom.client import Examples
 from fedloom.engine.distributed import dismiss, follow, named
-from fedloom.engine.local import Local, Shards
+from fedloom.engine.local import Local
 from fedloom.engine.ranks import Ranks, joined
+from fedloom.engine.shards import Shards
 from fedloom.errors import RunStopped
 from fedloom.experiment import Experiment
 from fedloom.result import Result

@@ -14,8 +14,9 @@ from torch import Tensor
 from fedloom.chance import Chance
 from fedloom.client import Examples
 from fedloom.engine.distributed import follow
-from fedloom.engine.local import Local, Shards
+from fedloom.engine.local import Local
 from fedloom.engine.ranks import ranks_here
+from fedloom.engine.shards import Shards
 from fedloom.method import Method
 from fedloom.types import Reply, Task
 

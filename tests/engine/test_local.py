@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.client import Examples
-from fedloom.engine.local import Local, Loop, Shards
+from fedloom.engine.local import Local, Loop
+from fedloom.engine.shards import Shards
 from fedloom.errors import RunStopped
 from fedloom.local.work import Work
 from fedloom.methods.fedavg import fedavg

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from fedloom.engine.local import Local, Shards
+from fedloom.engine.local import Local
+from fedloom.engine.shards import Shards
 from fedloom.evaluate.personal import personal_accuracy
 from fedloom.local.keep_own import KeepOwn
 from fedloom.local.optimiser import Sgd

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, strategies as st
 
 from fedloom.chance import Chance
-from fedloom.engine.local import Shards
+from fedloom.engine.shards import Shards
 from fedloom.errors import BadExperiment
 from fedloom.local.work import Batches, Work
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedloom.aggregate.coverage_mean import CoverageMean
 from fedloom.chance import Chance
-from fedloom.engine.local import Shards
+from fedloom.engine.shards import Shards
 from fedloom.errors import BadExperiment
 from fedloom.experiment import Experiment
 from fedloom.local.chain import Chain

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.client import Examples
-from fedloom.engine.local import Local, Loop, Shards
+from fedloom.engine.local import Local, Loop
+from fedloom.engine.shards import Shards
 from fedloom.layout import layout_of
 from fedloom.local.optimiser import Sgd
 from fedloom.local.work import Work

@@ -45,7 +45,7 @@ def bench_command(
     from fedloom.bench.measure import measure
     from fedloom.bench.report import Report, ratios, read, table
     from fedloom.bench.workloads import WORKLOADS, chosen
-    from fedloom.simulation import device_of
+    from fedloom.machine import device_of
 
     notes, console = Console(stderr=True, highlight=False), Console()
     if not console.is_terminal:

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.client import Examples, initial_state
-from fedloom.engine.local import Local, Shards
+from fedloom.engine.local import Local
 from fedloom.engine.ranks import Message, Ranks
+from fedloom.engine.shards import Shards
 from fedloom.errors import RunStopped
 from fedloom.evaluate.personal import personal_accuracy
 from fedloom.method import SLOTS

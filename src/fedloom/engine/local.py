@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
+from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedloom.chance import Chance
@@ -17,6 +16,7 @@ from fedloom.engine.gradient import fastest_gradient
 from fedloom.engine.plain import PlainGradient
 from fedloom.engine.replay import Replays
 from fedloom.engine.room import Place
+from fedloom.engine.shards import Shards
 from fedloom.engine.sliced import learn_sliced, widths
 from fedloom.engine.stacked import StackedGradient
 from fedloom.engine.states import ClientStates
@@ -29,41 +29,25 @@ from fedloom.types import Reply, Setting, State, Task, listed as on_device
 BUDGET = 2**30  # bytes a chunk of clients may take on a CPU; a constant, so that runs repeat bit for bit
 
 
-class Shards:
-    """Which examples are whose: one list after another."""
+def budget(device: torch.device) -> int:
+    """Bytes that clients in training may take."""
+    return BUDGET if device.type == "cpu" else torch.cuda.get_device_properties(device).total_memory // 2
 
-    resident = True  # are all examples where they are trained on?
 
-    def __init__(self, clients: Sequence[Tensor | NDArray[np.int64]], device: torch.device) -> None:
-        self.sizes = [len(one) for one in clients]
-        whole = np.concatenate([np.empty(0, np.int64), *clients])  # arrays: a tensor for each would cost a large fleet
-        self.examples = torch.from_numpy(whole).to(device)
-        self._first = torch.tensor([0, *self.sizes], device=device).cumsum(0)
+class Chunk(NamedTuple):
+    """Clients about to be trained together, in falling order of their steps."""
 
-    @classmethod
-    def of(cls, examples: Tensor, sizes: list[int], device: torch.device) -> Shards:
-        """The same from lists that stand one after another already."""
-        shards = cls([], device)
-        shards.sizes, shards.examples = sizes, examples.to(device)
-        shards._first = torch.tensor([0, *sizes], device=device).cumsum(0)
-        return shards
+    ids: Tensor  # [C]
+    listed: list[int]  # the same on the host
+    data: Examples  # in which `batches` count
+    task: Task
+    params: Tensor  # [C, P] what came down
+    state: State
+    batches: Batches
+    width: tuple[int, ...]  # how many neurons of every group each of them keeps, where that matters
 
-    def rows(self, ids: Tensor, widest: int) -> Tensor:
-        """The examples of each client [C, widest]; short lists are padded with their own last example."""
-        first, size = self._first[ids], self._first[ids + 1] - self._first[ids]
-        inside = torch.arange(widest, device=ids.device).minimum(size[:, None] - 1)
-        return self.examples[first[:, None] + inside]
 
-    def hand(self, data: Examples, ids: Tensor, listed: list[int]) -> tuple[Examples, Tensor]:
-        """These clients' examples: a data set, and the rows of each in it [C, widest]."""
-        return data, self.rows(ids, max(1, *(self.sizes[i] for i in listed)))
-
-    def pieces(self, data: Examples, most: int) -> Iterator[tuple[Examples, Tensor]]:
-        """Everybody's examples, client after client, `most` at a time: a data set and rows in it."""
-        yield from ((data, part) for part in self.examples.split(most))
-
-    def soon(self, listed: list[int]) -> None:
-        """These clients are next: nothing to do where all examples are at hand."""
+Together = Callable[[list[Chunk]], list[tuple[Learnt, State]]]  # trains a round's chunks beside those of other runs
 
 
 class Local:
@@ -88,6 +72,7 @@ class Local:
         self.gradient = gradient or fastest_gradient(setting, data)
         self.states = ClientStates(setting.fleet.size, data.x.device, states)
         self.chunk = chunk or self._fitting()
+        self.together: Together | None = None
         self._widths: dict[int, tuple[int, ...]] = {}  # of each client's sub-model, where that stands still
         self._streams: list[torch.cuda.Stream] = []
         self._counts: dict[tuple[int, ...], tuple[int, ...]] = {}
@@ -104,17 +89,18 @@ class Local:
             places = list(bucket)
             chunks += [places[a : a + self.chunk] for a in range(0, len(places), self.chunk)]
         lists = [[listed[p] for p in places] for places in chunks]
-        plays = [
-            partial(self._play, ids, own, places, task, chance, width[places[0]]) for own, places in zip(lists, chunks)
-        ]
+        facts = [(ids, own, places, task, chance, width[places[0]]) for own, places in zip(lists, chunks)]
         apart = len(chunks) == len(set(width)) and len(listed) <= self.chunk and self.states.met(listed)
-        if apart and len(chunks) > 1 and self.data.x.is_cuda and self.shards.resident:
-            replies = self._abreast(plays)
+        if self.together is not None:
+            gathered = [self._gather(*each) for each in facts]
+            replies = [self._finish(c, *learnt, chance) for c, learnt in zip(gathered, self.together(gathered))]
+        elif apart and len(chunks) > 1 and self.data.x.is_cuda and self.shards.resident:
+            replies = self._abreast([partial(self._play, *each) for each in facts])
         else:
             replies = []
-            for play, then in zip(plays, [*lists[1:], []]):
+            for each, then in zip(facts, [*lists[1:], []]):
                 self.shards.soon(then)
-                replies.append(play())
+                replies.append(self._play(*each))
         whole = replies[0] if len(replies) == 1 else _join(replies)
         return whole if order == sorted(order) else _reorder(whole, order)
 
@@ -152,7 +138,14 @@ class Local:
     def _play(
         self, ids: Tensor, listed: list[int], places: list[int], task: Task, chance: Chance, width: tuple[int, ...]
     ) -> Reply:
-        """One chunk: fetch states and examples, train, keep the states."""
+        """One chunk by itself."""
+        chunk = self._gather(ids, listed, places, task, chance, width)
+        return self._finish(chunk, *self.learn(chunk), chance)
+
+    def _gather(
+        self, ids: Tensor, listed: list[int], places: list[int], task: Task, chance: Chance, width: tuple[int, ...]
+    ) -> Chunk:
+        """All that one chunk's training reads: states, batches and what each client chooses to train."""
         whole = places == list(range(len(ids)))
         at = on_device(places, ids.device)
         ids = ids if whole else ids[at]
@@ -165,28 +158,28 @@ class Local:
         batches = self.method.work.plan(ids, rows, sizes, chance)
         if self.method.local.looks is not None:
             task, state = narrowed(self.method, self.setting, ids, task, state, data, rows, chance)
-        if self._cuts(task) and isinstance(self.gradient, StackedGradient):
-            learnt, state = learn_sliced(
-                self.method,
-                self.setting,
-                self.gradient,
-                data,
-                task,
-                state,
-                batches,
-                self.walk,
-                self._counts_of(width, task),
+        return Chunk(ids, listed, data, task, task.model.expand(len(ids), -1), state, batches, width)
+
+    def learn(self, chunk: Chunk) -> tuple[Learnt, State]:
+        """Train a chunk's rows; nothing else of the engine changes."""
+        task, gradient, state, batches = chunk.task, self.gradient, chunk.state, chunk.batches
+        if self._cuts(task) and isinstance(gradient, StackedGradient):
+            counts = self._counts_of(chunk.width, task)
+            return learn_sliced(
+                self.method, self.setting, gradient, chunk.data, task, chunk.params, state, batches, self.walk, counts
             )
-        else:
-            params, gradient, held = task.model.expand(len(ids), -1), self.gradient, self._freezes(task)
-            if held and isinstance(gradient, StackedGradient) and task.keep is not None and task.mask is not None:
-                gradient = gradient.freezing(task.keep, task.mask)
-            learnt, state = learn(self.method, gradient, data, task, params, state, batches, held, self.walk)
+        held = self._freezes(task)
+        if held and isinstance(gradient, StackedGradient) and task.keep is not None and task.mask is not None:
+            gradient = gradient.freezing(task.keep, task.mask)
+        return learn(self.method, gradient, chunk.data, task, chunk.params, state, batches, held, self.walk)
+
+    def _finish(self, chunk: Chunk, learnt: Learnt, state: State, chance: Chance) -> Reply:
+        """Keep the states, and answer."""
         report: State = {}
         if self.method.local.judges:
-            report, state = self._judge(ids, listed, task, learnt, state, batches)
-        self.states.put(listed, state)
-        return reply_of(self.method, self.setting, ids, task, learnt, state, batches, chance, report)
+            report, state = self._judge(chunk.ids, chunk.listed, chunk.task, learnt, state, chunk.batches)
+        self.states.put(chunk.listed, state)
+        return reply_of(self.method, self.setting, chunk.ids, chunk.task, learnt, state, chunk.batches, chance, report)
 
     def _judge(
         self, ids: Tensor, listed: list[int], task: Task, learnt: Learnt, state: State, batches: Batches
@@ -210,10 +203,7 @@ class Local:
 
     def _fitting(self) -> int:
         """How many clients fit the budget."""
-        budget = BUDGET
-        if self.data.x.device.type == "cuda":
-            budget = torch.cuda.get_device_properties(self.data.x.device).total_memory // 2
-        return max(1, budget // client_bytes(self.method, self.setting))
+        return max(1, budget(self.data.x.device) // client_bytes(self.method, self.setting))
 
 
 def client_bytes(method: Method, setting: Setting) -> int:

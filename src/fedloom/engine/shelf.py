@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fedloom.client import Examples
-from fedloom.engine.local import Shards
 from fedloom.engine.room import Place, Room
+from fedloom.engine.shards import Shards
 from fedloom.types import listed as on_device
 
 PIECE = 2**26  # bytes copied at a time while the shelf is filled

@@ -29,6 +29,7 @@ def learn_sliced(
     gradient: StackedGradient,
     data: Examples,
     task: Task,
+    params: Tensor,
     state: State,
     batches: Batches,
     walk: Walk | None = None,
@@ -36,7 +37,7 @@ def learn_sliced(
 ) -> tuple[Learnt, State]:
     """Cut, train, put back. Clients must keep equally many neurons of every group, each its own.
 
-    `counts`: how many of every list of the neurons' map, if that is known already.
+    `params` [C, P] is what came down, `counts`: how many of every list of the neurons' map, if that is known already.
     """
     assert task.keep is not None
     if counts is None:
@@ -61,8 +62,8 @@ def learn_sliced(
         return whole.clone(memory_format=torch.contiguous_format).scatter_(1, at, small)
 
     part = task._replace(mask=None, extras=cut(task.extras), trained=layout.trained)
-    params = task.model.expand(len(index), -1).gather(1, index)
-    learnt, new = learn(method, gradient.of_shapes(layout), data, part, params, cut(state), batches, walk=walk)
+    small = params.gather(1, index)
+    learnt, new = learn(method, gradient.of_shapes(layout), data, part, small, cut(state), batches, walk=walk)
     none = torch.zeros((), dtype=task.model.dtype, device=index.device).expand(len(index), total)
     sent = back(learnt.sent, none)
     first = (

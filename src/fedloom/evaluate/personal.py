@@ -7,7 +7,8 @@ from torch import Tensor
 from torch.func import functional_call
 
 from fedloom.client import Examples, initial_state
-from fedloom.engine.local import Local, Shards
+from fedloom.engine.local import Local
+from fedloom.engine.shards import Shards
 from fedloom.evaluate.accuracy import at_once
 from fedloom.types import listed
 
