@@ -12,7 +12,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs a GPU, or TRITON_INTERPRET=1", allow_module_level=True)
 
-from fedloom.engine.images import GroupNorm, Pool
+from fedloom.engine.images import GroupNorm, Pool, heavy
 from fedloom.engine.kernels import convolve, input_gradient, weight_gradient
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -73,3 +73,20 @@ def test_group_norm(clients: int, batch: int, channels: int, groups: int) -> Non
     torch.testing.assert_close(ours, wanted, rtol=1e-5, atol=1e-5)
     for mine, theirs in zip(torch.autograd.grad(ours, (x, w, b), g), torch.autograd.grad(wanted, (x, w, b), g)):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("works", [None, (True, False, True)])
+@pytest.mark.parametrize("masked", [False, True])
+def test_momentum(works: tuple[bool, ...] | None, masked: bool) -> None:
+    torch.manual_seed(0)
+    w, g, v = draw(3, 50, 7), draw(3, 50, 7), draw(3, 50, 7)
+    rows = None if works is None else torch.tensor(works, device=DEVICE)
+    may = draw(3, 50, 7) > 0 if masked else None
+    rate = torch.tensor(0.1, dtype=torch.float64, device=DEVICE)
+    allowed = torch.ones_like(w, dtype=torch.bool) if may is None else may
+    allowed = allowed if rows is None else allowed & rows[:, None, None]
+    speed = 0.9 * v + g + 0.01 * w
+    wanted = torch.where(allowed, w - 0.1 * speed, w)
+    heavy(w, g, v, rows, may, rate, 0.9, 0.01)
+    torch.testing.assert_close(w, wanted)
+    torch.testing.assert_close(v[allowed], speed[allowed])

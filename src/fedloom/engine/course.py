@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from fedloom.client import Examples, Gradient
+from fedloom.engine.momentum import move
 from fedloom.engine.products import Step
 from fedloom.engine.stacked import StackedGradient
+from fedloom.local.optimiser import Sgd
 from fedloom.local.work import Batches
 from fedloom.method import Method
-from fedloom.types import Batch, State, Task, rows
+from fedloom.types import Batch, State, Task, column, rows
 
 
 def even(active: list[int], clients: int) -> bool:
@@ -43,6 +45,9 @@ class Course:
         rule, optimiser = method.local, method.optimiser
         # the step is fused into the backward pass; what the mask holds in place is put back afterwards
         self.fused = optimiser.plain and not rule.corrects and isinstance(gradient, StackedGradient)
+        heavy = isinstance(optimiser, Sgd) and optimiser.momentum > 0 and optimiser.clip is None and not moments
+        self.heavy = heavy and not rule.corrects and isinstance(gradient, StackedGradient)
+        self.apart = self.fused or self.heavy  # every tensor by itself
         self.corrects, self.held = rule.corrects, rule.trains(task) is not None
         self.rate = torch.zeros((), dtype=torch.float64, device=self.device)
         self.round = torch.zeros((), dtype=torch.int64, device=self.device)
@@ -50,7 +55,7 @@ class Course:
             model=task.model.clone(),
             rate=self.rate,  # type: ignore[arg-type]  # rules compute with it and never ask for its value
             round=self.round,  # type: ignore[arg-type]
-            mask=None if task.mask is None or self.fused else _like(task.mask),
+            mask=None if task.mask is None or self.apart else _like(task.mask),
             keep=None if task.keep is None else _like(task.keep),
             share=_like(task.share),
             authorised=_like(task.authorised),
@@ -58,18 +63,20 @@ class Course:
             ids=None if task.ids is None else _like(task.ids),
         )
         self.state = {name: _like(value) for name, value in state.items()} if self.corrects else {}
-        kept = moments or ({} if self.fused else optimiser.begin(first[:, : task.trained]))
+        kept = moments or ({} if self.apart else optimiser.begin(first[:, : task.trained]))
         self.moments, self.kept = {name: _like(value) for name, value in kept.items()}, bool(moments)
-        self.first = _like(first) if self.corrects or (self.held and not self.fused) else None
-        self.params = first.new_zeros(0) if self.fused else _like(first)
+        self.first = _like(first) if self.corrects or (self.held and not self.apart) else None
+        self.params = first.new_zeros(0) if self.apart else _like(first)
         self.tensors: dict[str, Tensor] = {}
-        if isinstance(gradient, StackedGradient) and self.fused:  # apart, so that products can take steps in place
+        if isinstance(gradient, StackedGradient) and self.apart:  # so that products can take steps in place
             self.tensors = {name: _like(t) for name, t in gradient.layout.split(first).items()}
         self.may: dict[str, Tensor] = {}  # where a mask holds numbers in place: which may move, and what the rest are
         self.old: dict[str, Tensor] = {}
-        if self.fused and self.held:
+        if self.apart and self.held:
             self.may = {name: torch.zeros_like(t, dtype=torch.bool) for name, t in self.tensors.items()}
             self.old = {name: torch.zeros_like(t) for name, t in self.tensors.items()}
+        names = gradient.layout.parameters if isinstance(gradient, StackedGradient) and self.heavy else ()
+        self.velocity = {name: torch.zeros_like(self.tensors[name]) for name in names}
         self.losses = first.new_zeros(self.clients)
         self.number = torch.zeros(1, dtype=torch.int64, device=self.device)  # of the step
         self.taken = torch.zeros_like(batches.steps)  # [C] how many steps each takes
@@ -79,7 +86,14 @@ class Course:
 
     def moving(self) -> list[Tensor]:
         """What a step changes."""
-        return [*self.tensors.values(), self.params, self.losses, self.number, *self.moments.values()]
+        return [
+            *self.tensors.values(),
+            *self.velocity.values(),
+            self.params,
+            self.losses,
+            self.number,
+            *self.moments.values(),
+        ]
 
     def fill(self, task: Task, state: State, moments: State, first: Tensor, batches: Batches) -> None:
         """A round's values in their places; rows beyond the cohort take no step."""
@@ -108,6 +122,8 @@ class Course:
                 self.may[name][here] = value
         else:
             self.params[here] = first
+        for value in self.velocity.values():
+            value.zero_()
         weight = batches.real.to(first.dtype)
         weight /= weight.sum(2, keepdim=True)
         self.losses.zero_()
@@ -129,7 +145,8 @@ class Course:
             weight = weight * works[:, None]
         x = self.data.x.index_select(0, index.flatten()).unflatten(0, index.shape)
         batch = Batch(x, self.data.y[index], weight, keys)
-        losses = self._fused(now, batch, works, alike) if self.fused else self._plain(now, batch, works, alike)
+        way = self._fused if self.fused else self._heavy if self.heavy else self._plain
+        losses = way(now, batch, works, alike)
         self.losses[now] += losses
         self.number += 1
 
@@ -146,6 +163,25 @@ class Course:
             here[name].copy_(torch.where(works.view(-1, *(1,) * (old.dim() - 1)), here[name], old))
         for name, may in self.may.items():
             torch.where(may[now], here[name], self.old[name][now], out=here[name])
+        return losses
+
+    def _heavy(self, now: slice, batch: Batch, works: Tensor, alike: bool) -> Tensor:
+        """A step with momentum, tensor by tensor; of what is not trained only the mask and the rows decide."""
+        assert isinstance(self.gradient, StackedGradient)
+        assert isinstance(self.method.optimiser, Sgd)
+        momentum, decay = self.method.optimiser.momentum, self.method.optimiser.weight_decay
+        here = {name: value[now] for name, value in self.tensors.items()}
+        rest = [name for name in here if name not in self.velocity]
+        before = {} if alike else {name: here[name].clone() for name in rest}
+        losses, grads = self.gradient.slopes(here, batch)
+        for name, grad in grads.items():
+            may = self.may[name][now] if self.may else None
+            speed = self.velocity[name][now]
+            move(here[name], grad, speed, None if alike else works, may, self.rate, momentum, decay)
+        for name, old in before.items():
+            here[name].copy_(torch.where(column(works, old), here[name], old))
+        for name in rest if self.may else ():
+            torch.where(self.may[name][now], here[name], self.old[name][now], out=here[name])
         return losses
 
     def _plain(self, now: slice, batch: Batch, works: Tensor, alike: bool) -> Tensor:

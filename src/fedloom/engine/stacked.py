@@ -147,6 +147,15 @@ class StackedGradient:
             last[:, rest] = torch.where(self._frozen.mask[:, rest], last[:, rest], first[:, rest])
         return last, total
 
+    def slopes(self, tensors: dict[str, Tensor], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Losses [C], and the gradients of the cohort's tensors [C, ...]; running statistics move in place."""
+        self._network.train()
+        own = {name: t.detach() for name, t in tensors.items()}
+        leaves = [own[name].requires_grad_() for name in self.layout.parameters]
+        losses = self._losses(own, batch, None)
+        found = torch.autograd.grad(losses, leaves, batch.weight.flatten().to(losses), materialize_grads=True)
+        return _means(losses, batch.weight), dict(zip(self.layout.parameters, found))
+
     def advance(self, tensors: dict[str, Tensor], batch: Batch, step: Step) -> Tensor:
         """One step of what `descend` does, in place: the cohort's tensors [C, ...] move. Losses [C]."""
         self._network.train()

@@ -41,6 +41,7 @@ class Wire:
     residuals: ClientStates = field(init=False, repr=False)  # what rounding took from each client, with feedback
     priced: tuple[Cost, Cost] | None = field(default=None, repr=False)  # the round as it was sent, lost replies too
     _seen: tuple[Part, ...] = field(default=(), repr=False)  # the last masks, described
+    _whole: dict[tuple[str | int, ...], tuple[Cost, Cost]] = field(default_factory=dict, repr=False)
     _looked: float = field(default=0.0, repr=False)  # when a reply was really written last
     _looks: bool = field(default=True, repr=False)  # is one written this round?
     _made: bool = field(default=False, repr=False)  # were masks made of neurons then?
@@ -91,6 +92,16 @@ class Wire:
 
     def prices(self, task: Task, reply: Reply) -> tuple[Cost, Cost]:
         """What the cohort's downloads and uploads weigh [C each], apart by values, indices and overhead."""
+        if task.mask is not None or reply.mask is not None:
+            return self._priced(task, reply)
+        names: tuple[str | int, ...] = (*task.extras, "", *reply.extras, "", *reply.report, len(reply.ids))
+        if names not in self._whole:  # whole models weigh the same in every round
+            self._whole[names] = self._priced(task, reply)
+        self.priced = self._whole[names]
+        return self.priced
+
+    def _priced(self, task: Task, reply: Reply) -> tuple[Cost, Cost]:
+        """By the formula."""
         asked, sent = self._asked(task), self._sent(task, reply)
         down = Codec().size(self._frame(task.extras, {}, asked), asked)
         up = self.codec.size(self._frame(reply.extras, _ranges(reply), sent), sent)
