@@ -80,7 +80,7 @@ def threads_during(model: str) -> int:
 def test_threads_of_a_run(
     bare: Path, monkeypatch: pytest.MonkeyPatch, model: str, asked: int, cores: int, omp: str | None, wanted: int
 ) -> None:
-    monkeypatch.setattr(import_module("fedloom.run"), "SMALL", 10**6)
+    monkeypatch.setattr(import_module("fedloom.threads"), "SMALL", 10**6)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)), raising=False)
     if omp is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", omp)

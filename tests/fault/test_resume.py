@@ -201,7 +201,7 @@ def test_a_run_that_was_never_saved_starts_at_its_first_round(tmp_path):
     run(small(), out=tmp_path / "straight")
     told: list[str] = []
     run(small(), out=tmp_path / "new", resume=True, tell=told.append)  # nothing to resume is not a mistake
-    assert not told
+    assert not [note for note in told if not note.startswith("memory:")]
     assert left(tmp_path / "new") == left(tmp_path / "straight")
 
 
