@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +23,7 @@ from fedloom.experiment import Experiment
 from fedloom.layout import flatten, layout_of
 from fedloom.method import Method
 from fedloom.models import build
+from fedloom.models.trial import own_copy, try_network
 from fedloom.settings import from_file, make
 from fedloom.types import Fleet, Setting
 from fedloom.world.channel import Pieces
@@ -84,7 +84,7 @@ def prepare(
         for x, y in ((dataset.x_train, dataset.y_train), (dataset.x_test, dataset.y_test))
     )
     shards = Shards([torch.from_numpy(parts.train[client]) for client in present], device)
-    network = (deepcopy(model) if model is not None else _network(experiment, dataset)).to(device)
+    network = own_copy(model if model is not None else _network(experiment, dataset), device)
     module = keyed(network)
     layout = layout_of(module)
     labels = [np.bincount(dataset.y_train[parts.train[client]], minlength=dataset.classes) for client in present]
@@ -94,7 +94,7 @@ def prepare(
         _devices(experiment, present, device),
     )
     setting = Setting(fleet, module, layout, per_example, train.x[:2])
-    _try(setting, test, dataset.classes)
+    try_network(module, per_example, train.x, train.y, dataset.classes)
     own_test = _own_split(parts.test, present, train) or _own_part(dataset, dealt, present, test)
     held = _own_split(parts.validation, present, train) or own_test
     if method.local.judges and held is None:
@@ -202,18 +202,3 @@ def _device(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise BadExperiment(f"device is '{name}'; fedloom runs on cpu and cuda.")
     return device
-
-
-def _try(setting: Setting, test: Examples, classes: int) -> None:
-    """One pass of two examples: does the network take these data and answer with a score per class?"""
-    name = type(setting.module).__name__
-    try:
-        with torch.no_grad():
-            output = setting.module.eval()(test.x[:2])
-    except Exception as problem:
-        raise BadModel(f"{name} does not take inputs of shape {list(test.x.shape[1:])}: {problem}") from problem
-    if not isinstance(output, Tensor) or output.dim() != 2 or output.shape[1] < classes:
-        got = list(output.shape[1:]) if isinstance(output, Tensor) else type(output).__name__
-        raise BadModel(f"{name} answers with {got} numbers per example; the data have {classes} classes.")
-    if not bool(output.isfinite().all()):
-        raise BadModel(f"{name} answers with NaN or infinity on the first examples, before any training.")
