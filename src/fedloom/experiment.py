@@ -15,7 +15,7 @@ from fedloom.local.optimiser import Adam, Optimiser, Sgd
 from fedloom.method import Method
 from fedloom.methods import METHODS
 from fedloom.models import MODELS
-from fedloom.settings import fit, from_file, make, settings_of
+from fedloom.settings import fit, from_file, make, refuse_truth, settings_of
 from fedloom.world.channel import Bernoulli, Bursty, Channel
 from fedloom.world.fleets import FLEETS
 from fedloom.world.table import TABLES
@@ -28,6 +28,15 @@ class Section(BaseModel):
     """A validated part of an experiment."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers_are_numbers(cls, values: Any) -> Any:
+        """True and false are none."""
+        for name, value in values.items() if isinstance(values, dict) else ():
+            if name in cls.model_fields:
+                refuse_truth(name, value, cls.model_fields[name].annotation)
+        return values
 
 
 class Choice(Section):
@@ -259,8 +268,8 @@ def _home(name: str, values: dict[str, Any]) -> str:
     if homes:
         choices = " or ".join(f"{home}.{name}" if home else name for home in homes)
         raise BadExperiment(f"setting '{name}' could be {choices}; write which.")
-    full = [f"{section}.{n}" if section else n for section, names in takes.items() for n in names]
-    bare = unknown("setting", name, [n for names in takes.values() for n in names]).split(" Known:")[0]
+    full = [*SECTIONS, *(f"{section}.{n}" if section else n for section, names in takes.items() for n in names)]
+    bare = unknown("setting", name, [*SECTIONS, *(n for names in takes.values() for n in names)]).split(" Known:")[0]
     raise BadExperiment(f"{bare} Known: {', '.join(sorted(full))}")
 
 
@@ -277,6 +286,8 @@ def explain(problem: ValidationError) -> str:
         if error["type"] == "extra_forbidden":
             group = GROUPS.get(where.partition(".")[0], Choice)
             lines.append(unknown("key", where.rpartition(".")[2], group.model_fields))
+        elif error["type"] == "value_error":  # our own words, which name the argument
+            lines.append(f"{where}: {error['ctx']['error']}" if where else str(error["ctx"]["error"]))
         else:
             lines.append(f"{where} is {error.get('input')!r}: {error['msg']}")
     return "; ".join(lines)
