@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import get_args
 
 import atheris
-import numpy as np
-
 import campaign
+import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 with atheris.instrument_imports(include=["fedloom"]):
     import fedloom.codec  # first and instrumented; the tests' messages need it
-from codec.parcels import KINDS, PARTS, SPOILS, Parcel, assert_valid, parcel, reseal  # noqa: E402
+from codec.parcels import KINDS, PARTS, SPOILS, Parcel, assert_valid, parcel, reseal
 
 WIDTH = 200  # of the hidden layer: a message has up to 35 kB, and its cap is well above what a header takes to parse
 ITEMS: list[Parcel] = [parcel(word, kind, 0, WIDTH) for word in PARTS for kind in KINDS]
