@@ -29,7 +29,7 @@ SUMMARY = [
     *("run", "method", "rounds", "accuracy", "best_accuracy", "personal_accuracy", "loss"),
     *("examples_trained", "bytes_up", "bytes_down", "virtual_seconds", "joules", "wall_seconds"),
 ]
-FILES = {"experiment.json", "rounds.parquet", "clients.parquet", "model.safetensors", "log.txt"}
+FILES = {"experiment.json", "rounds.parquet", "clients.parquet", "model.safetensors", "log.txt", "checkpoint"}
 # an own process may have been started with Ctrl-C switched off; a terminal never does that
 COMMAND = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from fedloom.cli import main; main()"

@@ -145,7 +145,7 @@ def finished(tmp_path_factory) -> Result:
 
 
 def test_files(finished):
-    files = {"experiment.json", "rounds.parquet", "clients.parquet", "model.safetensors", "log.txt"}
+    files = {"experiment.json", "rounds.parquet", "clients.parquet", "model.safetensors", "log.txt", "checkpoint"}
     assert {file.name for file in finished.folder.iterdir()} == files
 
 

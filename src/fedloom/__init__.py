@@ -3,6 +3,7 @@
 from importlib.metadata import version as _version
 
 from fedloom.chance import Chance
+from fedloom.checkpoint.saver import Checkpoints
 from fedloom.data.dataset import Dataset
 from fedloom.data.load import load as load_data
 from fedloom.errors import BadData, BadExperiment, BadModel, FedloomError, RunStopped
@@ -14,7 +15,7 @@ from fedloom.neurons.extract import extract, scatter
 from fedloom.neurons.map import NeuronMap
 from fedloom.neurons.trace import neuron_map
 from fedloom.round import play_round
-from fedloom.run import Result, run
+from fedloom.run import Result, resume, run
 from fedloom.types import Cohort, Fleet, Reply, Setting, Task
 
 __version__ = _version("fedloom")
@@ -25,6 +26,7 @@ __all__ = [
     "BadModel",
     "Chain",
     "Chance",
+    "Checkpoints",
     "Cohort",
     "Dataset",
     "Experiment",
@@ -42,6 +44,7 @@ __all__ = [
     "load_data",
     "neuron_map",
     "play_round",
+    "resume",
     "run",
     "scatter",
 ]

@@ -20,17 +20,21 @@ from fedloom.options import (
     DataOption,
     DeviceOption,
     EngineOption,
+    EveryOption,
     ExactOption,
     FleetOption,
     JsonOption,
     ModelOption,
     PartitionOption,
+    ResumeOption,
     RoundsOption,
     SeedOption,
     SetOption,
     TryOption,
+    checkpoints_of,
     choices_of,
     counted,
+    given,
     pairs_of,
     print_json,
 )
@@ -51,7 +55,11 @@ def about() -> None:
 
 @app.command("run")
 def run_command(
-    method: Annotated[str, typer.Argument(help="a name from `fedloom list methods`, or my_file.py:my_method")],
+    context: typer.Context,
+    method: Annotated[
+        str,
+        typer.Argument(help="a name from `fedloom list methods`, or my_file.py:my_method; a run folder to --resume"),
+    ],
     data: DataOption = "digits",
     partition: PartitionOption = "dirichlet",
     clients: ClientsOption = 100,
@@ -64,13 +72,19 @@ def run_command(
     exact_bytes: ExactOption = False,
     set_: SetOption = None,
     out: Annotated[Path | None, typer.Option(help="the run folder; a new one under runs/ if left out")] = None,
+    resume: ResumeOption = False,
+    checkpoint_every: EveryOption = "30s",
     as_json: JsonOption = False,
 ) -> None:
     """Train a fleet with METHOD and write a run folder.
 
-    For example `fedloom run scaffold --data mnist --clients 100 --set rate=0.05 --set epochs=2`.
+    For example `fedloom run scaffold --data mnist --clients 100 --set rate=0.05 --set epochs=2`. A run that was stopped
+    goes on with `fedloom run --resume DIR`.
+
+    Exit codes: 0 finished, 2 wrong input, 3 stopped by a fault (what was saved is kept), 130 stopped by Ctrl-C.
     """
     from fedloom.experiment import Experiment, with_settings
+    from fedloom.folder import experiment_in, new_folder
     from fedloom.run import run
     from fedloom.show import progress, summary_table
 
@@ -78,14 +92,24 @@ def run_command(
         "method": method, "data": data, "partition": partition, "clients": clients, "model": model, "fleet": fleet,
         "rounds": rounds, "seed": seed, "engine": engine, "device": device, "exact_bytes": exact_bytes,
     }  # fmt: skip
+    if resume and out is None:  # METHOD is the folder, which says the rest
+        out = Path(values.pop("method"))
+        values = experiment_in(out).model_dump() | given(context, values)
     experiment = Experiment(**with_settings(values, pairs_of(set_ or [])))
-    console = errors if as_json else Console()
-    folder = out or _new_folder(f"{Path(method.partition('.py:')[0]).name}-{Path(data).stem}")
+    console, name = errors if as_json else Console(), experiment.method.name
+    folder = out or new_folder(f"{Path(name.partition('.py:')[0]).name}-{Path(data).stem}")
+    when = checkpoints_of(checkpoint_every)
     try:
-        with progress(console, method, experiment.rounds) as watch:
-            result = run(experiment, out=folder, watch=watch, tell=lambda note: console.print(note, style="dim"))
+        with progress(console, name, experiment.rounds) as watch:
+            result = run(
+                experiment, out=folder, resume=resume, checkpoints=when, watch=watch,
+                tell=lambda note: console.print(note, style="dim"),
+            )  # fmt: skip
     except KeyboardInterrupt:
-        errors.print(f"interrupted; the rounds that were finished are in {folder}", markup=False, highlight=False)
+        errors.print(
+            f"interrupted; the rounds that were finished are in {folder}, go on with `fedloom run --resume {folder}`",
+            markup=False, highlight=False, soft_wrap=True,
+        )  # fmt: skip
         raise typer.Exit(130) from None
     if as_json:
         print_json(result.summary())
@@ -253,14 +277,6 @@ def neurons_command(
     neurons = neuron_map(network, inputs)
     for table in [*tables(neurons), memory_table(network, inputs, neurons)]:
         Console().print(table)
-
-
-def _new_folder(stem: str) -> Path:
-    """The first free `runs/STEM-NUMBER`."""
-    number = 1
-    while (folder := Path("runs") / f"{stem}-{number}").exists():
-        number += 1
-    return folder
 
 
 def main() -> None:

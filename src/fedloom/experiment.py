@@ -109,6 +109,7 @@ class WorldSettings(Section):
     pieces: int | None = Field(default=None, ge=1, description="pieces that a reply travels in")
     piece_loss: float = Field(default=0.1, ge=0, le=1, description="probability that a piece is lost")
     trace: str | None = Field(default=None, description="a table of who is there, by the second")
+    patience: int | None = Field(default=10, ge=1, description="rounds in a row that nobody answers; then it stops")
 
 
 class Experiment(Section):

@@ -1,8 +1,16 @@
-"""How are files written? Whole or not at all."""
+"""How are files written? Whole or not at all, and really on the disk before they get their name."""
+
+from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from errno import EDQUOT, EFBIG, ENOSPC
+from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
+
+from fedloom.errors import RunStopped
 
 
 def atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -10,8 +18,64 @@ def atomically(path: Path, write: Callable[[Path], object]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         write(temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        sync(temporary)
+        os.rename(temporary, path)
+        sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+class Written(NamedTuple):
+    """What is in a file."""
+
+    sha256: str
+    size: int  # bytes
+
+
+def write_new(path: Path, chunks: Iterable[bytes | memoryview]) -> Written:
+    """Write a file that does not exist yet, and wait until the disk has it."""
+    digest, size = sha256(), 0
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        for chunk in chunks:
+            digest.update(chunk)
+            left = memoryview(chunk)
+            size += len(left)
+            while left:
+                left = left[os.write(file, left) :]  # the system may take less than it is given
+        os.fsync(file)
+    finally:
+        os.close(file)
+    return Written(digest.hexdigest(), size)
+
+
+def sync(path: Path) -> None:
+    """Wait until the disk has a file's contents, or a folder's names."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder of plain files."""
+    for name in os.listdir(folder):
+        os.unlink(folder / name)
+    os.rmdir(folder)
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """What the disk refuses ends the run; the text says what to do about it."""
+    try:
+        yield
+    except OSError as problem:
+        where = problem.filename or folder
+        todo = "make the folder writable, or copy it elsewhere"
+        if problem.errno in (ENOSPC, EDQUOT, EFBIG):
+            todo = f"free some room on the disk of '{folder}'"
+        raise RunStopped(
+            f"cannot write '{where}': {problem.strerror or problem}; {todo}, then go on from the last checkpoint with "
+            f"`fedloom run --resume {folder}`."
+        ) from problem

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
+from io import BytesIO
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +35,9 @@ class Ledger:
 
     def __init__(self, clients: list[int]) -> None:
         self._numbers = torch.tensor(clients)  # the partition's number of each client in the fleet
+        self._past: list[dict[str, Any]] = []  # rows of rounds before those in `_rounds`
         self._rounds: list[dict[str, Any]] = []
         self._clients: list[dict[str, Tensor]] = []
-        self._numbers_kept: list[str] = []  # names of columns that the method's parts add
         self.kept: State = {}  # larger tensors that they keep of the last round
 
     def add(
@@ -71,35 +73,62 @@ class Ledger:
         duration = None if costs is None else costs.duration
         columns = {name: value for name, value in (kept or {}).items() if value.dim() == 0}
         self.kept = {name: value for name, value in (kept or {}).items() if value.dim() > 0}
-        self._numbers_kept += [name for name in columns if name not in self._numbers_kept]
         entry = {"round": task.round, "wall_seconds": seconds, "virtual": duration, "rows": rows, "kept": columns}
         self._rounds.append(entry)
 
     def score(self, score: Score, personal: Tensor | None) -> None:
         """The evaluation after the round added last."""
-        self._rounds[-1]["score"] = score
-        self._rounds[-1]["personal"] = personal
+        if self._rounds:
+            self._rounds[-1] |= {"score": score, "personal": personal}
+        else:
+            self._past[-1] = self._past[-1] | _scores(score, personal)
+
+    def unscore(self) -> None:
+        """Forget the evaluation after the round added last."""
+        self._settle()
+        self._past[-1] = self._past[-1] | _scores(None, None)
 
     def rounds(self) -> list[dict[str, Any]]:
         """One row a round, as plain numbers; None where nothing was measured."""
-        return [self._row(entry) for entry in self._rounds]
+        return [*self._past, *(self._row(entry) for entry in self._rounds)]
 
     def last(self) -> dict[str, Any]:
         """The newest row."""
-        return self._row(self._rounds[-1])
+        return self._row(self._rounds[-1]) if self._rounds else self._past[-1]
+
+    def silent(self, most: int | None = None) -> int:
+        """How many of the last rounds nobody answered; it looks no further back than `most`."""
+        count = 0
+        for number in range(len(self._past) + len(self._rounds) - 1, -1, -1):
+            own = number - len(self._past)
+            arrived = self._past[number]["arrived"] if own < 0 else bool(self._rounds[own]["rows"]["arrived"].any())
+            if arrived or count == most:
+                break
+            count += 1
+        return count
+
+    def save(self) -> tuple[list[dict[str, Any]], State, State]:
+        """One row a round, the columns of all clients' rows, and larger tensors of the last round."""
+        self._settle()
+        return list(self._past), self._clients[0] if self._clients else {}, self.kept
+
+    def load(self, rows: list[dict[str, Any]], columns: State, kept: State) -> None:
+        """Go on from what was saved."""
+        self._past, self.kept = rows, {name: value.clone() for name, value in kept.items()}
+        self._clients = [{name: value.clone() for name, value in columns.items()}] if columns else []
+
+    def _settle(self) -> None:
+        """Turn all rounds into plain rows, and the clients' rows into whole columns on the host."""
+        self._past, self._rounds = self.rounds(), []
+        if self._clients:
+            self._clients = [_joined(self._clients)]
 
     @staticmethod
     def _row(entry: dict[str, Any]) -> dict[str, Any]:
-        rows, score, personal = entry["rows"], entry.get("score"), entry.get("personal")
-        arrived = int(rows["arrived"].sum())
-        known = None if personal is None else personal[~personal.isnan()]
+        rows, arrived = entry["rows"], int(entry["rows"]["arrived"].sum())
         return {
             "round": entry["round"],
-            "accuracy": None if score is None else float(score.accuracy),
-            "top5": None if score is None else float(score.top5),
-            "loss": None if score is None else float(score.loss),
-            "per_class": None if score is None else score.per_class.tolist(),
-            "personal_accuracy": None if known is None or not len(known) else float(known.mean()),
+            **_scores(entry.get("score"), entry.get("personal")),
             "training_loss": float((rows["loss"] * rows["arrived"]).sum()) / arrived if arrived else None,
             "clients": len(rows["client"]),
             "arrived": arrived,
@@ -114,14 +143,50 @@ class Ledger:
 
     def write(self, folder: Path) -> None:
         """Both tables and what else was kept, each replaced as a whole."""
-        clients = {
-            name: torch.cat([rows.get(name, torch.zeros_like(rows["share"])) for rows in self._clients]).cpu().numpy()
-            for name in dict.fromkeys(name for rows in self._clients for name in rows)
-        }  # a round that reached nobody lacks what a rule reports by itself
-        schema = pa.schema([*ROUNDS, *((name, pa.float64()) for name in self._numbers_kept)])
-        rounds = pa.Table.from_pylist(self.rounds(), schema)
-        for file, table in (("rounds.parquet", rounds), ("clients.parquet", pa.table(clients))):
+        clients = {name: value.numpy() for name, value in _joined(self._clients).items()}
+        for file, table in (("rounds.parquet", _table(self.rounds())), ("clients.parquet", pa.table(clients))):
             atomically(folder / file, partial(pq.write_table, table))
         if self.kept:
             tensors = {name: value.contiguous().cpu() for name, value in self.kept.items()}
             atomically(folder / "kept.safetensors", lambda path: save_file(tensors, path))
+
+
+def _scores(score: Score | None, personal: Tensor | None) -> dict[str, Any]:
+    """An evaluation's part of a row."""
+    known = None if personal is None else personal[~personal.isnan()]
+    return {
+        "accuracy": None if score is None else float(score.accuracy),
+        "top5": None if score is None else float(score.top5),
+        "loss": None if score is None else float(score.loss),
+        "per_class": None if score is None else score.per_class.tolist(),
+        "personal_accuracy": None if known is None or not len(known) else float(known.mean()),
+    }
+
+
+def _joined(parts: list[State]) -> State:
+    """Clients' rows as whole columns; a round that reached nobody lacks what a rule reports by itself."""
+
+    def column(name: str) -> Tensor:
+        pieces = [rows.get(name, torch.zeros_like(rows["share"])) for rows in parts]
+        alike = groupby(pieces, key=lambda piece: piece.device)  # what was settled before is on the host
+        return torch.cat([torch.cat(list(some)).cpu() for _, some in alike])
+
+    return {name: column(name) for name in dict.fromkeys(name for rows in parts for name in rows)}
+
+
+def _table(rows: list[dict[str, Any]]) -> pa.Table:
+    """One row a round, with the columns that the method's parts add."""
+    added = dict.fromkeys(name for row in rows for name in row if name not in ROUNDS.names)
+    return pa.Table.from_pylist(rows, pa.schema([*ROUNDS, *((name, pa.float64()) for name in added)]))
+
+
+def table_bytes(rows: list[dict[str, Any]]) -> bytes:
+    """Rows of rounds as the bytes of a parquet file."""
+    pq.write_table(_table(rows), file := BytesIO())
+    return file.getvalue()
+
+
+def table_rows(file: Path) -> list[dict[str, Any]]:
+    """The rows of such a file; what was never recorded of a round is not in its row."""
+    rows = pq.ParquetFile(file).read().to_pylist()
+    return [{k: v for k, v in row.items() if v is not None or k in ROUNDS.names} for row in rows]

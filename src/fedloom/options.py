@@ -6,12 +6,15 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import isfinite
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from fedloom.errors import BadExperiment
+
+if TYPE_CHECKING:
+    from fedloom.checkpoint.saver import Checkpoints
 
 DataOption = Annotated[str, typer.Option(help="a name from `fedloom list data`, or a .npz, .csv or .parquet file")]
 PartitionOption = Annotated[str, typer.Option(help="how data are dealt to clients: `fedloom list partitions`")]
@@ -43,6 +46,21 @@ TryOption = Annotated[
         metavar="KEY=VALUE,VALUE",
         help="a setting to vary, such as method.budget=0.4,0.6,0.8 or codec.values=bfloat16,int8, for those that take "
         "it; repeat as needed",
+    ),
+]
+SECONDS = {"s": 1, "m": 60, "h": 3600}
+ResumeOption = Annotated[
+    bool,
+    typer.Option(
+        "--resume", help="go on with the run in --out; without --out, METHOD is the folder and all settings are its own"
+    ),
+]
+EveryOption = Annotated[
+    str,
+    typer.Option(
+        "--checkpoint-every",
+        metavar="WHEN",
+        help="when the run is saved: 30s, 5m or 1h, a number of rounds, both joined by a comma (10,5m), or end",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object at the end and nothing else")]
@@ -86,6 +104,32 @@ def pairs_of(texts: list[str]) -> dict[str, Any]:
             raise BadExperiment(f"--set got '{text}'; expected KEY=VALUE, such as rate=0.05.")
         pairs[key.strip()] = parse_value(value.strip())
     return pairs
+
+
+def checkpoints_of(text: str) -> Checkpoints:
+    """`--checkpoint-every` as a value."""
+    from fedloom.checkpoint.saver import Checkpoints
+
+    rounds, seconds = None, None
+    for part in text.replace(" ", "").lower().split(","):
+        number, unit = part.rstrip("smh"), part[len(part.rstrip("smh")) :]
+        if part == "end":
+            continue
+        if unit in SECONDS and number.replace(".", "", 1).isdigit():
+            seconds = float(number) * SECONDS[unit]
+        elif part.isdigit():
+            rounds = int(part)
+        else:
+            raise BadExperiment(f"--checkpoint-every got '{text}'; expected 30s, 5m, 1h, a number of rounds or end.")
+    return Checkpoints(rounds, seconds)
+
+
+def given(context: typer.Context, values: dict[str, Any]) -> dict[str, Any]:
+    """Those options that were really typed."""
+    sources = {name: context.get_parameter_source(name) for name in values}
+    return {
+        name: values[name] for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"
+    }
 
 
 def choices_of(texts: list[str]) -> dict[str, list[Any]]:

@@ -33,6 +33,10 @@ class ServerPart(Part):
         """The memory before the first round."""
         return {}
 
+    def resume(self, setting: Setting, model: Tensor, saved: State) -> State:
+        """The memory of a run that goes on: copies, where they belong, of what `saved` has on the host."""
+        return {name: value.to(model.device, copy=True) for name, value in saved.items()}
+
     def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
         """Learn from the replies, before repair and aggregation."""
         return memory

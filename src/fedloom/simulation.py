@@ -83,14 +83,16 @@ def prepare(
         Examples(torch.from_numpy(x).to(device), torch.from_numpy(y).to(device))
         for x, y in ((dataset.x_train, dataset.y_train), (dataset.x_test, dataset.y_test))
     )
-    shards = Shards([torch.from_numpy(parts.train[client]) for client in present], device)
+    shards = Shards([parts.train[client] for client in present], device)
     network = own_copy(model if model is not None else _network(experiment, dataset), device)
     module = keyed(network)
     layout = layout_of(module)
-    labels = [np.bincount(dataset.y_train[parts.train[client]], minlength=dataset.classes) for client in present]
+    owner = np.repeat(np.arange(len(present)), shards.sizes)
+    labels = np.zeros((len(present), dataset.classes), np.int64)
+    np.add.at(labels, (owner, dataset.y_train[shards.examples.cpu().numpy()]), 1)
     fleet = Fleet(
         torch.tensor(shards.sizes, device=device),
-        torch.from_numpy(np.stack(labels)).to(device),
+        torch.from_numpy(labels).to(device),
         _devices(experiment, present, device),
     )
     setting = Setting(fleet, module, layout, per_example, train.x[:2])
@@ -175,7 +177,7 @@ def _own_split(kept: list[NDArray[np.int64]], present: list[int], train: Example
     """What was kept of each client's data for its own test."""
     if not any(len(kept[client]) for client in present):
         return None
-    return train, Shards([torch.from_numpy(kept[client]) for client in present], train.y.device)
+    return train, Shards([kept[client] for client in present], train.y.device)
 
 
 def _own_part(dataset: Dataset, dealt: Partition, present: list[int], test: Examples) -> tuple[Examples, Shards] | None:
@@ -185,7 +187,7 @@ def _own_part(dataset: Dataset, dealt: Partition, present: list[int], test: Exam
     whose = [np.unique(dataset.client_train[dealt.clients[client]]) for client in present]
     if any(len(ids) != 1 for ids in whose) or not np.isin(dataset.client_test, np.concatenate(whose)).any():
         return None  # dealt otherwise, or those tested are strangers
-    owned = [torch.from_numpy(np.flatnonzero(dataset.client_test == ids[0])) for ids in whose]
+    owned = [np.flatnonzero(dataset.client_test == ids[0]) for ids in whose]
     return test, Shards(owned, test.y.device)
 
 

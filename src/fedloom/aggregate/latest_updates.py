@@ -60,6 +60,13 @@ class LatestUpdates(Aggregate):
             "heard": torch.zeros(clients, dtype=torch.bool, device=model.device),
         }
 
+    def resume(self, setting: Setting, model: Tensor, saved: State) -> State:
+        """A table in a file goes back into one."""
+        if self.folder is None:
+            return super().resume(setting, model, saved)
+        rest = super().resume(setting, model, {name: value for name, value in saved.items() if name != "updates"})
+        return {"updates": self.init(setting, model)["updates"].copy_(saved["updates"]), **rest}
+
     def __call__(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> tuple[Tensor, State]:
         """The coverage mean, less by what the fleet's remembered mean has over that of the senders."""
         plain, _ = CoverageMean("uniform")({}, setting, model, reply)

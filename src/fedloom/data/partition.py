@@ -85,6 +85,9 @@ def split(part: Partition, fractions: tuple[float, float, float] = (0.7, 0.0, 0.
     train, validation, test = (number("fractions", f, 0, 1) for f in fractions)
     if train == 0 or abs(train + validation + test - 1) > 1e-6:
         raise BadExperiment(f"fractions is {tuple(fractions)}; expected a positive training part and a sum of 1")
+    if train == 1:  # nothing is divided, and a large fleet needs no arrays to say so
+        nothing = [np.empty(0, np.int64)] * len(part.clients)
+        return Split(list(part.clients), nothing, nothing)
     place = stream(seed, "split").random(max((int(c[-1]) + 1 for c in part.clients if len(c)), default=0))
     result = Split([], [], [])
     for indices in part.clients:

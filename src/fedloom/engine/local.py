@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedloom.chance import Chance
@@ -25,9 +28,10 @@ BUDGET = 2**30  # bytes a chunk of clients may take on a CPU; a constant, so tha
 class Shards:
     """Which examples are whose: one list after another."""
 
-    def __init__(self, clients: list[Tensor], device: torch.device) -> None:
+    def __init__(self, clients: Sequence[Tensor | NDArray[np.int64]], device: torch.device) -> None:
         self.sizes = [len(one) for one in clients]
-        self.examples = torch.cat(clients).to(device) if clients else torch.empty(0, dtype=torch.int64, device=device)
+        whole = np.concatenate([np.empty(0, np.int64), *clients])  # arrays: a tensor for each would cost a large fleet
+        self.examples = torch.from_numpy(whole).to(device)
         self._first = torch.tensor([0, *self.sizes], device=device).cumsum(0)
 
     def rows(self, ids: Tensor, widest: int) -> Tensor:

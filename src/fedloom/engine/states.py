@@ -51,3 +51,23 @@ class ClientStates:
     def known(self) -> Tensor:
         """The clients that have a state, in rising order."""
         return torch.nonzero(self._row >= 0).flatten()
+
+    def save(self) -> State:
+        """Every row that was born, and whose it is (`client`); views, to be copied before the next `put`."""
+        if not self._stored:
+            return {}
+        client = torch.empty(self._born, dtype=torch.int64)
+        client[self._row[self.known()]] = self.known()
+        return {"client": client, **{f"row.{name}": value[: self._born] for name, value in self._stored.items()}}
+
+    def load(self, saved: State) -> None:
+        """Begin with copies of saved rows, before anybody takes part."""
+        if not saved:
+            return
+        client = saved["client"]
+        self._born, self._row[client] = len(client), torch.arange(len(client))
+        self._stored = {
+            name.removeprefix("row."): v.to(self._device, copy=True)
+            for name, v in saved.items()
+            if name.startswith("row.")
+        }

@@ -1,0 +1,1 @@
+"""What does a run need to go on as if it had never stopped?"""

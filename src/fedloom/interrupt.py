@@ -1,0 +1,45 @@
+"""What does Ctrl-C do? The first lets the round end, so that it can be saved; the second stops at once."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+log = logging.getLogger("fedloom")
+
+
+class Interrupt:
+    """Whether the user has asked the run to stop."""
+
+    asked = False
+
+    def check(self) -> None:
+        """Stop here if asked to."""
+        if self.asked:
+            raise KeyboardInterrupt
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        with suppress(RuntimeError):  # the signal may have come in the middle of a line being printed
+            log.warning("stopping after this round; Ctrl-C once more stops at once")
+
+
+@contextmanager
+def held() -> Iterator[Interrupt]:
+    """Interrupts wait for `check`, where this is the main thread and nobody else has a use for them."""
+    interrupt = Interrupt()
+    usual = threading.current_thread() is threading.main_thread()
+    if not usual or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield interrupt
+        return
+    signal.signal(signal.SIGINT, interrupt._ask)
+    try:
+        yield interrupt
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

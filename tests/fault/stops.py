@@ -1,0 +1,111 @@
+"""Stop a resumed run at every call to the system that saves it, one call after another, and resume it again.
+
+`python tests/fault/stops.py MODE [STRIDE]` with MODE `kill` (the process is gone at once, before the call) or `full` (the
+disk is full from the call on); a STRIDE of 4 tries every fourth call. Prints one line; anything lost is an error.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fedloom.checkpoint import store
+from fedloom.checkpoint.saver import Checkpoints
+from fedloom.data.dataset import Dataset
+from fedloom.data.load import load as load_data
+from fedloom.errors import RunStopped
+from fedloom.experiment import Experiment
+from fedloom.run import run
+from forked import child, ended, result_of
+
+CALLS = ("open", "write", "fsync", "rename", "unlink", "mkdir", "rmdir", "close", "listdir", "ftruncate", "pwrite")
+WRITES = ("open", "write", "fsync", "mkdir", "pwrite")  # what a full disk refuses
+LONGEST = 500  # calls
+KILLED, FULL = 77, 3
+
+
+def experiment(rounds: int) -> Experiment:
+    """A method that remembers, on both sides."""
+    return Experiment(
+        method="scaffold", clients=4, per_round=2, rounds=rounds, model="linear", training={"steps": 1, "batch": 8}
+    )
+
+
+def few() -> Dataset:
+    """Some of the digits."""
+    data = load_data("digits")
+    return data._replace(x_train=data.x_train[:200], y_train=data.y_train[:200], x_test=data.x_test[:50],
+                         y_test=data.y_test[:50])  # fmt: skip
+
+
+FEW = few()
+
+
+def play(folder: Path, rounds: int) -> None:
+    """Begin or go on, saved after every round."""
+    run(experiment(rounds), data=FEW, out=folder, resume=True, checkpoints=Checkpoints(rounds=1))
+
+
+def stopping(number: int, mode: str, work: Callable[[], None]) -> Callable[[], None]:
+    """The same work, in which call `number` does not happen."""
+    seen = 0
+
+    def counted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def instead(*args: Any, **kwargs: Any) -> Any:
+            nonlocal seen
+            seen += 1
+            if mode == "kill" and seen == number:
+                os._exit(KILLED)
+            writes = name in WRITES and (name != "open" or bool(args[1] & os.O_CREAT))
+            if mode == "full" and seen >= number and writes:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(args[0]))
+            return call(*args, **kwargs)
+
+        return instead
+
+    def stopped() -> None:
+        for name in CALLS:
+            setattr(os, name, counted(name, getattr(os, name)))
+        try:
+            work()
+        except RunStopped as why:
+            assert "free some room" in str(why)
+            assert "--resume" in str(why)
+            os._exit(FULL)
+
+    return stopped
+
+
+def main(mode: str, stride: int = 1) -> None:
+    """All calls of one resumed round."""
+    ends = {"kill": KILLED, "full": FULL}[mode]
+    with tempfile.TemporaryDirectory() as place:
+        base, straight, log = Path(place) / "base", Path(place) / "straight", Path(place) / "log"
+        assert ended(child(lambda: play(straight, 3), log)) == 0, log.read_text()
+        assert ended(child(lambda: play(base, 2), log)) == 0, log.read_text()
+        wanted, later = result_of(straight), set()
+        for number in range(1, LONGEST, stride):
+            again = Path(place) / str(number)
+            shutil.copytree(base, again)
+            code = ended(child(stopping(number, mode, lambda again=again: play(again, 3)), log))
+            if code == 0:
+                break  # the run was over before the call
+            assert code == ends, f"call {number}: exit code {code}\n{log.read_text()}"
+            good = [store.read(path).facts["round"] for path in store.list_all(again / "checkpoint")]
+            assert good, f"call {number}: no checkpoint"
+            assert max(good) >= 2, f"call {number}: round 2 was saved, and now there are {good}"
+            later.add(max(good))
+            assert ended(child(lambda again=again: play(again, 3), log)) == 0, f"call {number}\n{log.read_text()}"
+            assert result_of(again) == wanted, f"call {number}: another result"
+            shutil.rmtree(again)
+    print(f"{mode}: stopped at calls 1 to {number - 1}; went on from rounds {sorted(later)} to the same result")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))
