@@ -41,7 +41,7 @@ lock:
 	mv requirements.new requirements.lock
 
 audit:
-	pip-audit --require-hashes --disable-pip --requirement requirements.lock
+	pip-audit --strict --require-hashes --disable-pip --requirement requirements.lock
 
 # the lock first, in which nothing asks for torch; then torch, pinned, so that no other build is pulled in; then fedloom,
 # which finds all it needs, its build tool as well
