@@ -52,7 +52,7 @@ class Tally:
         seen = [f"{name} {count}" for name, count in zip(self.outcomes, counts) if count]
         return [
             f"executions {sum(counts)}: {', '.join(seen)}",
-            f"most memory of one reading {peak} bytes, {caps / 1000:.2f} caps (below 2 allowed; one in {EVERY} measured)",
+            f"most memory of one reading {peak} bytes, {caps / 1000:.2f} caps (below 2 allowed, 1 in {EVERY} measured)",
         ]
 
 
