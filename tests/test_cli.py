@@ -301,6 +301,57 @@ def test_an_interrupted_run_says_where_its_rounds_are(fedloom, tmp_path):
     assert pq.read_table(tmp_path / "a" / "rounds.parquet").num_rows == 1
 
 
+# ---- resume
+
+
+def test_the_same_command_with_resume_goes_on(fedloom, tmp_path):
+    (tmp_path / "mine.py").write_text(STOPS.replace("if task.round == 2:", "if task.round == 2 and stops():"))
+    with (tmp_path / "mine.py").open("a") as file:
+        file.write("\nfrom pathlib import Path\n\ndef stops():\n    return not Path('go').exists()\n")
+    words = ("run", "mine.py:interrupted", *SMALL, "--checkpoint-every", "1", "--json", "--out", "a")
+    end = fedloom(*words)
+    assert end.code == 130
+    assert "go on with `fedloom run --resume a`" in end.err
+    (tmp_path / "go").touch()
+    end = fedloom(*words, "--resume")
+    assert end.code == 0, end.err
+    assert "resumed after round 1 of 2" in end.err
+    assert end.json()["rounds"] == 2
+
+
+def test_a_folder_is_all_that_resume_needs(fedloom, tmp_path):
+    straight = fedloom("run", "feddyn", *SMALL, "--rounds", "5", "--json").json()
+    assert fedloom("run", "feddyn", *SMALL, "--out", "a").code == 0
+    grown = fedloom("run", "--resume", "a", "--rounds", "5", "--json").json()
+    assert grown | {"run": 0, "wall_seconds": 0} == straight | {"run": 0, "wall_seconds": 0}
+    done = fedloom("run", "--resume", "a")
+    assert done.code == 0
+    assert "this run is finished: all 5 rounds were played before" in " ".join(done.out.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--clients", "5"], "clients was 4 when this run was begun and is 5 now"),
+        (["--set", "rate=0.5"], "training.rate was None when this run was begun and is 0.5 now"),
+        (["--data", "synthetic"], "data.name was 'digits' when this run was begun and is 'synthetic' now"),
+        (["--rounds", "1"], "rounds was 2 when this run was begun and is 1 now"),
+        (["--checkpoint-every", "soon"], "--checkpoint-every got 'soon'"),
+    ],
+)
+def test_a_changed_resume_ends_with_2(words, said, fedloom):
+    assert fedloom("run", "fedavg", *SMALL, "--out", "a").code == 0
+    end = fedloom("run", "--resume", "a", *words)
+    assert end.code == 2
+    assert said in end.err
+
+
+def test_there_is_nothing_to_resume(fedloom):
+    end = fedloom("run", "--resume", "a")
+    assert (end.code, end.out) == (2, "")
+    assert "'a' is not a run folder" in end.err
+
+
 # ---- list and help
 
 LISTED = {"methods": METHODS, "data": DATASETS, "models": MODELS, "partitions": PARTITIONS}
@@ -340,6 +391,8 @@ def test_help_teaches(fedloom, monkeypatch):
         assert word in top.out
     options = ("--set", "--data", "--partition", "--clients", "--model", "--rounds", "--seed", "--engine", "--device")
     for word in (*options, "--out", "--json", "KEY=VALUE", "rate=0.05", "my_file.py:my_method"):
+        assert word in run.out
+    for word in ("--resume", "--checkpoint-every", "0 finished", "2 wrong input", "3 stopped by a fault", "130"):
         assert word in run.out
     for kind in (*LISTED, "parts"):
         assert kind in lists.out

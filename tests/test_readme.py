@@ -143,7 +143,14 @@ def test_the_line_with_own_files_runs(line, monkeypatch, tmp_path):
         main()
     assert not end.value.code
     files = {file.name for file in (tmp_path / "runs" / "my_method-my_images-1").iterdir()}
-    assert files == {"experiment.json", "rounds.parquet", "clients.parquet", "model.safetensors", "log.txt", "checkpoint"}
+    assert files == {
+        "experiment.json",
+        "rounds.parquet",
+        "clients.parquet",
+        "model.safetensors",
+        "log.txt",
+        "checkpoint",
+    }
     for name in files:
         assert f"`{name}`" in README
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from errno import EDQUOT, EFBIG, ENOSPC
 from hashlib import sha256
@@ -11,18 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedloom.errors import RunStopped
-
-
-def atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file beside `path`, then rename it into place."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        write(temporary)
-        sync(temporary)
-        os.rename(temporary, path)
-        sync(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 class Written(NamedTuple):
@@ -49,6 +37,18 @@ def write_new(path: Path, chunks: Iterable[bytes | memoryview]) -> Written:
     return Written(digest.hexdigest(), size)
 
 
+def replace_file(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
+    """Write a temporary file beside `path`, then rename it into place."""
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.unlink(missing_ok=True)  # of a run that was killed; the folder is locked, so nobody writes it now
+    try:
+        write_new(temporary, chunks)
+        os.rename(temporary, path)
+        sync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def sync(path: Path) -> None:
     """Wait until the disk has a file's contents, or a folder's names."""
     file = os.open(path, os.O_RDONLY)
@@ -59,9 +59,13 @@ def sync(path: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder of plain files."""
+    """Remove a folder and all that is in it."""
     for name in os.listdir(folder):
-        os.unlink(folder / name)
+        inside = folder / name
+        if inside.is_dir() and not inside.is_symlink():
+            remove_folder(inside)
+        else:
+            os.unlink(inside)
     os.rmdir(folder)
 
 

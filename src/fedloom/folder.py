@@ -14,7 +14,7 @@ from fedloom.checkpoint.fingerprint import changes, fingerprint, refuse_another,
 from fedloom.checkpoint.saver import Checkpoints, Saver
 from fedloom.errors import BadData, BadExperiment, RunStopped
 from fedloom.experiment import Experiment
-from fedloom.files import atomically, writing
+from fedloom.files import replace_file, writing
 from fedloom.lock import locked
 from fedloom.simulation import Simulation
 
@@ -62,9 +62,10 @@ def check(folder: Path | None, experiment: Experiment, resume: bool) -> None:
 
 
 def _used(folder: Path) -> bool:
-    """Is there more in it than a lock?"""
-    inside = {path.relative_to(folder).as_posix() for path in folder.glob("*")} if folder.is_dir() else set()
-    return bool(inside - {"checkpoint"} or store.list_all(folder / "checkpoint"))
+    """Is there anything to lose in it? What a run leaves that was killed before it began is nothing."""
+    inside = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    nothing = {"checkpoint", "log.txt", f".{ABOUT}.new"} if (folder / LOCK).exists() else {"checkpoint"}
+    return bool(inside - nothing or store.list_all(folder / "checkpoint"))
 
 
 def _about(folder: Path) -> dict[str, Any] | None:
@@ -154,7 +155,7 @@ def _describe(
     if before:
         own = {"round": 0 if found is None else found.facts["round"], **here}
         about = {**before, "experiment": about["experiment"], "resumed": [*before.get("resumed", []), own]}
-    atomically(folder / ABOUT, lambda path: path.write_text(json.dumps(about, indent=2) + "\n"))
+    replace_file(folder / ABOUT, [f"{json.dumps(about, indent=2)}\n".encode()])
     for note in world.notes:
         log.info(note)
 

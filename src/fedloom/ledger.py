@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from io import BytesIO
 from itertools import groupby
 from pathlib import Path
@@ -11,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
+from fedloom.checkpoint.tensors import pack
 from fedloom.codec import Cost
 from fedloom.evaluate.accuracy import Score
-from fedloom.files import atomically
+from fedloom.files import replace_file
 from fedloom.types import Reply, State, Task
 from fedloom.world.simulated import Costs
 
@@ -143,12 +142,11 @@ class Ledger:
 
     def write(self, folder: Path) -> None:
         """Both tables and what else was kept, each replaced as a whole."""
-        clients = {name: value.numpy() for name, value in _joined(self._clients).items()}
-        for file, table in (("rounds.parquet", _table(self.rounds())), ("clients.parquet", pa.table(clients))):
-            atomically(folder / file, partial(pq.write_table, table))
+        clients = pa.table({name: value.numpy() for name, value in _joined(self._clients).items()})
+        replace_file(folder / "rounds.parquet", [table_bytes(self.rounds())])
+        replace_file(folder / "clients.parquet", [_parquet(clients)])
         if self.kept:
-            tensors = {name: value.contiguous().cpu() for name, value in self.kept.items()}
-            atomically(folder / "kept.safetensors", lambda path: save_file(tensors, path))
+            replace_file(folder / "kept.safetensors", pack(self.kept))
 
 
 def _scores(score: Score | None, personal: Tensor | None) -> dict[str, Any]:
@@ -174,15 +172,14 @@ def _joined(parts: list[State]) -> State:
     return {name: column(name) for name in dict.fromkeys(name for rows in parts for name in rows)}
 
 
-def _table(rows: list[dict[str, Any]]) -> pa.Table:
-    """One row a round, with the columns that the method's parts add."""
-    added = dict.fromkeys(name for row in rows for name in row if name not in ROUNDS.names)
-    return pa.Table.from_pylist(rows, pa.schema([*ROUNDS, *((name, pa.float64()) for name in added)]))
-
-
 def table_bytes(rows: list[dict[str, Any]]) -> bytes:
     """Rows of rounds as the bytes of a parquet file."""
-    pq.write_table(_table(rows), file := BytesIO())
+    added = dict.fromkeys(name for row in rows for name in row if name not in ROUNDS.names)  # by the method's parts
+    return _parquet(pa.Table.from_pylist(rows, pa.schema([*ROUNDS, *((name, pa.float64()) for name in added)])))
+
+
+def _parquet(table: pa.Table) -> bytes:
+    pq.write_table(table, file := BytesIO())
     return file.getvalue()
 
 

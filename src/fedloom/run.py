@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fedloom.chance import Chance
 from fedloom.checkpoint.saver import Checkpoints, Saver
 from fedloom.checkpoint.snapshot import Reached, put_back, take
 from fedloom.checkpoint.store import Found
+from fedloom.checkpoint.tensors import pack
 from fedloom.data.dataset import Dataset
 from fedloom.errors import RunStopped
 from fedloom.evaluate.accuracy import evaluate
 from fedloom.evaluate.personal import personal_accuracy
 from fedloom.experiment import Experiment
-from fedloom.files import atomically, writing
+from fedloom.files import replace_file, writing
 from fedloom.folder import check, experiment_in, opened
 from fedloom.interrupt import held
 from fedloom.layout import load
@@ -152,8 +152,10 @@ def resume(
     experiment = experiment_in(Path(folder))
     if rounds is not None:
         experiment = Experiment(**{**experiment.model_dump(), "rounds": rounds})
-    mine = {"method": method, "model": model, "data": data}
-    return run(experiment, **mine, out=folder, resume=True, checkpoints=checkpoints, watch=watch, tell=tell)  # type: ignore[arg-type]
+    return run(
+        experiment, method=method, model=model, data=data, out=folder, resume=True, checkpoints=checkpoints,
+        watch=watch, tell=tell,
+    )  # fmt: skip
 
 
 def _start(world: Simulation) -> Reached:
@@ -191,10 +193,11 @@ def _saved(
 
     def after(now: Reached | None) -> None:
         nonlocal at, between, written
-        between = now is not None
         if now is None:
+            between = False
             return
         at = now
+        between = True
         saver.offer(at.round, lambda: take(world, ledger, now))
         if time.perf_counter() - written > TABLES_EVERY:
             with writing(folder):
@@ -283,5 +286,4 @@ def _threads(world: Simulation) -> Iterator[None]:
 
 
 def _save_model(folder: Path, setting: Setting, weights: Tensor) -> None:
-    tensors = {name: value.contiguous().cpu() for name, value in setting.layout.split(weights).items()}
-    atomically(folder / "model.safetensors", lambda path: save_file(tensors, path))
+    replace_file(folder / "model.safetensors", pack(setting.layout.split(weights)))

@@ -17,7 +17,6 @@ import time
 from pathlib import Path
 
 import torch
-
 from forked import child, command, ended, result_of
 
 WORLD = ("--fleet", "table4")
