@@ -1,13 +1,15 @@
 # make demo   set up .venv and train 100 clients on the embedded digits
 # make test   set up .venv, check style and types, run the tests
 # make bench  milliseconds a round on this machine, loop against local
+# make fuzz   let atheris loose on both decoders, SECONDS each (make fuzz RUNS=1000000 counts runs instead)
+# make lock   write requirements.lock anew (needs uv);  make audit  look for known flaws in it (needs pip-audit)
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench fuzz lock audit clean
 
 demo: $(VENV)/.ready
 	$(BIN)/fedloom run fedavg --data digits --partition dirichlet --set partition.alpha=0.1 --clients 100 --rounds 100
@@ -23,13 +25,33 @@ check: $(VENV)/.ready
 bench: $(VENV)/.ready
 	$(BIN)/fedloom bench --engine local,loop
 
-# torch first and pinned, so that no second build is pulled in by a package that asks for any torch
-$(VENV)/.ready: pyproject.toml
+SECONDS ?= 60
+FUZZ = $(if $(RUNS),-runs=$(RUNS),-max_total_time=$(SECONDS)) -rss_limit_mb=2048
+fuzz: $(VENV)/.ready
+	cd fuzz && OMP_NUM_THREADS=1 ../$(BIN)/python decode_payload.py $(FUZZ)
+	cd fuzz && OMP_NUM_THREADS=1 ../$(BIN)/python read_checkpoint.py $(FUZZ)
+
+# torch and what only torch brings, of which there is another set for every kind of device
+UNLOCKED := torch triton cuda-bindings cuda-pathfinder cuda-toolkit $(addprefix nvidia-, cublas cuda-cupti cuda-nvrtc \
+	cuda-runtime cudnn-cu13 cufft cufile curand cusolver cusparse cusparselt-cu13 nccl-cu13 nvjitlink nvshmem-cu13 nvtx)
+lock:
+	{ grep '^#' requirements.lock; uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --quiet \
+	  --generate-hashes --no-annotate --no-header --no-config --default-index https://pypi.org/simple \
+	  $(addprefix --no-emit-package , $(UNLOCKED)); } > requirements.new
+	mv requirements.new requirements.lock
+
+audit:
+	pip-audit --strict --require-hashes --disable-pip --requirement requirements.lock
+
+# the lock first, in which nothing asks for torch; then torch, pinned, so that no other build is pulled in; then fedloom,
+# which finds all it needs, its build tool as well
+$(VENV)/.ready: pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "fedloom needs Python 3.11 or newer; try make PYTHON=python3.11"; exit 1; }
 	@echo "Setting up $(VENV): a few minutes the first time, nothing afterwards"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --require-hashes --requirement requirements.lock
 	$(PIP) install --quiet torch==2.13.0
-	$(PIP) install --quiet --editable '.[dev]'
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 clean:

@@ -107,22 +107,6 @@ def printing(tree: ast.AST) -> Iterator[str]:
             yield f"line {node.lineno}: {node.module}"
 
 
-def unsafe(tree: ast.AST) -> Iterator[str]:
-    """What runs code that came as data. Python files named by the user are run by importlib, as an import is."""
-    for name in imported(tree) & {"pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}:
-        yield f"import {name}"
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            name, words = dotted(node.func), {word.arg: word.value for word in node.keywords}
-            if name in ("eval", "exec", "compile", "torch.load", "torch.save"):
-                yield f"line {node.lineno}: {name}"
-            pickles = words.get("allow_pickle", ast.Constant(name in ("np.load", "numpy.load")))
-            if not isinstance(pickles, ast.Constant) or pickles.value is not False:
-                yield f"line {node.lineno}: {name} may unpickle"
-        if isinstance(node, ast.ImportFrom) and node.module == "torch":
-            yield from (f"line {node.lineno}: torch.{n.name}" for n in node.names if n.name in ("load", "save"))
-
-
 def drawing(tree: ast.AST) -> Iterator[str]:
     """What draws from torch's or Python's own random streams."""
     names = ("rand", "randn", "rand_like", "randn_like", "randint", "randperm", "bernoulli", "multinomial", "normal")
@@ -139,11 +123,6 @@ def test_only_the_command_prints(file):
 
 
 @each_file
-def test_nothing_is_unpickled_or_evaluated(file):
-    assert not list(unsafe(parse(file)))
-
-
-@each_file
 def test_chance_is_asked_for_randomness(file):
     assert not list(drawing(parse(file)))
 
@@ -154,17 +133,10 @@ def test_chance_is_asked_for_randomness(file):
         (printing, "print(1)"),
         (printing, "import sys\nsys.stdout.write('1')"),
         (printing, "from rich.console import Console"),
-        (unsafe, "import pickle"),
-        (unsafe, "from pickle import loads"),
-        (unsafe, "eval('1')"),
-        (unsafe, "import torch\ntorch.load('file')"),
-        (unsafe, "from torch import load"),
-        (unsafe, "np.load('file')"),
-        (unsafe, "np.load('file', allow_pickle=True)"),
         (drawing, "import random"),
         (drawing, "torch.randn(3)"),
     ],
 )
 def test_the_rules_find_what_they_look_for(rule, text):
     assert list(rule(ast.parse(text)))
-    assert not list(rule(ast.parse("import json\nspec.loader.exec_module(module)\nnp.load(f, allow_pickle=False)")))
+    assert not list(rule(ast.parse("import json")))

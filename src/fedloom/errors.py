@@ -4,6 +4,7 @@ FedloomError
 ├── BadExperiment     an unknown name, a wrong type, an impossible value (exit code 2)
 ├── BadData           a file or array that cannot be used, named with file, array and row (exit code 2)
 ├── BadModel          a network that fedloom cannot run, named with its layer (exit code 2)
+├── Rejected          a message that is not accepted, with a reason to count; a round goes on (codec/rejected.py)
 └── RunStopped        a run that could not go on (exit code 3)
 """
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from fedloom.choose import attack_of, takes as takes_of, with_parts
 from fedloom.data.load import DATASETS, settings_of as data_settings
 from fedloom.data.partition import PARTITIONS, settings_of as partition_settings
 from fedloom.errors import BadExperiment, unknown
-from fedloom.local.optimiser import Adam, Optimiser, Sgd
 from fedloom.method import Method
 from fedloom.methods import METHODS
 from fedloom.models import MODELS
 from fedloom.settings import fit, from_file, make, settings_of
+from fedloom.training import Section, Training
 from fedloom.world.attack import Attack
 from fedloom.world.channel import Bernoulli, Bursty, Channel
 from fedloom.world.fleets import FLEETS
@@ -24,12 +24,6 @@ from fedloom.world.table import TABLES
 
 CHANNELS: dict[str, type[Channel]] = {"bernoulli": Bernoulli, "bursty": Bursty}
 SUPPLIED = ("shape", "classes", "vocabulary")  # a model's facts about the data, not settings
-
-
-class Section(BaseModel):
-    """A validated part of an experiment."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, allow_inf_nan=False)
 
 
 class Choice(Section):
@@ -44,36 +38,6 @@ def _choice(value: Any) -> Any:
 
 
 Named = Annotated[Choice, BeforeValidator(_choice)]
-
-
-class Training(Section):
-    """How clients train; what is not set here is the method's own choice."""
-
-    optimiser: Literal["sgd", "adam"] | None = None
-    rate: float | None = None
-    decay: float | None = None
-    momentum: float | None = None
-    weight_decay: float | None = None
-    clip: float | None = None
-    fresh: bool | None = None
-    epochs: int | None = None
-    steps: int | None = None
-    batch: int | None = None
-
-    def apply(self, method: Method) -> Method:
-        """The method with these choices in place of its own."""
-        given = {name: value for name, value in self.model_dump().items() if value is not None}
-        kinds: dict[str, type[Optimiser]] = {"sgd": Sgd, "adam": Adam}
-        kind = kinds.get(given.pop("optimiser", ""), type(method.optimiser))
-        work = {name: given.pop(name) for name in ("epochs", "steps", "batch") if name in given}
-        if "epochs" in work:
-            work.setdefault("steps", None)  # of a method that counts steps by itself
-        takes = [f.name for f in fields(kind)]
-        for name in given:
-            if name not in takes:
-                raise BadExperiment(unknown(f"setting of {kind.__name__.lower()}", name, takes))
-        optimiser = replace(method.optimiser, **given) if kind is type(method.optimiser) else kind(**given)
-        return replace(method, optimiser=optimiser, work=replace(method.work, **work))
 
 
 class Encoding(Section):
@@ -274,8 +238,8 @@ def _home(name: str, values: dict[str, Any]) -> str:
     if homes:
         choices = " or ".join(f"{home}.{name}" if home else name for home in homes)
         raise BadExperiment(f"setting '{name}' could be {choices}; write which.")
-    full = [f"{section}.{n}" if section else n for section, names in takes.items() for n in names]
-    bare = unknown("setting", name, [n for names in takes.values() for n in names]).split(" Known:")[0]
+    full = [*SECTIONS, *(f"{section}.{n}" if section else n for section, names in takes.items() for n in names)]
+    bare = unknown("setting", name, [*SECTIONS, *(n for names in takes.values() for n in names)]).split(" Known:")[0]
     raise BadExperiment(f"{bare} Known: {', '.join(sorted(full))}")
 
 
@@ -292,6 +256,8 @@ def explain(problem: ValidationError) -> str:
         if error["type"] == "extra_forbidden":
             group = GROUPS.get(where.partition(".")[0], Choice)
             lines.append(unknown("key", where.rpartition(".")[2], group.model_fields))
+        elif error["type"] == "value_error":  # our own words, which name the argument
+            lines.append(f"{where}: {error['ctx']['error']}" if where else str(error["ctx"]["error"]))
         else:
             lines.append(f"{where} is {error.get('input')!r}: {error['msg']}")
     return "; ".join(lines)

@@ -70,7 +70,7 @@ def flatten(module: nn.Module, layout: Layout) -> Tensor:
     """A module's numbers as one vector [P] (a copy)."""
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     with torch.no_grad():
-        return layout.join({name: t.to(tensors[layout.names[0]].dtype) for name, t in tensors.items()}, 0).clone()
+        return layout.join({name: tensors[name].to(tensors[layout.names[0]].dtype) for name in layout.names}, 0).clone()
 
 
 def load(module: nn.Module, layout: Layout, flat: Tensor) -> nn.Module:

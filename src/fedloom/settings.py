@@ -11,7 +11,7 @@ from functools import lru_cache
 from math import isfinite
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -37,6 +37,7 @@ def fit(
                 unknown(f"setting of {what}", name, takes) if takes else f"{what} takes no settings; got '{name}'."
             )
         kind = hints.get(name, Any)
+        refuse_truth(f"setting '{name}' of {what}", value, kind)
         try:
             fitted[name] = TypeAdapter(kind).validate_python(value)
         except ValidationError as problem:
@@ -49,6 +50,12 @@ def fit(
         if parameter.default is inspect.Parameter.empty and name not in given:
             raise BadExperiment(f"setting '{name}' of {what} has no default; give it a value.")
     return fitted
+
+
+def refuse_truth(what: str, value: Any, kind: Any) -> None:
+    """True and false are no numbers, though Python takes them for 1 and 0."""
+    if isinstance(value, bool) and {int, float} & {kind, *get_args(kind)} and bool not in get_args(kind):
+        raise BadExperiment(f"{what} is {value}; expected a number.")
 
 
 def make(what: str, function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
@@ -68,7 +75,7 @@ def parse_value(text: str) -> Any:
         return {"none": None, "true": True, "false": False}[text.lower()]
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # not JSON, or numbers and nesting that no setting has
         return text
 
 

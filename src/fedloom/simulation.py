@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +33,7 @@ from fedloom.layout import flatten, layout_of
 from fedloom.machine import device_of
 from fedloom.method import Method
 from fedloom.models import build
+from fedloom.models.trial import FIRST, own_copy, try_network
 from fedloom.round import Engine
 from fedloom.select.everyone import SomeSend
 from fedloom.settings import from_file, make
@@ -111,7 +111,7 @@ def prepare(
     mine = parts.train.at(present)
     sizes = mine.sizes.tolist()
     attack, unchanging = experiment.build_attack(), Chance(experiment.seed, 0, device)
-    network = (deepcopy(model) if model is not None else _network(experiment, dataset)).to(device)
+    network = own_copy(model if model is not None else _network(experiment, dataset), device)
     module = keyed(network)
     layout = layout_of(module)
     labels = np.bincount(
@@ -123,7 +123,8 @@ def prepare(
         _devices(experiment, present, device),
     )
     setting = Setting(fleet, module, layout, per_example, torch.from_numpy(dataset.x_train[:2]).to(device))
-    _try(setting, dataset.classes)
+    x, y = (torch.from_numpy(part[:FIRST]).to(device) for part in (dataset.x_train, dataset.y_train))
+    try_network(module, per_example, x, y, dataset.classes)
     plan = _plan(experiment, method, setting, dataset, Lists.of(dealt.clients).at(present).sizes.tolist())
     train, test = (
         Examples(torch.from_numpy(x), torch.from_numpy(y))
@@ -271,19 +272,3 @@ def _same(one: Setting, other: Setting) -> bool:
     with torch.no_grad():
         ours, theirs = (functional_call(each.module.eval(), tensors, (one.example,)) for each in (one, other))
     return torch.equal(ours, theirs)
-
-
-def _try(setting: Setting, classes: int) -> None:
-    """One pass of two examples: does the network take these data and answer with a score per class?"""
-    name = type(setting.module).__name__
-    try:
-        with torch.no_grad():
-            output = setting.module.eval()(setting.example)
-    except Exception as problem:
-        shape = list(setting.example.shape[1:])
-        raise BadModel(f"{name} does not take inputs of shape {shape}: {problem}") from problem
-    if not isinstance(output, Tensor) or output.dim() != 2 or output.shape[1] < classes:
-        got = list(output.shape[1:]) if isinstance(output, Tensor) else type(output).__name__
-        raise BadModel(f"{name} answers with {got} numbers per example; the data have {classes} classes.")
-    if not bool(output.isfinite().all()):
-        raise BadModel(f"{name} answers with NaN or infinity on the first examples, before any training.")

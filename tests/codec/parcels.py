@@ -13,7 +13,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedloom.codec import AnyKeep, AnyMask, Expected, Frame, Part, Range, Stamp, base_hash, encode
+from fedloom.codec import AnyKeep, AnyMask, Expected, Frame, Message, Part, Range, Stamp, base_hash, encode
 from fedloom.codec.container import BEFORE, BEHIND
 from fedloom.codec.kinds import DTYPES
 from fedloom.layout import layout_of
@@ -164,6 +164,19 @@ def place(data: bytes, name: str) -> tuple[int, int]:
 def overwrite(data: bytes, at: int, new: bytes) -> bytes:
     """The message with some bytes changed and a right checksum."""
     return reseal(data[:at] + new + data[at + len(new) :])
+
+
+def assert_valid(item: Parcel, data: bytes, message: Message) -> None:
+    """A message in its own right: finite, of the mask's length, and (where nothing is rounded) writable as it came."""
+    total = item.expected.frame.total
+    assert message.values.isfinite().all()
+    assert len(message.values) == (total if message.mask is None else int(message.mask.sum()))
+    assert all(value.isfinite().all() for value in message.extras.values())
+    assert not message.report or 1 <= message.report["examples"] <= 10_000
+    if not str(item.given["kind"]).startswith("int8"):
+        part = Part(message.mask, message.keep, item.part.rows, item.part.known)
+        values = message.on(torch.zeros(total))
+        assert item.again(values=values, part=part, extras=message.extras, report=message.report) == data
 
 
 Spoil = Callable[[bytes, bytes, np.random.Generator], bytes]  # (message, another, chance) -> spoilt

@@ -10,10 +10,9 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-import torch
 
-from codec.parcels import KINDS, PARTS, SPOILS, Parcel, parcel, reseal
-from fedloom.codec import Part, Rejected, decode
+from codec.parcels import KINDS, PARTS, SPOILS, assert_valid, parcel, reseal
+from fedloom.codec import Rejected, decode
 
 WIDTH = 1000  # so that the limit is much more than an interpreter needs to read a header
 HELD = [parcel(word, kind, seed, WIDTH) for seed, (word, kind) in enumerate((w, k) for w in PARTS for k in KINDS)]
@@ -42,19 +41,6 @@ def campaign(attempts: int, seed: int, repaired: bool) -> tuple[int, int]:
     tracemalloc.stop()
     assert worst < 2
     return accepted, attempts
-
-
-def assert_valid(item: Parcel, data: bytes, message) -> None:  # type: ignore[no-untyped-def]
-    """A message in its own right: finite, of the mask's length, and (where nothing is rounded) writable as it came."""
-    total = item.expected.frame.total
-    assert message.values.isfinite().all()
-    assert len(message.values) == (total if message.mask is None else int(message.mask.sum()))
-    assert all(value.isfinite().all() for value in message.extras.values())
-    assert 1 <= message.report["examples"] <= 10_000
-    if not str(item.given["kind"]).startswith("int8"):
-        part = Part(message.mask, message.keep, item.part.rows, item.part.known)
-        values = message.on(torch.zeros(total))
-        assert item.again(values=values, part=part, extras=message.extras, report=message.report) == data
 
 
 def test_no_damaged_message_is_accepted():

@@ -78,8 +78,10 @@ def read(path: Path) -> Found:
         if sha256(text).hexdigest()[:32] != name[2]:
             raise Damaged(f"{MANIFEST} has changed")
         facts = json.loads(text)
-        files = facts.pop("files")
+        files, number = facts.pop("files"), facts["round"]
         for file, wanted in files.items():
+            if Path(file).name != file:
+                raise Damaged(f"{MANIFEST} names '{file}', which is not a file beside it")
             size = (path / file).stat().st_size
             if size != wanted["size"]:
                 raise Damaged(f"{file} has {size} bytes instead of {wanted['size']}")
@@ -88,10 +90,16 @@ def read(path: Path) -> Found:
                     raise Damaged(f"{file} has changed")
     except OSError as problem:
         raise Damaged(f"{Path(problem.filename or path).name} cannot be read: {problem.strerror}") from problem
-    except (ValueError, KeyError, TypeError, AttributeError) as problem:  # of an honest manifest this cannot be
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as problem:  # of an honest manifest this cannot be
         raise Damaged(f"{MANIFEST} is not one") from problem
-    if facts["round"] != int(name[1]):
-        raise Damaged(f"it is of round {facts['round']}")
+    if number != int(name[1]):
+        raise Damaged(f"it is of round {number!r}")
     return Found(path, facts, {file: path / file for file in files})
 
 
@@ -100,7 +108,7 @@ def tensors(found: Found, file: str) -> State:
     try:
         held = load_file(found.files[file])
         return {name: held[name] for name in names(found.files[file])}
-    except (SafetensorError, OSError) as problem:
+    except (SafetensorError, OSError, KeyError, ValueError, RecursionError) as problem:
         raise Damaged(f"{file} cannot be read: {problem}") from problem
 
 

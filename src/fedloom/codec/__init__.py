@@ -3,6 +3,7 @@
 from fedloom.codec.codec import Codec
 from fedloom.codec.expected import Expected, Message
 from fedloom.codec.frame import Frame, Range
+from fedloom.codec.inbox import Inbox
 from fedloom.codec.part import AnyKeep, AnyMask, Part
 from fedloom.codec.price import Cost, price, size
 from fedloom.codec.read import decode
@@ -17,6 +18,7 @@ __all__ = [
     "Cost",
     "Expected",
     "Frame",
+    "Inbox",
     "Message",
     "Part",
     "Range",

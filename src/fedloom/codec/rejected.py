@@ -11,7 +11,7 @@ Reason = Literal[
     "version",  # written by another version of the format
     "run",  # of another run
     "round",  # of another round or another attempt
-    "client",  # of another client
+    "client",  # of another client, or of one that was not asked
     "base",  # about another model
     "dtype",  # numbers of a kind that was not agreed
     "shape",  # more or fewer numbers than agreed, or than the mask implies
@@ -19,6 +19,8 @@ Reason = Literal[
     "share",  # more of the model than was allowed
     "value",  # a number that is not finite
     "report",  # a reported number that cannot be
+    "duplicate",  # a second reply of a client whose first was accepted
+    "late",  # after the round was closed
 ]
 
 

@@ -32,6 +32,8 @@ def load(name: str, /, folder: Path | None = None, **settings: Any) -> Dataset:
     Named sets lie in the folder given, else FEDLOOM_DATA, else fedloom's cache folder. Texts take the settings
     `vocabulary_size` and `length`; 'synthetic' takes `alpha`, `beta`, `clients`, `seed` and `iid`.
     """
+    if not isinstance(folder, str | Path | None):
+        raise BadExperiment(f"folder of data '{name}' is {folder!r}; expected a path.")
     folder = data_folder() if folder is None else Path(folder)
     if name == "digits":
         _allow(name, settings, ())

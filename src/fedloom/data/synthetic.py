@@ -8,6 +8,7 @@ from fedloom.errors import BadExperiment
 
 FEATURES, CLASSES = 60, 10
 LEAST = 50  # examples of the smallest client
+MOST = 1_000_000  # clients; their data lie in memory
 
 
 def synthetic(alpha: float = 0.0, beta: float = 0.0, clients: int = 30, seed: int = 0, iid: bool = False) -> Dataset:
@@ -19,7 +20,7 @@ def synthetic(alpha: float = 0.0, beta: float = 0.0, clients: int = 30, seed: in
     testing.
     """
     alpha, beta = number("alpha", alpha, 0, 1e3), number("beta", beta, 0, 1e3)
-    whole("clients", clients, 1)
+    whole("clients", clients, 1, MOST)
     if not isinstance(iid, bool):
         raise BadExperiment(f"iid is {iid!r}; expected true or false")
     spread = np.arange(1, FEATURES + 1) ** -0.6  # variances j^-1.2

@@ -66,7 +66,12 @@ def build(name: str, shape: tuple[int, ...], classes: int, vocabulary: int = 0, 
         if key not in known:
             hint = unknown(f"setting of {name}", key, known) if known else f"{name} has no settings; got '{key}'"
             raise BadExperiment(hint)
-    return make(tuple(shape), classes, vocabulary, **settings)
+    try:
+        return make(tuple(shape), classes, vocabulary, **settings)
+    except (RuntimeError, TypeError, MemoryError) as problem:  # torch's words for a size that no memory holds
+        given = ", ".join(f"{key}={value!r}" for key, value in settings.items()) or "no settings"
+        why = str(problem).splitlines()[0]
+        raise BadModel(f"{name} cannot be built for {'x'.join(map(str, shape))} with {given}: {why}") from problem
 
 
 def check_input(name: str, shape: tuple[int, ...], vocabulary: int) -> None:
