@@ -72,9 +72,11 @@ class Course:
             self.tensors = {name: _like(t) for name, t in gradient.layout.split(first).items()}
         self.may: dict[str, Tensor] = {}  # where a mask holds numbers in place: which may move, and what the rest are
         self.old: dict[str, Tensor] = {}
+        self.rest: dict[str, Tensor] = {}  # which may not, where that is zero
         if self.apart and self.held:
             self.may = {name: torch.zeros_like(t, dtype=torch.bool) for name, t in self.tensors.items()}
-            self.old = {name: torch.zeros_like(t) for name, t in self.tensors.items()}
+            self.old = {} if rule.cuts else {name: torch.zeros_like(t) for name, t in self.tensors.items()}
+            self.rest = {name: torch.zeros_like(m) for name, m in self.may.items()} if rule.cuts else {}
         names = gradient.layout.parameters if isinstance(gradient, StackedGradient) and self.heavy else ()
         self.velocity = {name: torch.zeros_like(self.tensors[name]) for name in names}
         self.losses = first.new_zeros(self.clients)
@@ -120,6 +122,8 @@ class Course:
                     self.old[name][here] = value
             for name, value in ({} if trains is None else layout.split(trains)).items():
                 self.may[name][here] = value
+                if name in self.rest:
+                    torch.logical_not(value, out=self.rest[name][here])
         else:
             self.params[here] = first
         for value in self.velocity.values():
@@ -161,8 +165,8 @@ class Course:
         losses = self.gradient.advance(here, batch, step)
         for name, old in before.items():
             here[name].copy_(torch.where(works.view(-1, *(1,) * (old.dim() - 1)), here[name], old))
-        for name, may in self.may.items():
-            torch.where(may[now], here[name], self.old[name][now], out=here[name])
+        for name in self.may:
+            self._hold(name, here[name], now)
         return losses
 
     def _heavy(self, now: slice, batch: Batch, works: Tensor, alike: bool) -> Tensor:
@@ -181,8 +185,15 @@ class Course:
         for name, old in before.items():
             here[name].copy_(torch.where(column(works, old), here[name], old))
         for name in rest if self.may else ():
-            torch.where(self.may[name][now], here[name], self.old[name][now], out=here[name])
+            self._hold(name, here[name], now)
         return losses
+
+    def _hold(self, name: str, here: Tensor, now: slice) -> None:
+        """Put back what may not move; where the rest of the network is not there, that is zero."""
+        if name in self.old:
+            torch.where(self.may[name][now], here, self.old[name][now], out=here)
+        else:
+            here.masked_fill_(self.rest[name][now], 0)
 
     def _plain(self, now: slice, batch: Batch, works: Tensor, alike: bool) -> Tensor:
         """Differentiate, correct, move, as `client.walk` does."""
