@@ -4,8 +4,8 @@
                                    [--seeds 3] [--device auto] [--json FILE]
 
 FedAvg, Dirichlet 0.5. Accuracy is the mean over seeds with half its 95 % interval, and the mean difference to `default`
-seed by seed. Milliseconds are the median of all rounds but each run's first three, without evaluation, which is done
-after the last round only.
+seed by seed. Milliseconds a round are the median over seeds of what a run takes beyond one of three rounds; it is
+evaluated after its last round only.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import argparse
 import json
 import platform
 import statistics
-import time
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,19 +30,14 @@ class Found(NamedTuple):
     """What one run showed."""
 
     accuracy: float
-    milliseconds: list[float]
+    milliseconds: float
 
 
 def one(facts: dict[str, Any], precision: str, seed: int) -> Found:
     """One run."""
-    ticks: list[float] = []
-
-    def watch(row: dict[str, Any]) -> None:  # the row was read: the device is done with the round
-        ticks.append(time.perf_counter())
-
-    result = run(Experiment(**facts, precision=precision, seed=seed), watch=watch)  # type: ignore[arg-type]
-    times = [1000 * (b - a) for a, b in pairwise(ticks)][WARM - 1 : -1]  # the last is evaluated
-    return Found(result.accuracy or 0.0, times)
+    short = run(Experiment(**{**facts, "rounds": WARM}, precision=precision, seed=seed))
+    result = run(Experiment(**facts, precision=precision, seed=seed))
+    return Found(result.accuracy or 0.0, 1000 * (result.wall_seconds - short.wall_seconds) / (facts["rounds"] - WARM))
 
 
 def main() -> None:
@@ -79,9 +72,7 @@ def main() -> None:
     for name, runs in found.items():
         accuracy = interval([each.accuracy for each in runs])
         gain = statistics.mean(a.accuracy - b.accuracy for a, b in zip(runs, found["default"]))
-        taken, usual = (
-            statistics.median(t for one in some for t in one.milliseconds) for some in (runs, found["default"])
-        )
+        taken, usual = (statistics.median(one.milliseconds for one in some) for some in (runs, found["default"]))
         half = "" if accuracy.half is None else f" ± {accuracy.half:.4f}"
         print(f"{name:10s} {f'{accuracy.mean:.4f}{half}':>18s} {gain:+11.4f} {taken:11.2f} {taken / usual:11.2f}")
         rows[name] = {"accuracy": [each.accuracy for each in runs], "milliseconds": taken}
