@@ -17,6 +17,7 @@ from fedloom.checkpoint.snapshot import Reached, put_back, take
 from fedloom.checkpoint.store import Found
 from fedloom.checkpoint.tensors import pack
 from fedloom.data.dataset import Dataset
+from fedloom.engine.memory import kept_memory
 from fedloom.engine.precision import computing
 from fedloom.errors import BadExperiment, RunStopped
 from fedloom.evaluate.accuracy import evaluate
@@ -102,7 +103,7 @@ def _run(
     world = prepare(experiment, method, model, data)
     for note in world.notes[1:]:  # how the data were dealt is in the log
         tell(note)
-    with threads_for([world]), computing(experiment.precision):
+    with threads_for([world]), computing(experiment.precision), kept_memory():
         return play(experiment, world, folder, watch, resume=resume, checkpoints=checkpoints, tell=tell)
 
 

@@ -107,7 +107,7 @@ class StackedGradient:
         leaves = [tensors[name].requires_grad_() for name in self.layout.parameters]
         self._network.train()
         losses = self._losses(tensors, batch, None)
-        found = torch.autograd.grad(losses, leaves, batch.weight.flatten().to(losses), materialize_grads=True)
+        found = torch.autograd.grad(_total(losses, batch.weight), leaves, materialize_grads=True)
         grads = [g.flatten(1) for g in found]
         if trained < self.layout.total:
             moved = [tensors[name].flatten(1) for name in self.layout.names if name not in self._trained]
@@ -135,7 +135,7 @@ class StackedGradient:
                 may = {} if self._frozen is None else self.layout.split(self._frozen.mask[:now])
             losses, weight = self._losses(views, batch, step), batch.weight
             del batch  # memory is highest in the backward pass, where layers keep what they need of the examples
-            losses.backward(weight.flatten().to(losses))
+            _total(losses, weight).backward()
             total[:now] += _means(losses, weight)
             for name, (leaf, own) in leaves.items():  # what no layer fused
                 if leaf.grad is not None or name.rpartition(".")[0] not in self._fused:
@@ -153,7 +153,7 @@ class StackedGradient:
         own = {name: t.detach() for name, t in tensors.items()}
         leaves = [own[name].requires_grad_() for name in self.layout.parameters]
         losses = self._losses(own, batch, None)
-        found = torch.autograd.grad(losses, leaves, batch.weight.flatten().to(losses), materialize_grads=True)
+        found = torch.autograd.grad(_total(losses, batch.weight), leaves, materialize_grads=True)
         return _means(losses, batch.weight), dict(zip(self.layout.parameters, found))
 
     def advance(self, tensors: dict[str, Tensor], batch: Batch, step: Step) -> Tensor:
@@ -162,7 +162,7 @@ class StackedGradient:
         own = {name: t.detach() for name, t in tensors.items()}
         leaves = [own[name].requires_grad_() for name in self.layout.parameters]
         losses = self._losses(own, batch, step)
-        found = torch.autograd.grad(losses, leaves, batch.weight.flatten().to(losses), allow_unused=True)
+        found = torch.autograd.grad(_total(losses, batch.weight), leaves, allow_unused=True)
         grads: dict[str, Tensor | None] = dict(zip(self.layout.parameters, found))
         for name, grad in grads.items():  # what no layer fused
             if grad is not None or name.rpartition(".")[0] not in self._fused:
@@ -196,6 +196,11 @@ def _pool_first(graph: fx.Graph, module: nn.Module) -> None:
             pool.replace_input_with(relu, before)
             relu.replace_input_with(before, pool)
             pool.append(relu)
+
+
+def _total(losses: Tensor, weight: Tensor) -> Tensor:
+    """The sum of all clients' mean losses []; torch imports much, at a start, for gradients of anything else."""
+    return (losses * weight.flatten().to(losses)).sum()
 
 
 def _means(losses: Tensor, weight: Tensor) -> Tensor:
