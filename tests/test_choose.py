@@ -106,9 +106,9 @@ class Sick(nn.Module):
 def test_refused_replies_are_counted_and_shown(tmp_path: Path) -> None:
     from fedloom.data.dataset import Dataset
 
-    x = torch.rand(40, 4).numpy()
-    y = torch.arange(40).remainder(2).numpy()
-    owner = torch.arange(40).div(10, rounding_mode="floor").numpy()
+    x = torch.rand(160, 4).numpy()  # the sick client is not among the first, on which a network is tried
+    y = torch.arange(160).remainder(2).numpy()
+    owner = torch.arange(160).div(40, rounding_mode="floor").numpy()
     x[owner == 2] *= -1
     data = Dataset("sick", x, y, abs(x), y, owner, None, 2, 0)
     experiment = Experiment(partition="own", clients=4, per_round=4, rounds=3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -208,6 +209,6 @@ def test_a_run_says_what_it_spent() -> None:
 
 
 def test_without_the_package_a_run_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "dp_accounting", None)
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
     with pytest.raises(BadExperiment, match=r"pip install 'fedloom\[privacy\]'"):
         private(fedavg()).init(HERE.setting, HERE.model)
