@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from fedloom.engine.residence import cohort_of
 from fedloom.machine import cores
 from fedloom.simulation import Simulation
+from fedloom.types import Setting
 
 SMALL = 20_000_000  # multiply-adds of a step of all that train at once, about
 
@@ -35,4 +38,24 @@ def threads_for(worlds: Sequence[Simulation]) -> Iterator[None]:
 def step_of(world: Simulation) -> int:
     """Multiply-adds of one step of the whole cohort, about."""
     cohort = cohort_of(world.method, world.setting.fleet.size)
-    return world.setting.layout.total * max(1, world.method.work.batch) * cohort
+    return multiply_adds(world.setting) * max(1, world.method.work.batch) * cohort
+
+
+def multiply_adds(setting: Setting) -> int:
+    """Of one example: every weight counts as often as its layer applies it, a convolution's at every place."""
+    found = 0
+
+    def count(layer: nn.Module, inputs: Any, output: Any) -> None:
+        nonlocal found
+        weight = getattr(layer, "weight", None)
+        if isinstance(weight, Tensor) and weight.dim() > 1 and isinstance(output, Tensor):
+            found += weight.numel() * max(1, output.numel() // (len(setting.example) * weight.shape[0]))
+
+    hooks = [layer.register_forward_hook(count) for layer in setting.module.modules()]
+    try:
+        with torch.no_grad():
+            setting.module.eval()(setting.example)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return max(found, setting.layout.total)
