@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 import torch
@@ -94,6 +94,23 @@ def reply_of(
     return Reply(ids, learnt.sent, mask, learnt.extras, report, task.authorised)
 
 
+class Start(NamedTuple):
+    """Where a cohort's steps begin, and what they read."""
+
+    method: Method
+    gradient: Gradient
+    data: Examples
+    task: Task
+    state: State  # what the rule remembers
+    moments: State  # what a kept optimiser does; they change in place
+    first: Tensor  # [C, P]
+    batches: Batches
+    held: bool = False  # the gradient itself holds in place what the rule does not train
+
+
+Walk = Callable[[Start], tuple[Tensor, Tensor]]  # the weights after all steps [C, P] and the summed losses [C]
+
+
 def learn(
     method: Method,
     gradient: Gradient,
@@ -112,47 +129,22 @@ def learn(
     rule = method.local
     own, moments = _apart(state)
     first = rule.start(task, own, params)
-    last, losses = (walk or step_by_step)(method, gradient, data, task, own, moments, first, batches, held)
+    start = Start(method, gradient, data, task, own, moments, first, batches, held)
+    last, losses = (walk or step_by_step)(start)
     sent, extras, own = rule.finish(task, own, first, last, batches.steps)
     return Learnt(first, sent, extras, losses), _together(own, moments)
 
 
-def step_by_step(
-    method: Method,
-    gradient: Gradient,
-    data: Examples,
-    task: Task,
-    state: State,
-    moments: State,
-    first: Tensor,
-    batches: Batches,
-    held: bool,
-) -> tuple[Tensor, Tensor]:
-    """The weights after all steps from `first` [C, P], and the summed losses [C]. Kept moments change in place."""
+def step_by_step(start: Start) -> tuple[Tensor, Tensor]:
+    """The plain way to take the steps."""
+    method, task, first = start.method, start.task, start.first
     rule, optimiser, rate = method.local, method.optimiser, task.rate
-    if optimiser.plain and not rule.corrects and (held or rule.trains(task) is None):
-        done = gradient.descend(first, feed(data, batches), rate, 1 - rate * optimiser.weight_decay)
+    batches = feed(start.data, start.batches)
+    if optimiser.plain and not rule.corrects and (start.held or rule.trains(task) is None):
+        done = start.gradient.descend(first, batches, rate, 1 - rate * optimiser.weight_decay)
         if done is not None:
             return done
-    return _descend(method, gradient, task, state, moments, first, feed(data, batches))
-
-
-class Walk(Protocol):
-    """How a cohort takes its steps; `step_by_step` is the plain way."""
-
-    def __call__(
-        self,
-        method: Method,
-        gradient: Gradient,
-        data: Examples,
-        task: Task,
-        state: State,
-        moments: State,
-        first: Tensor,
-        batches: Batches,
-        held: bool,
-    ) -> tuple[Tensor, Tensor]:
-        """The weights after all steps [C, P] and the summed losses [C]."""
+    return _descend(method, start.gradient, task, start.state, start.moments, first, batches)
 
 
 def beside(setting: Setting, task: Task) -> Task:

@@ -35,7 +35,6 @@ from fedloom.method import Method
 from fedloom.models import build
 from fedloom.models.trial import FIRST, own_copy, try_network
 from fedloom.round import Engine
-from fedloom.select.everyone import SomeSend
 from fedloom.settings import from_file, make
 from fedloom.types import Fleet, Setting
 from fedloom.world.attack import Attacked
@@ -64,14 +63,6 @@ class Simulation(NamedTuple):
     classes: int
     plan: Plan  # where examples and client states live
     notes: list[str]  # how the data were dealt, and what the method's parts say before they begin
-
-    @property
-    def cohort(self) -> int:
-        """How many train in a round, where the selection says so; else all."""
-        select, everyone = self.method.select, self.setting.fleet.size
-        if isinstance(select, SomeSend):  # under which all train
-            return everyone
-        return min(everyone, getattr(select, "count", None) or everyone)
 
 
 def per_example(output: Tensor, target: Tensor) -> Tensor:

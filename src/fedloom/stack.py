@@ -11,6 +11,7 @@ from fedloom.data.load import load
 from fedloom.engine.joined import Answer, Joint, foreign_rule, training, why_apart
 from fedloom.engine.local import Chunk, Local, budget
 from fedloom.engine.precision import computing
+from fedloom.engine.residence import cohort_of
 from fedloom.experiment import Experiment
 from fedloom.method import Method
 from fedloom.result import Result
@@ -149,15 +150,18 @@ def room_beside(world: Simulation) -> tuple[float, str]:
     engine, setting = world.engine, world.setting
     if (why := why_apart(engine)) is not None:
         return 1.0, why
-    own = initial_state(world.method, setting, world.model).values()
+    own, cohort = (
+        initial_state(world.method, setting, world.model).values(),
+        cohort_of(world.method, setting.fleet.size),
+    )
     server = [value for slot in world.method.init(setting, world.model).values() for value in slot.values()]
     kept = setting.fleet.size * sum(value.nbytes for value in own) + sum(value.nbytes for value in server)
     rooms = {
         "more do not fit into memory": budget(world.model.device) / max(1, kept),
-        "more would be more clients than are trained at a time": engine.chunk / world.cohort,
+        "more would be more clients than are trained at a time": engine.chunk / cohort,
     }
     if world.model.device.type == "cpu":
-        weights = world.cohort * world.model.nbytes
+        weights = cohort * world.model.nbytes
         rooms["with more its clients' weights would not stay in the processor's cache"] = CACHE / weights
     why = min(rooms, key=lambda name: rooms[name])
     return max(1.0, rooms[why]), why

@@ -12,7 +12,8 @@ pytest.importorskip("triton", reason="Triton is not installed")
 if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs a GPU, or TRITON_INTERPRET=1", allow_module_level=True)
 
-from fedloom.engine.images import GroupNorm, Pool, heavy
+from fedloom.engine.heavy import heavy
+from fedloom.engine.images import GroupNorm, Pool
 from fedloom.engine.kernels import convolve, input_gradient, weight_gradient
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

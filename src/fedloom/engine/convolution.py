@@ -97,9 +97,9 @@ def _grouped_weight(g: Tensor, x: Tensor, w: Tensor, how: How, precision: str) -
 
 
 @cache
-def own_kernels(x_device: str) -> bool:
+def own_kernels(device: str) -> bool:
     """Can kernels of our own run there? Triton comes with torch for CUDA."""
-    return x_device == "cuda" and find_spec("triton") is not None
+    return device == "cuda" and find_spec("triton") is not None
 
 
 def _triton() -> dict[str, Way]:

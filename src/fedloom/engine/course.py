@@ -7,14 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedloom.client import Examples, Gradient
+from fedloom.client import Start
 from fedloom.engine.momentum import move
 from fedloom.engine.products import Step
 from fedloom.engine.stacked import StackedGradient
 from fedloom.local.optimiser import Sgd
-from fedloom.local.work import Batches
-from fedloom.method import Method
-from fedloom.types import Batch, State, Task, column, rows
+from fedloom.types import Batch, State, column, rows
 
 
 def even(active: list[int], clients: int) -> bool:
@@ -25,19 +23,10 @@ def even(active: list[int], clients: int) -> bool:
 class Course:
     """Buffers for cohorts of up to `clients` and courses of up to `steps`, and the step itself."""
 
-    def __init__(
-        self,
-        method: Method,
-        gradient: Gradient,
-        data: Examples,
-        task: Task,
-        state: State,
-        moments: State,
-        first: Tensor,
-        batches: Batches,
-        steps: int,
-    ) -> None:
-        self.method, self.gradient, self.data = method, gradient, data
+    def __init__(self, start: Start, steps: int) -> None:
+        method, gradient, task, first, batches = start.method, start.gradient, start.task, start.first, start.batches
+        state, moments = start.state, start.moments
+        self.method, self.gradient, self.data = method, gradient, start.data
         self.clients, _, width = batches.examples.shape
         self.steps, self.device = steps, first.device
         self.graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
@@ -64,7 +53,7 @@ class Course:
         )
         self.state = {name: _like(value) for name, value in state.items()} if self.corrects else {}
         kept = moments or ({} if self.apart else optimiser.begin(first[:, : task.trained]))
-        self.moments, self.kept = {name: _like(value) for name, value in kept.items()}, bool(moments)
+        self.moments = {name: _like(value) for name, value in kept.items()}
         self.first = _like(first) if self.corrects or (self.held and not self.apart) else None
         self.params = first.new_zeros(0) if self.apart else _like(first)
         self.tensors: dict[str, Tensor] = {}
@@ -97,8 +86,9 @@ class Course:
             *self.moments.values(),
         ]
 
-    def fill(self, task: Task, state: State, moments: State, first: Tensor, batches: Batches) -> None:
+    def fill(self, start: Start) -> None:
         """A round's values in their places; rows beyond the cohort take no step."""
+        task, first, batches = start.task, start.first, start.batches
         here, some = slice(len(first)), slice(batches.examples.shape[1])
         self.cohort = len(first)
         for name in ("mask", "keep", "share", "authorised", "ids"):
@@ -106,7 +96,7 @@ class Course:
         self.task.model.copy_(task.model)
         self.rate.fill_(task.rate)
         self.round.fill_(task.round)
-        for mine, given in ((self.task.extras, task.extras), (self.state, state), (self.moments, moments)):
+        for mine, given in ((self.task.extras, task.extras), (self.state, start.state), (self.moments, start.moments)):
             for name, value in mine.items():
                 if name in given:
                     _put(value, given[name])

@@ -25,7 +25,7 @@ def move(
     stands for all.
     """
     if own_kernels(w.device.type) and w.dtype == torch.float32:
-        from fedloom.engine.images import heavy
+        from fedloom.engine.heavy import heavy
 
         heavy(w, g, v, works, may, rate, momentum, decay)
         return

@@ -13,12 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedloom.client import Examples, Gradient, step_by_step
+from fedloom.client import Start, step_by_step
 from fedloom.engine.course import Course, even
 from fedloom.engine.plain import PlainGradient
-from fedloom.local.work import Batches
-from fedloom.method import Method
-from fedloom.types import State, Task
 
 log = logging.getLogger("fedloom")
 
@@ -34,65 +31,36 @@ class Replays:
         self.capture = capture
         self._courses: OrderedDict[Any, Course] = OrderedDict()
 
-    def __call__(
-        self,
-        method: Method,
-        gradient: Gradient,
-        data: Examples,
-        task: Task,
-        state: State,
-        moments: State,
-        first: Tensor,
-        batches: Batches,
-        held: bool,
-    ) -> tuple[Tensor, Tensor]:
-        """As `client.step_by_step`: the weights after all steps [C, P], and the summed losses [C]."""
-        facts = (method, gradient, data, task, state, moments, first, batches)
-        if isinstance(gradient, PlainGradient):  # one client after another: nothing here is alike twice
-            return step_by_step(*facts, held)
-        course = self._course(*facts)
-        course.fill(task, state, moments, first, batches)
+    def __call__(self, start: Start) -> tuple[Tensor, Tensor]:
+        """The weights after all steps [C, P], and the summed losses [C]."""
+        if isinstance(start.gradient, PlainGradient):  # one client after another: nothing here is alike twice
+            return step_by_step(start)
+        course = self._course(start)
+        course.fill(start)
         try:
-            self._replay(course, batches.active)
+            self._replay(course, start.batches.active)
         except RuntimeError as problem:  # whatever a network does that cannot be captured
             if not self.capture:
                 raise
             self.capture = False
             log.warning("training is not captured as a CUDA graph, which is slower: %s", str(problem).split("\n")[0])
-            course.fill(task, state, moments, first, batches)
-            self._replay(course, batches.active)
-        return course.result(moments)
+            course.fill(start)
+            self._replay(course, start.batches.active)
+        return course.result(start.moments)
 
-    def _course(
-        self,
-        method: Method,
-        gradient: Gradient,
-        data: Examples,
-        task: Task,
-        state: State,
-        moments: State,
-        first: Tensor,
-        batches: Batches,
-    ) -> Course:
+    def _course(self, start: Start) -> Course:
         """The buffers that this cohort fits into; new ones if there are none."""
-        clients, steps, width = batches.examples.shape
-        shapes = (
-            width,
-            first.shape[1],
-            task.mask is None,
-            tuple(task.extras),
-            tuple(state),
-            tuple(moments),
-            id(data.x),
-        )
-        kind = (getattr(gradient, "layout", None), shapes)
+        clients, steps, width = start.batches.examples.shape
+        names = tuple(start.task.extras), tuple(start.state), tuple(start.moments)
+        shapes = (width, start.first.shape[1], start.task.mask is None, *names, id(start.data.x))
+        kind = (getattr(start.gradient, "layout", None), shapes)
         for key, course in self._courses.items():
             fits = clients <= course.clients <= SPARE * clients and steps <= course.steps
             if fits and key[:2] == kind:
                 self._courses.move_to_end(key)
                 return course
         room = 1 << (steps - 1).bit_length()  # steps vary with who is selected: a power of two fits them all soon
-        course = Course(method, gradient, data, task, state, moments, first, batches, room)
+        course = Course(start, room)
         self._courses[(*kind, clients, room)] = course
         if len(self._courses) > SHAPES:
             self._courses.popitem(last=False)

@@ -1,0 +1,49 @@
+"""A Triton kernel for a step of SGD with momentum."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK = 1024
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _heavy(  # type: ignore[no-untyped-def]
+    w, g, v, works, may, rate, total, EACH, MOMENTUM, DECAY,
+    WORKS: tl.constexpr, MAY: tl.constexpr, SIZE: tl.constexpr,
+):  # fmt: skip
+    """A step of SGD with momentum, of those who take it and of the numbers that may move."""
+    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    inside = at < total
+    if WORKS:
+        inside = inside & (tl.load(works + at // EACH, mask=inside, other=0) != 0)
+    if MAY:
+        inside = inside & (tl.load(may + at, mask=inside, other=0) != 0)
+    weight = tl.load(w + at, mask=inside, other=0.0)
+    speed = (
+        tl.load(v + at, mask=inside, other=0.0) * MOMENTUM + tl.load(g + at, mask=inside, other=0.0) + DECAY * weight
+    )
+    tl.store(v + at, speed, mask=inside)
+    tl.store(w + at, weight - tl.load(rate).to(tl.float32) * speed, mask=inside)
+
+
+def heavy(
+    w: Tensor,
+    g: Tensor,
+    v: Tensor,
+    works: Tensor | None,
+    may: Tensor | None,
+    rate: Tensor,
+    momentum: float,
+    decay: float,
+) -> None:
+    """As `momentum.move`; all tensors are contiguous but the gradient, which is made so."""
+    grid = (triton.cdiv(w.numel(), BLOCK),)
+    some, moving = w if works is None else works, w if may is None else may  # not read where there is none
+    count, each = w.numel(), w.numel() // len(w)
+    _heavy[grid](
+        w, g.contiguous(), v, some, moving, rate, count, each, momentum, decay,
+        WORKS=works is not None, MAY=may is not None, SIZE=BLOCK,
+    )  # fmt: skip
