@@ -1,4 +1,4 @@
-"""When is a run saved? Now and then, beside the run: from a copy, by a thread of its own, one at a time."""
+"""When is a run saved? By the clock beside the run, from a copy and by a thread; by rounds before the next one."""
 
 from __future__ import annotations
 
@@ -54,13 +54,14 @@ class Saver:
         """Round `number` is over: save it if it is time to."""
         if self._problem is not None:
             self.wait()
-        by_round = self._when.rounds is not None and number - self._saved >= self._when.rounds
-        if by_round or (self._due() and not self._busy()):
+        if self._when.rounds is not None and number - self._saved >= self._when.rounds:
+            self.end(number, take)  # on the disk before the next round begins: a kill costs no more than one
+        elif self._due() and not self._busy():
             self.wait()
             self._start(take())
 
     def end(self, number: int, take: Callable[[], Snapshot]) -> None:
-        """The run is over, or stops between two rounds: wait until its last round is on the disk."""
+        """Wait until this round is on the disk, as when the run is over or stops between two rounds."""
         self.wait()
         if number > self._saved:
             self._write(take())
