@@ -106,14 +106,12 @@ class Course:
         if self.tensors:
             assert isinstance(self.gradient, StackedGradient)
             trains, layout = self.method.local.trains(task), self.gradient.layout
-            for name, value in layout.split(first).items():
-                self.tensors[name][here] = value
-                if name in self.old:
-                    self.old[name][here] = value
-            for name, value in ({} if trains is None else layout.split(trains)).items():
-                self.may[name][here] = value
-                if name in self.rest:
-                    torch.logical_not(value, out=self.rest[name][here])
+            _copy(self.tensors, layout.split(first))
+            _copy(self.old, layout.split(first))
+            if trains is not None:
+                _copy(self.may, layout.split(trains))
+            for name, value in self.rest.items():
+                torch.logical_not(self.may[name], out=value)
         else:
             self.params[here] = first
         for value in self.velocity.values():
@@ -223,6 +221,12 @@ class Course:
 def _like(value: Tensor) -> Tensor:
     """A place for such a value; expanded ones get memory of their own."""
     return torch.zeros_like(value, memory_format=torch.contiguous_format)
+
+
+def _copy(places: State, values: State) -> None:
+    """The first rows of many places; one call, since on a GPU calls are what this costs."""
+    if places:
+        torch._foreach_copy_([place[: len(values[n])] for n, place in places.items()], [values[n] for n in places])
 
 
 def _put(place: Tensor | None, value: Tensor | None) -> None:

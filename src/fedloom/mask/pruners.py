@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedloom.chance import Chance
+from fedloom.engine.capture import Captured
 from fedloom.errors import BadExperiment, unknown
 from fedloom.types import Batch, Setting
 
@@ -63,23 +64,48 @@ def prune(setting: Setting, scores: Tensor, share: Tensor, scope: Scope = "globa
     """
     if scope not in SCOPES:
         raise BadExperiment(unknown("scope of pruning", scope, SCOPES))
-    share, spans = as_written(share.to(scores.device)), weights_of(setting)
-    mask = torch.ones(len(share), scores.shape[1], dtype=torch.bool, device=scores.device)
-    together = [[span] for span in spans] if scope == "layer" else [spans] * bool(spans)
-    for group in together:
+    share = as_written(share.to(scores.device))
+    if scores.device.type != "cpu":
+        return _pruned((scores, share), setting, scope)[0]
+    mask = torch.ones(len(share), scores.shape[1], dtype=torch.bool)
+    for group in _groups(setting, scope):
         values = torch.cat([scores[:, span] for span in group], 1)
-        removed = ((1 - share) * values.shape[1]).long()  # [C], rounded down
+        removed = _removed(share, values)
         least = values.new_full((len(share), 1), -torch.inf)
-        if values.device.type != "cpu":  # where counting would wait for the device
-            ranked = values.sort(1).values.expand(len(share), -1)
-            least = torch.where(removed[:, None] > 0, ranked.gather(1, (removed[:, None] - 1).clamp(min=0)), least)
-            removed = removed[:0]
         for count in set(removed.tolist()) - {0}:  # far quicker than sorting, and shares come in a few tiers
             rows = removed == count
             least[rows] = (values[rows] if len(values) > 1 else values).kthvalue(count, 1, keepdim=True).values
         for span in group:
             mask[:, span] = scores[:, span] > least
     return mask
+
+
+def _prune(inputs: tuple[Tensor, ...], setting: Setting, scope: Scope) -> tuple[Tensor, ...]:
+    """The same by sorting, where counting would wait for the device."""
+    scores, share = inputs
+    mask = torch.ones(len(share), scores.shape[1], dtype=torch.bool, device=scores.device)
+    for group in _groups(setting, scope):
+        values = torch.cat([scores[:, span] for span in group], 1)
+        removed = _removed(share, values)[:, None]
+        ranked = values.sort(1).values.expand(len(share), -1)
+        least = torch.where(removed > 0, ranked.gather(1, (removed - 1).clamp(min=0)), -torch.inf)
+        for span in group:
+            mask[:, span] = scores[:, span] > least
+    return (mask,)
+
+
+_pruned = Captured(_prune)
+
+
+def _groups(setting: Setting, scope: Scope) -> list[list[slice]]:
+    """The weights that are ranked together."""
+    spans = weights_of(setting)
+    return [[span] for span in spans] if scope == "layer" else [spans] * bool(spans)
+
+
+def _removed(share: Tensor, values: Tensor) -> Tensor:
+    """How many of the values [C, n] each client prunes [C], rounded down."""
+    return ((1 - share) * values.shape[1]).long()
 
 
 def rand(params: Tensor, ids: Tensor, chance: Chance) -> Tensor:

@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedloom.engine.capture import Captured
 from fedloom.errors import BadExperiment, BadModel, unknown
 from fedloom.neurons.axes import FIXED_GROUP, Axes, Segment, on_axis, segments_of
 from fedloom.neurons.wiring import Attribute
@@ -100,15 +101,8 @@ class NeuronMap:
     def expand(self, keep: Tensor, rows: bool = False) -> Tensor:
         """The mask [..., P]: entries all of whose neurons are kept; with `rows`, whose output neuron is kept."""
         kept = self.padded(keep)  # [..., K + O + 1]
-        lead = kept.shape[:-1]
-        kept = kept.reshape(-1, kept.shape[-1]).view(torch.uint8)  # processors have wide ands for bytes, not for bools
-        along = [kept[:, entries] for entries in self.lists]
-        mask = torch.ones(kept.shape[0], self.total, dtype=torch.uint8, device=kept.device)
-        for tensor in self.tensors:
-            for axis, which in tensor.owners(rows):
-                part = mask[:, tensor.start : tensor.stop].view(-1, *tensor.shape)
-                part &= on_axis(along[which], axis, len(tensor.shape))
-        return mask.view(torch.bool).view(*lead, self.total)
+        (mask,) = _expanded((kept.reshape(-1, kept.shape[-1]),), self, rows)
+        return mask.view(*kept.shape[:-1], self.total)
 
     def score(self, values: Tensor, how: Literal["l2", "l1"] = "l2", output: bool = False) -> Tensor:
         """The norm [..., K] (`output`: [..., K + O]) of the values [..., P] at the weights and bias into each neuron.
@@ -201,3 +195,18 @@ def chosen(group: str, wanted: Tensor | Sequence[int], width: int) -> Tensor:
             f"keep of group '{group}' must be {width} bools or indices from 0 to {width - 1}; got {wanted.tolist()}."
         )
     return torch.zeros(width, dtype=torch.bool).index_fill(0, wanted.cpu().long(), True)
+
+
+def _expand(keeps: tuple[Tensor, ...], neurons: NeuronMap, rows: bool) -> tuple[Tensor, ...]:
+    """The mask [C, P] of a padded keep [C, K + O + 1]."""
+    kept = keeps[0].view(torch.uint8)  # processors have wide ands for bytes, not for bools
+    along = [kept[:, entries] for entries in neurons.lists]
+    mask = torch.ones(kept.shape[0], neurons.total, dtype=torch.uint8, device=kept.device)
+    for tensor in neurons.tensors:
+        for axis, which in tensor.owners(rows):
+            part = mask[:, tensor.start : tensor.stop].view(-1, *tensor.shape)
+            part &= on_axis(along[which], axis, len(tensor.shape))
+    return (mask.view(torch.bool),)
+
+
+_expanded = Captured(_expand)

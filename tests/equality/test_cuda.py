@@ -1,0 +1,105 @@
+"""A GPU gives what a CPU gives, captured steps what uncaptured ones give, and nothing waits for it inside a round."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedloom.chance import Chance
+from fedloom.engine.replay import Replays
+from fedloom.experiment import Experiment
+from fedloom.methods import METHODS
+from fedloom.round import play_round
+from fedloom.simulation import Simulation, prepare
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+
+RANKING = {
+    "feddd",
+    "hermes",
+    "fedmp",
+    "prunefl",
+    "fedselect",
+}  # of trained weights: near ties change places
+WAITING = {
+    "fedcs", "oort", "power-of-choice", "mifa",  # who is selected is read back
+    "hermes", "fedmp", "prunefl", "ist",  # widths change from round to round
+}  # fmt: skip
+VARIANTS: dict[str, Any] = {
+    **{name: name for name in METHODS},
+    "fedspu-stopping": {"name": "fedspu", "settings": {"early_stopping": True}},
+    "safari-snip": {"name": "safari", "settings": {"pruner": "snip"}},
+    "fedumf-feddc": {"name": "fedumf", "settings": {"base": "feddc"}},
+    "ram-fed-element": {"name": "ram-fed", "settings": {"mode": "element"}},
+    "feddd-models": {"name": "feddd", "settings": {"models": (0.5, 1.0)}},
+}
+every_variant = pytest.mark.parametrize("name", VARIANTS)
+
+
+class Played(NamedTuple):
+    model: Tensor
+    ids: Tensor
+    mask: Tensor | None
+
+
+def _prepared(name: str, device: str, clients: int = 100) -> Simulation:
+    """Digits on a fleet of devices, dealt unequally, so that clients take unequally many steps."""
+    values = {"training": {"epochs": 1, "batch": 10}, "split": (0.7, 0, 0.3), "fleet": "table4", "clients": clients}
+    return prepare(Experiment(method=VARIANTS[name], device=device, **values))
+
+
+def _played(here: Simulation, rounds: int = 5) -> list[Played]:
+    model, memory, out = here.model, here.method.init(here.setting, here.model), []
+    for number in range(1, rounds + 1):
+        chance = Chance(0, number, model.device)
+        model, memory, task, reply = play_round(here.method, memory, model, here.setting, here.engine, chance)
+        out.append(Played(model.cpu(), reply.ids.cpu(), None if task.mask is None else task.mask.cpu()))
+    return out
+
+
+@every_variant
+def test_gpu_equals_cpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    method = VARIANTS[name] if isinstance(VARIANTS[name], str) else VARIANTS[name]["name"]
+    for theirs, ours in zip(_played(_prepared(name, "cpu")), _played(_prepared(name, "cuda"))):
+        if method not in RANKING:
+            assert torch.equal(theirs.ids, ours.ids)
+            torch.testing.assert_close(ours.model, theirs.model, rtol=0, atol=1e-5)
+        if theirs.mask is not None:
+            assert ours.mask is not None
+            differing = (theirs.mask != ours.mask).double().mean()
+            assert differing <= (0.02 if method in RANKING else 0)
+
+
+@every_variant
+def test_captured_steps_equal_uncaptured_ones(name: str) -> None:
+    plain = _prepared(name, "cuda")
+    plain.engine.walk = Replays(capture=False)
+    for ours, theirs in zip(_played(_prepared(name, "cuda")), _played(plain)):
+        assert torch.equal(ours.ids, theirs.ids)
+        assert torch.equal(ours.model, theirs.model)
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in WAITING])
+def test_nothing_waits_inside_a_round(name: str) -> None:
+    here = _prepared(name, "cuda", clients=10)  # of whom every one has been seen soon: the first contact may wait
+    model, memory = here.model, here.method.init(here.setting, here.model)
+    for number in range(1, 15):
+        _watch("error" if number > 12 else "default")  # by then everything has been captured
+        try:
+            chance = Chance(0, number, model.device)
+            model, memory, _, _ = play_round(here.method, memory, model, here.setting, here.engine, chance)
+        finally:
+            _watch("default")
+    assert bool(model.isfinite().all())
+
+
+def _watch(mode: str) -> None:
+    """What happens when the host waits for the device; torch says at the first call that it may overlook some."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.cuda.set_sync_debug_mode(mode)
