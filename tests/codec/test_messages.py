@@ -123,8 +123,8 @@ def test_one_message_as_it_is_written():
     start, stop = head.split('"checksum":"')
     assert start == '{"__metadata__":{"format":"fedloom-1",'
     assert stop[8:].rstrip() == (
-        f'","run":"{blake2b(b"r", digest_size=8).hexdigest()}","round":"00000002","client":"00000000000000000005",'
-        '"attempt":"0001","direction":"up  ","base":"0123456789abcdef","codec":"float32","part":"neurons"},'
+        f'","stamp":"{blake2b(b"r", digest_size=8).hexdigest()}/00000002/00000000000000000005/0001/up  /'
+        '0123456789abcdef","codec":"float32","part":"neurons"},'
         '"values":{"dtype":"F32","shape":[        31],"data_offsets":[         0,       124]},'
         '"mask":{"dtype":"U8","shape":[         2],"data_offsets":[       124,       126]}}'
     )

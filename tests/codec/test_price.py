@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
 from codec.parcels import KINDS, PARTS, bools, frame, parcel, seeds
 from fedloom.codec import Codec, Part, Stamp, base_hash, encode, price, size
+from fedloom.world.wire import REPORT
 
 stamp = Stamp("r", 1, 1, base_hash(torch.zeros(1)))
 
@@ -62,11 +65,12 @@ def test_the_header_does_not_depend_on_what_it_counts():
     assert small[:8] == long[:8]
 
 
-@given(seeds, st.floats(0.01, 1), st.booleans(), st.integers(1, 100))
+@given(seeds, st.floats(0.01, 1), st.booleans(), st.integers(1, 100), st.booleans())
 @settings(max_examples=60)
-def test_sub_models_cost_little_more_than_their_numbers(seed, share, rows, width):
+def test_sub_models_cost_little_more_than_their_numbers(seed, share, rows, width, reports):
     shape = frame(width, extras=False)
     assert shape.neurons
+    shape = replace(shape, report=REPORT if reports else {})  # what every reply of a run says
     keep = bools(seed, share, shape.neurons.full_size if rows else shape.neurons.size)
     cost = Codec().size(shape, Part(keep=keep, rows=rows))
     count = int(shape.neurons.expand(keep, rows).sum())

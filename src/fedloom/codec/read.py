@@ -56,9 +56,12 @@ def decode(data: bytes | bytearray | memoryview, expected: Expected) -> Message:
 
 def check_facts(facts: Mapping[str, str], expected: Expected) -> tuple[Kind, str]:
     """The kind of values and the way the part travels, if the message is the one that is expected."""
-    for name, value in expected.stamp.fields().items():
-        if facts.get(name) != value:
-            raise Rejected(BLAME.get(name, "header"), f"{name} is {facts.get(name)!r}; expected {value!r}.")
+    pieces, said = expected.stamp.pieces(), facts.get("stamp", "").split("/")
+    if len(said) != len(pieces):
+        raise Rejected("header", f"the stamp has {len(said)} pieces; expected {len(pieces)}.")
+    for (name, value), found in zip(pieces.items(), said):
+        if found != value:
+            raise Rejected(BLAME.get(name, "header"), f"{name} is {found!r}; expected {value!r}.")
     kind = next((kind for kind in expected.kinds if kind == facts.get("codec")), None)
     if kind is None:
         raise Rejected("dtype", f"values are {facts.get('codec')!r}; expected {' or '.join(expected.kinds)}.")

@@ -40,14 +40,18 @@ class Stamp:
         if self.direction not in get_args(Direction):
             raise BadExperiment(unknown("direction of a stamp", str(self.direction), get_args(Direction)))
 
-    def fields(self) -> dict[str, str]:
-        """As the header has them: always equally long, so that a header's length is known beforehand."""
+    def pieces(self) -> dict[str, str]:
+        """What it says: always equally long, so that a header's length is known beforehand."""
         return {
             "run": short_hash(self.run.encode()),  # a run may have any name
             **{name: f"{getattr(self, name):0{width}}" for name, width in WIDTHS.items()},
             "direction": f"{self.direction:4}",
             "base": self.base,
         }
+
+    def __str__(self) -> str:
+        """As the header has it: one text, since six names would be a tenth of a small message's overhead."""
+        return "/".join(self.pieces().values())
 
 
 def base_hash(model: Tensor) -> str:

@@ -63,7 +63,7 @@ def encode(
 def fields(frame: Frame, stamp: Stamp, kind: str, word: str) -> dict[str, str]:
     """The header's facts about a message."""
     names = {"report": ",".join(frame.report_names)} if frame.report else {}
-    return {**stamp.fields(), "codec": kind, "part": word, **names}
+    return {"stamp": str(stamp), "codec": kind, "part": word, **names}
 
 
 def check_kind(kind: str, key: Tensor | None) -> None:
