@@ -52,11 +52,11 @@ def reproduce_command(
 ) -> None:
     """Run the tables and figures of the papers behind our methods, and say what comes out.
 
-    For example `fedloom reproduce fedumf-table1 --quick`. Finished runs are kept in --out: after Ctrl-C the same command
-    goes on. Verdicts: reproduced, direction only, not reproduced, not run.
+    For example `fedloom reproduce fedumf-table1 --quick`. Finished runs are kept in --out: after Ctrl-C the same
+    command goes on. Verdicts: reproduced, direction only, not reproduced, not run.
     """
-    from fedloom.recipes.table import RECIPES
     from fedloom.recipes.page import write_pages
+    from fedloom.recipes.table import RECIPES
 
     if list_:
         _show_list(as_json)
@@ -195,8 +195,8 @@ def _complain(played: Played, errors: Console) -> None:
 def _show_list(as_json: bool) -> None:
     """Names, what they are, what data they need and how long they should take."""
     from fedloom.chart import duration
-    from fedloom.recipes.table import RECIPES
     from fedloom.recipes.cost import expected
+    from fedloom.recipes.table import RECIPES
 
     rows = []
     for name, make in RECIPES.items():

@@ -13,6 +13,7 @@ from fedloom.engine.residence import cohort_of
 from fedloom.experiment import Experiment
 from fedloom.recipes.recipe import TUNING_SEED, Recipe, changed
 from fedloom.recipes.store import key_of
+from fedloom.stack import kind_of
 
 EXAMPLES = {
     "digits": (1437, 360), "mnist": (60_000, 10_000), "fashion-mnist": (60_000, 10_000), "cifar10": (50_000, 10_000),
@@ -39,12 +40,22 @@ SPEEDS = {
 }  # fmt: skip
 HET = Speed(2e-5, 1e-2)  # FedDD's models of unequal size
 FORWARD = 0.3  # an example that is only looked at
-SETUP = {"cpu": 0.3, "cuda": 0.7}  # a run's own, data at hand
-START = {"cpu": 3.0, "cuda": 15.0}  # of a command: imports, data, kernels
+SETUP = {"cpu": 0.3, "cuda": 0.3}  # a run's own, data at hand
+ROUND = 1.5e-3  # of a run on a GPU, beside its training
+START = {"cpu": 3.0, "cuda": 10.0}  # of a command: imports, data, kernels
 
 
-def seconds(experiment: Experiment, device: str) -> float:
-    """What one run should take on `cpu` (two cores) or `cuda` (one H200)."""
+class Load(NamedTuple):
+    """A run's work on a GPU."""
+
+    rounds: int
+    busy: float  # seconds a round that the device needs, whoever else trains
+    least: float  # seconds a round that steps take, shared by those trained together
+    own: float  # seconds of its own
+
+
+def load(experiment: Experiment) -> tuple[Load, float]:
+    """What a run asks of one H200, and how long two CPU cores take for it."""
     method = experiment.build_method()
     train, test = EXAMPLES.get(experiment.data.name, EXAMPLES["mnist"])
     train = round(train * experiment.split[0])
@@ -53,10 +64,10 @@ def seconds(experiment: Experiment, device: str) -> float:
     trained = cohort * (steps * work.batch if work.steps else work.epochs * train / experiment.clients)
     speed = SPEEDS.get(experiment.model.name, HET)
     looked = test / experiment.evaluate_every
-    if device == "cpu":
-        return SETUP["cpu"] + experiment.rounds * speed.cpu * (trained + FORWARD * looked)
-    train_time = max(trained * speed.gpu, steps * speed.step) + 1.5e-3
-    return SETUP["cuda"] + experiment.rounds * (train_time + FORWARD * looked * speed.gpu)
+    rounds, scored = experiment.rounds, FORWARD * looked
+    own = SETUP["cuda"] + rounds * (ROUND + scored * speed.gpu)
+    cpu = SETUP["cpu"] + rounds * speed.cpu * (trained + scored)
+    return Load(rounds, trained * speed.gpu, steps * speed.step, own), cpu
 
 
 def runs_of(recipes: Iterable[Recipe], seeds: Iterable[int]) -> dict[str, Experiment]:
@@ -75,5 +86,15 @@ def runs_of(recipes: Iterable[Recipe], seeds: Iterable[int]) -> dict[str, Experi
 
 
 def expected(recipes: Iterable[Recipe], seeds: Iterable[int], device: str) -> float:
-    """Seconds for all of them, and for the start."""
-    return START[device] + sum(seconds(one, device) for one in runs_of(recipes, seeds).values())
+    """Seconds for all of them, and for the start; on a GPU those alike are trained together."""
+    runs = list(runs_of(recipes, seeds).values())
+    if device == "cpu":
+        return START["cpu"] + sum(load(one)[1] for one in runs)
+    groups: dict[str, list[Load]] = {}
+    for one in runs:
+        groups.setdefault(repr(kind_of(one, one.build_method())), []).append(load(one)[0])
+    total = START["cuda"] + sum(one.own for group in groups.values() for one in group)
+    for group in groups.values():
+        most = max(one.rounds for one in group)
+        total += most * max(max(one.least for one in group), sum(one.busy for one in group))
+    return total

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from math import inf, isnan, nan
 from typing import Any, NamedTuple
 
@@ -34,7 +35,7 @@ def _last(rows: Rows, name: str) -> float:
 def _changes(values: list[float]) -> float:
     """The mean change from one evaluation to the next, over the second half of them."""
     half = values[len(values) // 2 :]
-    return sum(abs(b - a) for a, b in zip(half, half[1:])) / (len(half) - 1) if len(half) > 1 else nan
+    return sum(abs(b - a) for a, b in pairwise(half)) / (len(half) - 1) if len(half) > 1 else nan
 
 
 def _late(rows: Rows) -> float:

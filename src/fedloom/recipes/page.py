@@ -120,8 +120,8 @@ def _made(about: dict[str, Any]) -> list[str]:
         where = one["machine"]
         place = where["name"] if where["device"] == "cuda" else f"{where['cores']} CPU cores ({where['name']})"
         lines.append(
-            f"`{one['command']}`: {one['ran']} runs in {duration(one['seconds'])}, start and data included, on {place}, "
-            f"torch {where['torch']}, Python {where['python']}. Runs may serve several recipes."
+            f"`{one['command']}`: {one['ran']} runs in {duration(one['seconds'])}, start and data included, on {place},"
+            f" torch {where['torch']}, Python {where['python']}. Runs may serve several recipes."
         )
     return [*lines, f"{about['runs']} runs, which by themselves took {duration(about['run_seconds'])}."]
 

@@ -1,4 +1,4 @@
-"""How are recipes run? Every run once, those alike together, each kept when it is over; what is kept is not run again."""
+"""How are recipes run? Every run once, those alike together, each kept when it is over and not run again."""
 
 from __future__ import annotations
 
