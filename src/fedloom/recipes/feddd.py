@@ -1,4 +1,4 @@
-"""FedDD (Feng et al., IEEE TMC): Figures 4 to 7, 9 to 13 and 15 to 21.
+"""FedDD (Feng et al., IEEE TMC): Figures 4 to 7 and 21; feddd_more.py has the others.
 
 Figures 8 and 14 are of a testbed whose links are not given, and cannot be stated.
 """
@@ -55,7 +55,7 @@ KINDS = {
 }
 
 
-def _run(kind: Kind, deal: str, method: dict[str, Any], quick: bool, **values: Any) -> Experiment:
+def run(kind: Kind, deal: str, method: dict[str, Any], quick: bool, **values: Any) -> Experiment:
     """One run on the paper's devices; methods that are told how many take part get everyone."""
     everyone = {"per_round": 100} if method["name"] == "fedavg" else {}
     return Experiment(
@@ -65,13 +65,14 @@ def _run(kind: Kind, deal: str, method: dict[str, Any], quick: bool, **values: A
     )  # fmt: skip
 
 
-def _with(name: str, **settings: Any) -> dict[str, Any]:
+def with_settings(name: str, **settings: Any) -> dict[str, Any]:
+    """A method with settings."""
     return {"name": name, "settings": settings}
 
 
-def _tuning(kinds: Sequence[str], quick: bool) -> tuple[Tuning, ...]:
+def tuning(kinds: Sequence[str], quick: bool) -> tuple[Tuning, ...]:
     """A rate for each data set."""
-    return tuple(Tuning(f"{name}/", _run(KINDS[name], "non-iid-b", SCHEMES["FedAvg"], quick), RATES) for name in kinds)
+    return tuple(Tuning(f"{name}/", run(KINDS[name], "non-iid-b", SCHEMES["FedAvg"], quick), RATES) for name in kinds)
 
 
 def _notes(quick: bool, *more: str) -> tuple[str, ...]:
@@ -100,11 +101,11 @@ def _curves(name: str, deal: str, claims: dict[str, list[tuple[str, float]]], qu
     for kind in kinds:
         prefix = f"{kind}/{deal}"
         for scheme, method in SCHEMES.items():
-            experiments[f"{prefix}/{scheme}"] = _run(KINDS[kind], deal, method, quick)
-        experiments[f"{prefix}/{RANDOM}"] = _run(KINDS[kind], deal, _with("feddd", select_by="random"), quick)
+            experiments[f"{prefix}/{scheme}"] = run(KINDS[kind], deal, method, quick)
+        experiments[f"{prefix}/{RANDOM}"] = run(KINDS[kind], deal, with_settings("feddd", select_by="random"), quick)
         said += [_above(prefix, other, points) for other, points in claims[kind]] + [_control(prefix)]
     about = f"final accuracy under {deal}: FedDD against FedAvg, FedCS and Oort"
-    return Recipe(name, about, experiments, tuple(said), _notes(quick), _tuning(kinds, quick), quick=quick)
+    return Recipe(name, about, experiments, tuple(said), _notes(quick), tuning(kinds, quick), quick=quick)
 
 
 def fig4(quick: bool = False) -> Recipe:
@@ -144,8 +145,8 @@ def fig7(quick: bool = False) -> Recipe:
     for kind, deal, target, ratios in cases:
         prefix, time = f"{kind}/{deal}", Measure("seconds to", at=target)
         for scheme, method in SCHEMES.items():
-            experiments[f"{prefix}/{scheme}"] = _run(KINDS[kind], deal, method, quick)
-        experiments[f"{prefix}/{RANDOM}"] = _run(KINDS[kind], deal, _with("feddd", select_by="random"), quick)
+            experiments[f"{prefix}/{scheme}"] = run(KINDS[kind], deal, method, quick)
+        experiments[f"{prefix}/{RANDOM}"] = run(KINDS[kind], deal, with_settings("feddd", select_by="random"), quick)
         ours = (f"{prefix}/FedDD",)
         for other, ratio in ratios.items():
             what = f"{prefix}: FedDD's time to {target} % relative to {other}'s"
@@ -153,9 +154,9 @@ def fig7(quick: bool = False) -> Recipe:
         what = f"{prefix}: FedDD's time to {target} % relative to that with random rows"
         claims.append(Claim(what, ours, time, (f"{prefix}/{RANDOM}",), "ratio", "below", control=True))
     notes = ("A ratio of 0.00 stands for a scheme that never reaches the target.",)
-    tuning = _tuning([case[0] for case in cases], quick)
+    chosen = tuning([case[0] for case in cases], quick)
     about = "virtual time to a target accuracy: FedDD against FedAvg, FedCS and Oort"
-    return Recipe("feddd-fig7", about, experiments, tuple(claims), _notes(quick, *notes), tuning, quick=quick)
+    return Recipe("feddd-fig7", about, experiments, tuple(claims), _notes(quick, *notes), chosen, quick=quick)
 
 
 def fig21(quick: bool = False) -> Recipe:
@@ -171,10 +172,10 @@ def fig21(quick: bool = False) -> Recipe:
     for kind in kinds:
         prefix = f"{kind}/rare"
         for scheme, method in SCHEMES.items():
-            made = method if scheme == "FedAvg" else _with(method["name"], budget=0.2)
-            experiments[f"{prefix}/{scheme}"] = _run(KINDS[kind], "rare", made, quick)
-        control = _with("feddd", budget=0.2, select_by="random")
-        experiments[f"{prefix}/{RANDOM}"] = _run(KINDS[kind], "rare", control, quick)
+            made = method if scheme == "FedAvg" else with_settings(method["name"], budget=0.2)
+            experiments[f"{prefix}/{scheme}"] = run(KINDS[kind], "rare", made, quick)
+        control = with_settings("feddd", budget=0.2, select_by="random")
+        experiments[f"{prefix}/{RANDOM}"] = run(KINDS[kind], "rare", control, quick)
         for scheme, row in paper[kind].items():
             for label, value in enumerate(row):
                 if value is not None:
@@ -196,4 +197,4 @@ def fig21(quick: bool = False) -> Recipe:
         claims += [Claim(what, *alike, "difference", "equal", None, 10.0), _control(prefix, rare)]
     about = "accuracy on three rare classes at a budget of 20 %"
     notes = _notes(quick, TWENTY)
-    return Recipe("feddd-fig21", about, experiments, tuple(claims), notes, _tuning(kinds, quick), quick=quick)
+    return Recipe("feddd-fig21", about, experiments, tuple(claims), notes, tuning(kinds, quick), quick=quick)
