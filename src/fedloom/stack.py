@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from fedloom.client import Learnt, initial_state
+from fedloom.data.dataset import Dataset
 from fedloom.data.load import load
 from fedloom.engine.joined import Answer, Joint, foreign_rule, training, why_apart
 from fedloom.engine.local import Chunk, Local, budget
@@ -33,6 +34,8 @@ def run_all(
     watches: Sequence[Watch | None],
     stack: bool = True,
     tell: Callable[[str], None] | None = None,
+    data: Dataset | None = None,
+    done: Callable[[int, Result], None] | None = None,
 ) -> list[Result]:
     """The results in order. Runs on the same data that train alike are stacked, as many as fit, unless told not to.
 
@@ -41,9 +44,11 @@ def run_all(
         watches: called with every round's row, one for each.
         stack: False runs one after another.
         tell: called with what is trained together, and what is not and why.
+        data: the data set of all, in place of what the experiments name.
+        done: called with the place and the result of every run that is finished.
     """
     methods = [experiment.build_method() for experiment in experiments]
-    kinds = [_kind(*each) for each in zip(experiments, methods)]
+    kinds = [kind_of(*each) for each in zip(experiments, methods)]
     results: dict[int, Result] = {}
     told: set[str] = set()
 
@@ -59,13 +64,16 @@ def run_all(
         company = [n for n in waiting if n == first or kinds[n] == kinds[first] is not None] if stack else [first]
         if len(company) == 1:
             say([experiments[first]], foreign_rule(methods[first]) if stack else None)
-            results[first] = run(experiments[first], watch=watches[first])
+            results[first] = run(experiments[first], data=data, watch=watches[first])
         else:
-            worlds, why = _prepared([experiments[n] for n in company])
+            worlds, why = _prepared([experiments[n] for n in company], data)
             company = company[: len(worlds)]
             some = [experiments[n] for n in company]
             say(some, why)
             results.update(zip(company, play_together(some, worlds, [watches[n] for n in company])))
+        if done is not None:
+            for n in company:
+                done(n, results[n])
         waiting = [n for n in waiting if n not in results]
     return [results[n] for n in range(len(experiments))]
 
@@ -119,7 +127,7 @@ def _strand(engine: Local, call: Callable[[Clock], T]) -> Strand[list[Chunk], An
     return Strand(whole)
 
 
-def _kind(experiment: Experiment, method: Method) -> tuple[Any, ...] | None:
+def kind_of(experiment: Experiment, method: Method) -> tuple[Any, ...] | None:
     """Runs of one kind might be trained together, which their networks decide; None: this one cannot."""
     if experiment.engine != "local" or foreign_rule(method) is not None or experiment.build_attack() is not None:
         return None
@@ -127,9 +135,9 @@ def _kind(experiment: Experiment, method: Method) -> tuple[Any, ...] | None:
     return *facts, experiment.precision, experiment.memory, *training(method)
 
 
-def _prepared(experiments: Sequence[Experiment]) -> tuple[list[Simulation], str]:
+def _prepared(experiments: Sequence[Experiment], data: Dataset | None) -> tuple[list[Simulation], str]:
     """The first of these runs with as many others as are trained together, and why not more."""
-    data = load(experiments[0].data.name, **experiments[0].data.settings)
+    data = data or load(experiments[0].data.name, **experiments[0].data.settings)
     worlds = [prepare(experiments[0], data=data)]
     room, why = room_beside(worlds[0])
     taken = 1 / room  # cohorts may differ, so each run takes a part of its own

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 REMASKS = ("every-round", "first-round")
 NEED_DATA = ("snip", "grasp")
+SLOW = ("snip", "grasp", "synflow")  # scoring takes longer than asking a GPU whether it is needed
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Prune(LocalRule):
     ) -> tuple[Tensor | None, State]:
         """The weights to keep, of those that were sent."""
         met = state.get("met")
-        if met is not None and met.device.type == "cpu" and bool(met.all()):
+        if met is not None and (met.device.type == "cpu" or self.by in SLOW) and bool(met.all()):
             chosen = state["chosen"]
         else:
             model = task.model.expand(len(ids), -1)  # one memory for all: what needs no data is scored once
