@@ -46,10 +46,10 @@ class Played(NamedTuple):
     mask: Tensor | None
 
 
-def _prepared(name: str, device: str, clients: int = 100) -> Simulation:
+def _prepared(name: str, device: str, clients: int = 100, model: str = "mlp") -> Simulation:
     """Digits on a fleet of devices, dealt unequally, so that clients take unequally many steps."""
     values = {"training": {"epochs": 1, "batch": 10}, "split": (0.7, 0, 0.3), "fleet": "table4", "clients": clients}
-    return prepare(Experiment(method=VARIANTS[name], device=device, **values))
+    return prepare(Experiment(method=VARIANTS[name], device=device, model=model, **values))
 
 
 def _played(here: Simulation, rounds: int = 5) -> list[Played]:
@@ -73,6 +73,12 @@ def test_gpu_equals_cpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
             assert ours.mask is not None
             differing = (theirs.mask != ours.mask).double().mean()
             assert differing <= (0.02 if method in RANKING else 0)
+
+
+def test_dropout_strikes_the_same_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    theirs, ours = (_played(_prepared("fedavg", device, model="ra-mlp"), 3)[-1] for device in ("cpu", "cuda"))
+    torch.testing.assert_close(ours.model, theirs.model, rtol=0, atol=1e-5)
 
 
 @every_variant

@@ -44,12 +44,13 @@ def keyed(module: nn.Module) -> nn.Module:
             kind = type(part).__name__
             raise BadModel(f"layer '{name}' ({kind}) draws numbers that no seed repeats here; use nn.Dropout instead.")
     module = deepcopy(module)
+    device = next((value.device for value in module.parameters()), None)
     for place, (name, part) in enumerate(list(module.named_modules(remove_duplicate=False))):
         if type(part) is nn.Dropout:
             parent, _, last = name.rpartition(".")
             if not name:
                 return KeyedDropout(part.p, place)
-            setattr(module.get_submodule(parent), last, KeyedDropout(part.p, place))
+            setattr(module.get_submodule(parent), last, KeyedDropout(part.p, place).to(device))
     return module
 
 

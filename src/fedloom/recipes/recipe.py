@@ -117,7 +117,8 @@ def only(recipe: Recipe, texts: Iterable[str]) -> Recipe:
     """The same with those runs alone asked for whose label holds one of the texts."""
     texts = tuple(texts)
     chosen = frozenset(label for label in recipe.experiments if any(text in label for text in texts))
-    return replace(recipe, chosen=chosen) if texts else recipe
+    tuning = tuple(one for one in recipe.tuning if any(label.startswith(one.prefix) for label in chosen))
+    return replace(recipe, chosen=chosen, tuning=tuning) if texts else recipe
 
 
 def tuned(recipe: Recipe, rates: dict[str, float]) -> Recipe:
