@@ -1,0 +1,1 @@
+"""Flower: the same methods on a real network."""
