@@ -40,7 +40,7 @@ def write_certificates(folder: Path, hosts: Iterable[str] = (), days: int = LINK
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID
 
-    names = list(dict.fromkeys([*LOCAL, *hosts]))
+    names = [_alternative(name) for name in dict.fromkeys([*LOCAL, *hosts])]
     folder.mkdir(parents=True, exist_ok=True)
     files, authority, link = (
         files_in(folder),
@@ -57,11 +57,11 @@ def write_certificates(folder: Path, hosts: Iterable[str] = (), days: int = LINK
     )
     usage = {"digital_signature": True, "key_encipherment": False, "key_cert_sign": False, "crl_sign": False}
     own = (
-        _begun(_name(names[-1] if hosts else "localhost"), issuer, link, days)
+        _begun(_name("fedloom link"), issuer, link, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(usage), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_alternative(name) for name in names]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False)
     )
     _write(files.authority, files.authority_key, top, authority, authority)
@@ -72,7 +72,7 @@ def write_certificates(folder: Path, hosts: Iterable[str] = (), days: int = LINK
 def _name(text: str) -> x509.Name:
     from cryptography import x509
 
-    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text[:64])])
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
 
 
 def _alternative(host: str) -> x509.GeneralName:

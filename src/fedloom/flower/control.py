@@ -74,13 +74,16 @@ class Control:
     def start(self, app: Path, config: Scalars) -> int:
         """Start an app folder's run, with some of its settings replaced; the run's number."""
         import hashlib
+        import warnings
 
         from flwr.cli.build import build_fab_from_disk
         from flwr.common.serde import fab_to_proto, user_config_to_proto
         from flwr.proto.control_pb2 import StartRunRequest
         from flwr.supercore.fab import Fab
 
-        content = build_fab_from_disk(app)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Flower's own, of a name in pathspec
+            content = build_fab_from_disk(app)
         fab = fab_to_proto(Fab(hashlib.sha256(content).hexdigest(), content, {}))
         return int(self._client.StartRun(StartRunRequest(fab=fab, override_config=user_config_to_proto(config))).run_id)
 

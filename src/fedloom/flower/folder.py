@@ -51,11 +51,10 @@ def write_folder(
     shares = [written(clients) for clients in dealt(experiment.clients, nodes)]
     if root.exists() and any(root.iterdir()):
         raise BadExperiment(f"the folder '{root}' is not empty; name a new one.")
-    root.mkdir(parents=True, exist_ok=True)
     root = root.absolute()
     app, home = root / "app", root / "home"
-    write_app(app, experiment, config)
     certificates = write_certificates(root / "certificates", hosts)
+    write_app(app, experiment, config)
     keys = [write_key(root / "keys", f"node-{number}") for number in range(nodes)]
     write_home(home, f"{hosts[0] if hosts else '127.0.0.1'}:{port}", certificates.authority)
     return Deployment(root, app, certificates, keys, shares, home)

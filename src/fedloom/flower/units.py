@@ -78,16 +78,16 @@ def container(role: str, version: str, port: int) -> str:
     run = {
         "link": f"""\
 EXPOSE {port}
-CMD ["sh", "-c", "exec flower-superlink --host 0.0.0.0 --port {port} --enable-supernode-auth \\
+CMD exec flower-superlink --host 0.0.0.0 --port {port} --enable-supernode-auth \\
     --ssl-ca-certfile /etc/fedloom/certificates/ca.crt --ssl-certfile /etc/fedloom/certificates/server.pem \\
     --ssl-keyfile /etc/fedloom/certificates/server.key --database {HOME}/link.db \\
-    --disable-runtime-dependency-installation"]
+    --disable-runtime-dependency-installation
 """,
         "node": f"""\
 ENV FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.1 PORT={NODE_PORT} CLIENTS= DATA=
-CMD ["sh", "-c", "exec flower-supernode --superlink \\"$LINK\\" --port \\"$PORT\\" \\
+CMD exec flower-supernode --superlink "$LINK" --port "$PORT" \\
     --root-certificates /etc/fedloom/certificates/ca.crt --auth-supernode-private-key /etc/fedloom/key \\
-    --node-config \\"clients='$CLIENTS' data='$DATA' state='{HOME}/clients'\\""]
+    --node-config "clients='$CLIENTS' data='$DATA' state='{HOME}/clients'"
 """,
     }
     return f"""\
