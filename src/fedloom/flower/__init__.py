@@ -1,1 +1,0 @@
-"""Flower: the same methods on a real network."""
