@@ -87,7 +87,7 @@ def test_the_reader_finds_every_command_and_service(made):
 
 
 def test_services_start_what_the_commands_start(made):
-    folder, told = made
+    folder, _ = made
     unit = (folder.root / "services" / "fedloom-node@.service").read_text().replace("\\\n", " ")
     line = next(line for line in unit.splitlines() if line.startswith("ExecStart=")).partition("=")[2]
     for name, value in {"LINK": "h:1", "PORT": "9", "CLIENTS": "0-4,7", "DATA": "/d"}.items():

@@ -65,7 +65,7 @@ def deploy_command(
     set_: SetOption = None,
     deadline: DeadlineOption = 300.0,
     quorum: QuorumOption = 1,
-    checkpoint_every: EveryOption = "30s",
+    checkpoint_every: EveryOption = "1",
     as_json: JsonOption = False,
 ) -> None:
     """Write all that METHOD needs to run on several machines with Flower: app, certificates, keys, services.
@@ -119,7 +119,7 @@ def trial_command(
         Path | None, typer.Option(help="keep app, certificates, keys and logs here; they are removed if left out")
     ] = None,
     resume: ResumeOption = False,
-    checkpoint_every: EveryOption = "30s",
+    checkpoint_every: EveryOption = "1",
     as_json: JsonOption = False,
 ) -> None:
     """Run METHOD on a real Flower link and real nodes on this machine, with TLS and node authentication.

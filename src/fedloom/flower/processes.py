@@ -19,7 +19,6 @@ from typing import Self
 MARK = "FEDLOOM_TRIAL"  # in the environment of everything that a trial starts, and of what that starts
 GRACE = 6.0  # seconds to end in good order
 PROC = Path("/proc")  # where there is none, groups are all that is known
-PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass
@@ -73,12 +72,12 @@ class Processes:
         self.heads[name].wait()
 
     def measure(self) -> None:
-        """Note what memory each group holds now, if that is more than ever before; pages in common count twice."""
+        """Note what memory each group holds now, if that is more than ever before."""
         groups = {process.pid: name for name, process in self.heads.items()}
         held = dict.fromkeys(groups.values(), 0)
-        for group, resident in _table():
+        for number, group in _table():
             if group in groups:
-                held[groups[group]] += resident
+                held[groups[group]] += _memory(number)
         for name, size in held.items():
             self.peaks[name] = max(size, self.peaks.get(name, 0))
 
@@ -104,11 +103,21 @@ class Processes:
 
 
 def _table() -> Iterator[tuple[int, int]]:
-    """Group and bytes of memory of every process."""
+    """Every process and its group."""
     for file in PROC.glob("[0-9]*/stat"):
         with suppress(OSError, ValueError, IndexError):
-            fields = file.read_text().rpartition(")")[2].split()  # the name before it may hold anything
-            yield int(fields[2]), int(fields[21]) * PAGE
+            yield (
+                int(file.parent.name),
+                int(file.read_text().rpartition(")")[2].split()[2]),
+            )  # the name may hold anything
+
+
+def _memory(number: int) -> int:
+    """Bytes that a process holds; of pages that several hold, its part."""
+    with suppress(OSError, ValueError, IndexError):
+        lines = (PROC / str(number) / "smaps_rollup").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+    return 0
 
 
 def marked(mark: str) -> list[int]:
