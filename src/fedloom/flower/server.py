@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import fedloom
-from fedloom.checkpoint.saver import Checkpoints
+from fedloom.checkpoint.saver import Checkpoints, checkpoints_of
 from fedloom.codec import Codec
 from fedloom.engine.precision import computing
 from fedloom.errors import BadData, BadExperiment, RunStopped
@@ -21,7 +21,6 @@ from fedloom.flower.host import experiment_of
 from fedloom.flower.packing import Packing
 from fedloom.flower.post import INTERVAL, Post
 from fedloom.folder import check
-from fedloom.options import checkpoints_of
 from fedloom.result import Result
 from fedloom.run import play
 from fedloom.simulation import prepare

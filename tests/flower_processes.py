@@ -36,7 +36,7 @@ resume = false
 deadline = 60.0
 checkpoint-every = "1"
 quorum = 1
-patience = 30.0
+patience = 120.0
 """
 
 
@@ -69,6 +69,7 @@ class Trial:
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_HOME": str(home),
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",  # seconds; Flower waits 1 otherwise
             "OMP_NUM_THREADS": "1",
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(Path(fedloom.__file__).parent.parent),
