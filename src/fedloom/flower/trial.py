@@ -24,7 +24,7 @@ from fedloom.folder import check
 from fedloom.simulation import prepare
 from fedloom.watch import Watch
 
-LOOK = 0.25  # seconds between looks at a run
+LOOK = 0.5  # seconds between looks at a run
 PATIENCE = 120.0  # seconds for the link, and then for all nodes, to come up
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 SOON = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds until Flower starts an app for a message that has come
@@ -45,8 +45,15 @@ class Trial:
     control: Control
     port: int
     states: Path  # where nodes keep their clients' states
+    lasting: bool  # whether the link keeps in a file what it knows
     numbers: list[int] = field(default_factory=list)  # Flower's, of the nodes
     times: dict[str, float] = field(default_factory=dict)  # seconds of each stretch
+
+    def start_link(self) -> None:
+        """Start the link, or start it again: it remembers who may come in."""
+        files, database = self.deployment.certificates, self.deployment.root / "link.db"
+        self.processes.start("link", link_command(files, "127.0.0.1", self.port, database if self.lasting else None))
+        self.control.wait_for_link(PATIENCE, lambda: self.processes.running("link"))
 
     def start_node(self, number: int) -> None:
         """Start a node, or start it again."""
@@ -111,7 +118,12 @@ def environment(home: Path, nodes: int) -> dict[str, str]:
 
 @contextmanager
 def started(
-    experiment: Experiment, nodes: int, root: Path, states: Path, config: Mapping[str, Any] | None = None
+    experiment: Experiment,
+    nodes: int,
+    root: Path,
+    states: Path,
+    config: Mapping[str, Any] | None = None,
+    lasting: bool = False,
 ) -> Iterator[Trial]:
     """A link and nodes on loopback, all let in; whatever happens, all of it is stopped at the end."""
     began = time.perf_counter()
@@ -120,12 +132,11 @@ def started(
         stack.enter_context(stopped_by_signals())
         relay = stack.enter_context(Relay("127.0.0.1", port))
         processes = stack.enter_context(Processes(made.root / "logs", environment(made.home, nodes)))
-        processes.start("link", link_command(made.certificates, "127.0.0.1", port))
         control = stack.enter_context(Control(f"127.0.0.1:{port}", made.certificates.authority))
-        trial = Trial(experiment, made, processes, relay, control, port, states.absolute())
+        trial = Trial(experiment, made, processes, relay, control, port, states.absolute(), lasting)
         trial.times["folder and keys"] = time.perf_counter() - began
         with trial.timed("link up"):
-            control.wait_for_link(PATIENCE, lambda: processes.running("link"))
+            trial.start_link()
         with trial.timed("nodes up"):
             for number, key in enumerate(made.keys):
                 relay.add()
