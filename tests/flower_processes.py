@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,9 @@ class Trial:
         values = {"experiment": json.dumps(experiment.model_dump(mode="json")), **config}
         file = self.folder / "run.toml"
         file.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items()))
-        return self._start("run", "flwr", "run", str(self.folder / "app"), "trial", "--run-config", str(file), "--stream")
+        return self._start(
+            "run", "flwr", "run", str(self.folder / "app"), "trial", "--run-config", str(file), "--stream"
+        )
 
     def log(self, name: str) -> str:
         """What a process has printed."""
@@ -116,10 +119,8 @@ class Trial:
 
     def kill(self, process: subprocess.Popen[bytes], how: signal.Signals = signal.SIGKILL) -> None:
         """End a process and those it started, which are in its session."""
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, how)
-        except ProcessLookupError:
-            pass
         process.wait(10)
 
     def stop(self) -> None:

@@ -96,19 +96,18 @@ def _name(terms: Terms) -> tuple[str, int]:
     """The run's name, which its nodes keep states under, and how often it was started."""
     if terms.out is None:
         return uuid.uuid4().hex, 1
-    about = {"run": uuid.uuid4().hex, "attempt": 0}
+    name, attempt = uuid.uuid4().hex, 1
     file = terms.out / "checkpoint" / ABOUT
     if terms.resume and file.exists():
         try:
             about = json.loads(file.read_text())
-            about = {"run": str(about["run"]), "attempt": int(about["attempt"])}
+            name, attempt = str(about["run"]), int(about["attempt"]) + 1
         except (ValueError, KeyError, TypeError) as problem:
             raise BadData(f"'{file}' cannot be read ({problem}); it was written when the run began.") from problem
-    about["attempt"] += 1
     with writing(terms.out):
         file.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(file, [json.dumps(about).encode()])
-    return about["run"], about["attempt"]
+        replace_file(file, [json.dumps({"run": name, "attempt": attempt}).encode()])
+    return name, attempt
 
 
 def _logged(row: dict[str, Any]) -> None:
