@@ -114,7 +114,7 @@ def prepare(
     fleet = Fleet(
         torch.tensor(sizes, device=device),
         torch.from_numpy(labels).view(-1, dataset.classes).to(device),
-        _devices(experiment, present, device),
+        devices_of(experiment, present, device),
     )
     setting = Setting(fleet, module, layout, per_example, torch.from_numpy(dataset.x_train[:2]).to(device))
     x, y = (torch.from_numpy(part[:FIRST]).to(device) for part in (dataset.x_train, dataset.y_train))
@@ -187,7 +187,7 @@ def _plan(experiment: Experiment, method: Method, setting: Setting, dataset: Dat
     return plan_memory(sizes, budget_of(device, experiment.memory, examples), str(device))
 
 
-def _devices(experiment: Experiment, present: Ints, device: torch.device) -> Devices | None:
+def devices_of(experiment: Experiment, present: Ints, device: torch.device) -> Devices | None:
     """The devices of the clients that take part."""
     if experiment.fleet.name == "none":
         return None

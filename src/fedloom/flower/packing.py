@@ -30,7 +30,9 @@ class Packing:
     wire: Wire  # describes parts as the simulator does
     codec: Codec  # of replies; tasks are whole float32 numbers
 
-    def model(self, order: Order, client: int, model: Tensor, part: Part = EVERYTHING, extras: State = NOTHING) -> bytes:
+    def model(
+        self, order: Order, client: int, model: Tensor, part: Part = EVERYTHING, extras: State = NOTHING
+    ) -> bytes:
         """A message of the model's part and the extras that travel."""
         frame = self.wire.frame({name: value[None] for name, value in extras.items()}, {}, part)
         carried = {name: value for name, value in extras.items() if name in frame.extras}
