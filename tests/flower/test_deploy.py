@@ -6,6 +6,7 @@ import json
 import shlex
 import stat
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,13 @@ def test_the_bundle_holds_no_secret(made):
     assert not list(folder.app.glob("*.key"))
 
 
+def node_of(line: str) -> Namespace:
+    """A node's command as Flower reads it."""
+    _, warm, words = line.partition(" -m fedloom.flower.warm flower-supernode ")
+    assert warm
+    return _parse_args_run_supernode().parse_args(shlex.split(words))
+
+
 def test_every_command_is_one_that_flower_understands(made):
     folder, told = made
     link = _parse_args_run_superlink().parse_args(shlex.split(told.link)[1:])
@@ -62,7 +70,7 @@ def test_every_command_is_one_that_flower_understands(made):
     assert not link.insecure
     assert (link.host, link.port) == ("0.0.0.0", 8123)
     assert not link.runtime_dependency_install
-    nodes = [_parse_args_run_supernode().parse_args(shlex.split(words)[1:]) for words in told.nodes]
+    nodes = [node_of(words) for words in told.nodes]
     assert len({node.port for node in nodes}) == len({node.auth_supernode_private_key for node in nodes}) == 3
     for node in nodes:
         assert node.superlink == "link.example.org:8123"
@@ -92,7 +100,7 @@ def test_services_start_what_the_commands_start(made):
     line = next(line for line in unit.splitlines() if line.startswith("ExecStart=")).partition("=")[2]
     for name, value in {"LINK": "h:1", "PORT": "9", "CLIENTS": "0-4,7", "DATA": "/d"}.items():
         line = line.replace(f"${{{name}}}", value)
-    node = _parse_args_run_supernode().parse_args(shlex.split(line)[1:])
+    node = node_of(line)
     assert parse_config_args([node.node_config])["clients"] == "0-4,7"
     unit = (folder.root / "services" / "fedloom-link.service").read_text().replace("\\\n", " ")
     line = next(line for line in unit.splitlines() if line.startswith("ExecStart=")).partition("=")[2]

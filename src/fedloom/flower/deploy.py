@@ -11,6 +11,7 @@ from fedloom.flower.folder import (
     CONNECTION,
     NODE_PORT,
     PORT,
+    WARM,
     Deployment,
     link_command,
     node_command,
@@ -74,7 +75,7 @@ def commands(made: Deployment, link: str, port: int, loopback: bool) -> Commands
         f"export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 FLWR_HOME={shlex.quote(str(made.home))}",
         said(words),
         [said(["flwr", "supernode", "register", str(key.public), CONNECTION]) for key in made.keys],
-        [said(words) for words in nodes],
+        [said([*WARM, *words]) for words in nodes],
         said(run),
         said([*run, "--run-config", "resume=true"]),
         said(["flwr", "stop", "RUN", CONNECTION]),
@@ -123,7 +124,8 @@ Once, to let the nodes in:
 {chr(10).join(told.register)}
 ```
 
-The nodes:
+The nodes, each with as much of the command as follows `fedloom.flower.warm` if you like: then every message loads
+Python, PyTorch and fedloom anew, as is usual with Flower.
 
 ```sh
 {chr(10).join(told.nodes)}

@@ -10,11 +10,13 @@ from fedloom.errors import BadExperiment
 from fedloom.experiment import Experiment
 from fedloom.flower.certificates import Certificates, files_in, write_certificates
 from fedloom.flower.dealt import dealt, written
+from fedloom.flower.host import experiment_of
 from fedloom.flower.keys import Key, write_key
 
 PORT = 8000  # of the link; Flower's own choice
 NODE_PORT = 9094  # of a node's own helpers, on its loopback
 CONNECTION = "fedloom"  # how the link is called in Flower's configuration
+WARM = ("python", "-m", "fedloom.flower.warm")  # before a node's command: its apps start at once
 SIDES = ("server", "client")
 TABLES = (".npz", ".csv", ".parquet")
 
@@ -48,6 +50,7 @@ def write_folder(
 ) -> Deployment:
     """Write a deployment's app, certificates, keys and Flower home into a new folder."""
     need_flower()
+    experiment_of(experiment.model_dump_json())  # what cannot be played on a network is said now
     shares = [written(clients) for clients in dealt(experiment.clients, nodes)]
     if root.exists() and any(root.iterdir()):
         raise BadExperiment(f"the folder '{root}' is not empty; name a new one.")
@@ -118,7 +121,7 @@ def link_command(certificates: Certificates, host: str, port: int, database: Pat
 
 
 def node_command(authority: str, key: str, link: str, config: dict[str, str], port: int) -> list[str]:
-    """What starts a node; `link` is the address that it finds the link at."""
+    """What starts a node; `link` is the address that it finds the link at. `WARM` before it saves it much loading."""
     words = ["flower-supernode", "--superlink", link, "--root-certificates", authority]
     words += ["--auth-supernode-private-key", key, "--node-config", node_config(config), "--port", str(port)]
     return words

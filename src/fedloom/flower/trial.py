@@ -16,7 +16,7 @@ from typing import Any
 from fedloom.errors import RunStopped
 from fedloom.experiment import Experiment
 from fedloom.flower.control import Control, Scalars, State
-from fedloom.flower.folder import Deployment, link_command, node_command, write_folder
+from fedloom.flower.folder import WARM, Deployment, link_command, node_command, write_folder
 from fedloom.flower.measured import Measured, measured
 from fedloom.flower.processes import Processes, stopped_by_signals
 from fedloom.flower.sockets import Relay
@@ -28,7 +28,6 @@ LOOK = 0.5  # seconds between looks at a run
 PATIENCE = 120.0  # seconds for the link, and then for all nodes, to come up
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 SOON = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds until Flower starts an app for a message that has come
-WARM = (sys.executable, "-m", "fedloom.flower.warm")  # before a node's command: apps start in no time
 CONFIG: dict[str, Any] = {
     "out": "", "resume": False, "deadline": 300.0, "checkpoint-every": "1", "quorum": 1, "patience": PATIENCE,
 }  # fmt: skip
@@ -63,7 +62,7 @@ class Trial:
         words = node_command(
             str(made.certificates.authority), str(made.keys[number].private), link, config, free_port()
         )
-        self.processes.start(name, [*WARM, *words], {"FLWR_HOME": str(made.root / "homes" / name)})
+        self.processes.start(name, [sys.executable, *WARM[1:], *words], {"FLWR_HOME": str(made.root / "homes" / name)})
 
     def wait_for_nodes(self, patience: float = PATIENCE) -> None:
         """Until all nodes have been let in."""

@@ -56,8 +56,7 @@ StateDirectory=fedloom
 WorkingDirectory={HOME}
 EnvironmentFile=/etc/fedloom/node-%i.env
 {ENVIRONMENT}Environment=FLWR_HOME={HOME}/node-%i/flower
-Environment=FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.1
-ExecStart=/opt/fedloom/bin/flower-supernode --superlink ${{LINK}} --port ${{PORT}} \\
+ExecStart=/opt/fedloom/bin/python -m fedloom.flower.warm flower-supernode --superlink ${{LINK}} --port ${{PORT}} \\
     --root-certificates /etc/fedloom/certificates/ca.crt --auth-supernode-private-key /etc/fedloom/keys/node-%i \\
     --node-config 'clients="${{CLIENTS}}" data="${{DATA}}" state="{HOME}/node-%i/clients"'
 Restart=always
@@ -84,16 +83,16 @@ CMD exec flower-superlink --host 0.0.0.0 --port {port} --enable-supernode-auth \
     --disable-runtime-dependency-installation
 """,
         "node": f"""\
-ENV FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.1 PORT={NODE_PORT} CLIENTS= DATA=
-CMD exec flower-supernode --superlink "$LINK" --port "$PORT" \\
+ENV PORT={NODE_PORT} CLIENTS= DATA=
+CMD exec python -m fedloom.flower.warm flower-supernode --superlink "$LINK" --port "$PORT" \\
     --root-certificates /etc/fedloom/certificates/ca.crt --auth-supernode-private-key /etc/fedloom/key \\
     --node-config "clients='$CLIENTS' data='$DATA' state='{HOME}/clients'"
 """,
     }
     return f"""\
-# fedloom {role}. Put the wheel of fedloom beside this file where it is not on your package index.
+# fedloom {role}; where fedloom is not on your package index, COPY its wheel and install that.
 FROM python:3.12-slim
-RUN pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu "fedloom[flower]=={version}" \\
+RUN pip install --no-cache-dir "fedloom[flower]=={version}" \\
     && useradd --create-home --home-dir {HOME} fedloom
 USER fedloom
 WORKDIR {HOME}

@@ -26,8 +26,8 @@ LOADED = ("fedloom.flower.node", "fedloom.flower.personal", "sklearn.datasets", 
 
 def main(words: list[str]) -> int:
     """Run a node's command and the apps that it asks for, until it ends; its exit code."""
-    if "--port" not in words:
-        raise SystemExit("usage: python -m fedloom.flower.warm flower-supernode ... --port NUMBER")
+    if "--port" not in words or any(word.startswith("--ssl") for word in words):
+        raise SystemExit("usage: python -m fedloom.flower.warm flower-supernode ... --port NUMBER, without --ssl-...")
     address = f"127.0.0.1:{words[words.index('--port') + 1]}"
     node = subprocess.Popen([*words, "--isolation", "process"])
 
