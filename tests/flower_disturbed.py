@@ -98,6 +98,7 @@ class Disturbed:
 
     def __init__(self, trial: Trial, marks: Path, plan: dict[str, str]) -> None:
         self.trial, self.marks = trial, marks
+        self._killed: set[int] = set()
         (marks / "plan.json").write_text(json.dumps(plan))
         text = CLIENT.format(folder=marks)
         (trial.deployment.app / "client.py").write_text(text)
@@ -108,7 +109,24 @@ class Disturbed:
         while not what():
             assert time.monotonic() < ends, self.trial.processes.said("link", 60)
             assert self.trial.processes.running("link")
+            self.revive()
             time.sleep(0.05)
+
+    def kill(self, node: int) -> None:
+        """End all processes of a node at once; from now on it is started again whenever it has ended."""
+        self.trial.processes.kill(f"node-{node}")
+        self._killed.add(node)
+
+    def revive(self) -> None:
+        """Flower lets a dead node in again when its heartbeat has been missed for a minute; before that, it ends."""
+        for node in self._killed:
+            if not self.trial.processes.running(f"node-{node}"):
+                self.trial.start_node(node)
+
+    def over(self, run: int) -> None:
+        """Wait for a run's end."""
+        state = self.trial.wait(run, self.revive)
+        assert state.outcome == "completed", (state, self.trial.processes.said("link", 60))
 
     def reached(self, node: int, number: int, name: str) -> Callable[[], bool]:
         """Whether a node was at a moment of a round."""

@@ -183,6 +183,9 @@ def run_trial(
             with trial.timed("run"):
                 run = trial.control.start(trial.deployment.app, config)
                 state = trial.wait(run, follow(out, watch))
+            for name in trial.processes.heads:
+                if not trial.processes.running(name):
+                    tell(f"{name} ended before the run did; it said: {trial.processes.said(name, 3)}")
             stop = time.perf_counter()
         trial.times["stop"] = time.perf_counter() - stop
         if state.outcome != "completed":

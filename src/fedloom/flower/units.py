@@ -49,6 +49,7 @@ def node_unit() -> str:
 Description=fedloom: Flower node %i
 After=network-online.target
 Wants=network-online.target
+StartLimitIntervalSec=0
 
 [Service]
 User=fedloom
