@@ -36,7 +36,7 @@ class Roster:
         self._met: set[int] = set()  # nodes that were asked
         self._there: set[int] = set()
         self._looked = float("-inf")
-        self._host: dict[int, int] = {}  # number -> node, of all that ever said so
+        self._hosts: dict[int, list[int]] = {}  # number -> nodes, of all that ever said so, the first first
         self.own: bool | None = None  # do nodes have data of their own? None: nobody has answered
         self.tests = False  # and tests of their own?
         self.said: dict[int, Known] = {}  # by number
@@ -83,16 +83,16 @@ class Roster:
                 raise Rejected("report", f"its client {client.number} has other data than the experiment says.")
         self.own, self.tests = own, self.tests or tests
         for client in clients:
-            first = self._host.get(client.number, node)
-            if first != node and first in self._there:
-                log.warning("client %d is hosted by two nodes; the first one counts", client.number)
-                continue
-            self._host[client.number], self.said[client.number] = node, client
+            others = self._hosts.setdefault(client.number, [])
+            if self._there & set(others):
+                log.warning("client %d is hosted by two nodes; the first counts while it is there", client.number)
+            others.append(node)
+            self.said.setdefault(client.number, client)
 
     def present(self) -> dict[int, int]:
         """Client of the fleet -> node, of the nodes that are connected as far as is known."""
-        here = ((at, self._host.get(number)) for at, number in enumerate(self.numbers))
-        return {at: node for at, node in here if node is not None and node in self._there}
+        there = {n: [node for node in nodes if node in self._there] for n, nodes in self._hosts.items()}
+        return {at: there[number][0] for at, number in enumerate(self.numbers) if there.get(number)}
 
     def missing(self) -> list[int]:
         """The numbers of the clients that nobody hosts."""
@@ -105,7 +105,7 @@ class Roster:
         while True:
             self.look()
             if not self.missing():
-                tell(f"all {len(self.numbers)} clients are there, on {len(set(self._host.values()))} nodes")
+                tell(f"all {len(self.numbers)} clients are there, on {len(set(self.present().values()))} nodes")
                 return
             if time.monotonic() >= ends:
                 break

@@ -10,6 +10,7 @@ from fedloom.codec import Rejected
 from fedloom.flower.records import Item, Parcel, pack, unpack
 
 if TYPE_CHECKING:
+    from flwr.app import Message
     from flwr.serverapp import Grid
 
 log = logging.getLogger("fedloom")
@@ -41,15 +42,35 @@ class Post:
         """The answers that have come to these messages, by the message."""
         if not messages:
             return
-        for answer in self._grid.pull_messages(messages):
-            name = answer.metadata.reply_to_message_id
-            if name not in messages:
-                log.warning("an answer to nothing that was asked was dropped")
-                continue
-            if answer.has_error():
+        for name, answer in self._pulled(messages):
+            if isinstance(answer, Rejected):
+                yield name, answer
+            elif answer.has_error():
                 yield name, f"its app failed: {answer.error.reason}"
-                continue
-            try:
-                yield name, unpack(answer.content)
-            except Rejected as why:
-                yield name, why
+            else:
+                try:
+                    yield name, unpack(answer.content)
+                except Rejected as why:
+                    yield name, why
+
+    def _pulled(self, messages: list[str]) -> Iterator[tuple[str, Message | Rejected]]:
+        """What Flower has for these; a message that Flower itself cannot read must not take others with it."""
+        from httpx import HTTPError
+
+        try:
+            answers = list(self._grid.pull_messages(messages))
+        except HTTPError:
+            raise
+        except Exception as problem:  # noqa: BLE001  whatever a node's bytes make Flower's reader do
+            if len(messages) == 1:
+                yield messages[0], Rejected("header", f"Flower cannot read the message: {type(problem).__name__}.")
+                return
+            for name in messages:
+                yield from self._pulled([name])
+            return
+        for answer in answers:
+            name = answer.metadata.reply_to_message_id
+            if name in messages:
+                yield name, answer
+            else:
+                log.warning("an answer to nothing that was asked was dropped")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import isfinite
 from typing import Any, NamedTuple
 
 import torch
@@ -54,13 +53,13 @@ def phases_of(sent: float, came: float, facts: dict[str, Any], own: dict[str, An
 
 def _seconds(value: Any) -> float:
     """A number that a node says, if it can be one."""
-    real = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value >= 0
+    real = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**62
     return float(value) if real else 0.0
 
 
 def memory_of(facts: dict[str, Any]) -> int:
     """Bytes that a node's process held, if it says so."""
-    return int(min(_seconds(facts.get("rss")), 2.0**62))
+    return int(_seconds(facts.get("rss")))
 
 
 class Table:
