@@ -39,6 +39,16 @@ class Control:
     def __exit__(self, *problem: object) -> None:
         self._client.close()
 
+    def _ask(self, what: str, request: Any) -> Any:
+        """Call the link; what it refuses stops the run."""
+        import httpx
+
+        try:
+            return getattr(self._client, what)(request)
+        except httpx.HTTPStatusError as problem:
+            text = problem.response.text.strip() or problem.response.reason_phrase
+            raise RunStopped(f"the link refused {what}: {problem.response.status_code} {text[:500]}") from problem
+
     def wait_for_link(self, patience: float, alive: Callable[[], bool]) -> None:
         """Until the link answers; one that ended, or does not answer in time, stops the run."""
         import httpx
@@ -57,19 +67,19 @@ class Control:
         from flwr.proto.control_pb2 import RegisterNodeRequest
 
         request = RegisterNodeRequest(public_key=try_load_public_key(public), name=name)
-        return int(self._client.RegisterNode(request).node_id)
+        return int(self._ask("RegisterNode", request).node_id)
 
     def unregister(self, node: int) -> None:
         """Never let a node in again."""
         from flwr.proto.control_pb2 import UnregisterNodeRequest
 
-        self._client.UnregisterNode(UnregisterNodeRequest(node_id=node))
+        self._ask("UnregisterNode", UnregisterNodeRequest(node_id=node))
 
     def nodes(self) -> dict[int, str]:
         """The nodes' numbers, each registered, online, offline or unregistered."""
         from flwr.proto.control_pb2 import ListNodesRequest
 
-        return {node.node_id: node.status for node in self._client.ListNodes(ListNodesRequest()).nodes_info}
+        return {node.node_id: node.status for node in self._ask("ListNodes", ListNodesRequest()).nodes_info}
 
     def start(self, app: Path, config: Scalars) -> int:
         """Start an app folder's run, with some of its settings replaced; the run's number."""
@@ -85,11 +95,11 @@ class Control:
             warnings.simplefilter("ignore", DeprecationWarning)  # Flower's own, of a name in pathspec
             content = build_fab_from_disk(app)
         fab = fab_to_proto(Fab(hashlib.sha256(content).hexdigest(), content, {}))
-        return int(self._client.StartRun(StartRunRequest(fab=fab, override_config=user_config_to_proto(config))).run_id)
+        return int(self._ask("StartRun", StartRunRequest(fab=fab, override_config=user_config_to_proto(config))).run_id)
 
     def state(self, run: int) -> State:
         """How a run stands."""
         from flwr.proto.control_pb2 import ListRunsRequest
 
-        status = self._client.ListRuns(ListRunsRequest(run_id=run)).run_dict[run].status
+        status = self._ask("ListRuns", ListRunsRequest(run_id=run)).run_dict[run].status
         return State(status.status, status.sub_status, status.details)

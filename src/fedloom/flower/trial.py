@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from fedloom.simulation import prepare
 from fedloom.watch import Watch
 
 LOOK = 0.5  # seconds between looks at a run
-PATIENCE = 120.0  # seconds for the link, and then for all nodes, to come up
+PATIENCE = 300.0  # seconds for the link, and then for all nodes, to come up
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 SOON = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds until Flower starts an app for a message that has come
 CONFIG: dict[str, Any] = {
@@ -81,12 +81,15 @@ class Trial:
 
     def wait(self, run: int, seen: Callable[[], None] = lambda: None) -> State:
         """Until a run is over; `seen` is called at every look."""
+        import httpx
+
         while True:
             self.processes.measure()
             seen()
-            state = self.control.state(run)
-            if state.status == "finished":
-                return state
+            with suppress(httpx.TransportError):  # it may be busy, or gone
+                state = self.control.state(run)
+                if state.status == "finished":
+                    return state
             if not self.processes.running("link"):
                 raise RunStopped(f"the link ended; it said:\n{self.processes.said('link')}")
             time.sleep(LOOK)
