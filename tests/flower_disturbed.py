@@ -158,8 +158,12 @@ def model_of(run: Path, experiment: Experiment) -> torch.Tensor:
 
 
 def with_lost(experiment: Experiment, lost: set[tuple[int, int]]) -> torch.Tensor:
-    """The simulator's model where just those replies are lost [P]."""
-    world = prepare(experiment)
+    """The simulator's model where just those replies are lost [P].
+
+    Clients train one at a time, as on nodes: rounding differs between one and many, and a neuron whose input is just
+    about zero makes more of that.
+    """
+    world = prepare(Experiment(**{**experiment.model_dump(), "chunk": 1}))
 
     def engine(ids: torch.Tensor, task: Task, chance: Chance) -> Reply:
         reply = world.wire(ids, task, chance)
