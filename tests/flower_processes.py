@@ -114,6 +114,16 @@ class Trial:
             "run", "flwr", "run", str(self.folder / "app"), "trial", "--run-config", str(file), "--stream"
         )
 
+    def app_processes(self, name: str) -> list[int]:
+        """The processes of that name that the SuperLink or a node has started: flwr-serverapp, flwr-clientapp."""
+        ours, found = {process.pid for process in self._started}, []
+        for folder in Path("/proc").iterdir():
+            with suppress(OSError, ValueError):
+                command = (folder / "cmdline").read_bytes().split(b"\0")
+                if os.getpgid(int(folder.name)) in ours and any(word.endswith(name.encode()) for word in command[:2]):
+                    found.append(int(folder.name))
+        return found
+
     def log(self, name: str) -> str:
         """What a process has printed."""
         return (self.folder / f"{name}.log").read_text()

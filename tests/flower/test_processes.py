@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from fedloom.checkpoint.store import list_all
 from fedloom.experiment import Experiment
 from fedloom.ledger import table_rows
 from fedloom.methods import METHODS
@@ -17,7 +22,7 @@ from flower_processes import Trial
 from flower_world import simulated
 
 NODES = ["0-2", "3-5"]
-SECONDS = 400.0  # that a run may take; on an idle machine it takes a tenth
+SECONDS = 600.0  # that a run may take; most of it is room for a busy machine
 QUICK = ("fedavg", "feddd", "fedspu")
 
 
@@ -64,6 +69,28 @@ def test_real_processes_equal_the_simulator(trial: Trial, method: str) -> None:
         assert row["rss_bytes"] > 2**20
     if method == "fedspu":
         assert list(trial.folder.glob("state*/*/*.safetensors"))  # every node keeps its own clients' models
+
+
+@pytest.mark.slow
+def test_a_killed_server_goes_on_to_the_same_model(trial: Trial) -> None:
+    """Its process is killed once nodes train the second round; they have moved on, and begin it again."""
+    experiment, out = experiment_of("fedspu"), trial.folder / "runs" / "killed"
+    terms = {"out": str(out), "deadline": SECONDS / 2, "patience": SECONDS / 2}
+    process, ends = trial.begin(experiment, **terms), time.monotonic() + SECONDS
+    while not list_all(out / "checkpoint"):  # the first round is saved
+        assert time.monotonic() < ends, trial.log("run")
+        time.sleep(0.1)
+    time.sleep(2.0)
+    for pid in trial.app_processes("flwr-serverapp"):
+        os.kill(pid, signal.SIGKILL)
+    process.wait(SECONDS)
+    assert not (out / "model.safetensors").exists()  # it did not get that far
+    text = trial.run(experiment, SECONDS, resume=True, **terms)
+    assert (out / "model.safetensors").exists(), text
+    found = load_file(out / "model.safetensors")
+    for name, value in simulated(experiment).model.state_dict().items():
+        torch.testing.assert_close(found[name], value, rtol=0, atol=1e-5)
+    assert len(json.loads((out / "experiment.json").read_text())["resumed"]) == 1
 
 
 @pytest.mark.slow

@@ -101,8 +101,8 @@ class Network:
                     self._hear(errand, answer, inbox, table)
                 elif isinstance(answer, Parcel):
                     for item in answer.items:
-                        why = f"it answers round {errand.round}."
-                        inbox.refuse(NOBODY, Rejected("late", why)) if item.data else None
+                        if item.data:
+                            inbox.refuse(NOBODY, Rejected("late", f"it answers round {errand.round}."))
             if not mine & self._open.keys() or inbox.late:
                 break
             time.sleep(self._post.interval)

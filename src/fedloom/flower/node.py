@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import time
 from typing import TYPE_CHECKING, Any
@@ -63,8 +64,6 @@ def _since_start(now: float) -> float:
         with open("/proc/self/stat") as stat, open("/proc/uptime") as uptime:
             ticks = int(stat.read().rpartition(")")[2].split()[19])
             up = float(uptime.read().split()[0])
-        import os
-
         return max(0.0, up - ticks / os.sysconf("SC_CLK_TCK") - (time.time() - now))
     except (OSError, ValueError, IndexError):
         return 0.0
