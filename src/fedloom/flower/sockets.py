@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,6 +20,12 @@ class Traffic:
     up: int = 0  # to the link
     down: int = 0
     connections: int = 0
+
+
+def reset(writer: asyncio.StreamWriter) -> None:
+    """End a connection as one ends whose other side is gone."""
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
 
 
 @dataclass
@@ -66,8 +74,10 @@ class Relay:
         traffic.connections += 1
         try:
             back, forth = await asyncio.open_connection(self.host, self.port)
-        except OSError:  # the link is not there: the node sees a connection that ends
-            writer.close()
+        except (
+            OSError
+        ):  # the link is not there, and the node should see no less: an end in good order looks like bad TLS
+            reset(writer)
             return
 
         async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, upward: bool) -> None:
