@@ -16,6 +16,7 @@ from rich.text import Text
 
 from fedloom.bench.command import bench_command
 from fedloom.errors import FedloomError, RunStopped
+from fedloom.flower.command import deploy_command, trial_command
 from fedloom.neurons.command import neurons_command
 from fedloom.options import (
     ClientsOption,
@@ -231,6 +232,8 @@ def plan_command(
 app.command("bench")(bench_command)
 app.command("neurons")(neurons_command)
 app.command("reproduce")(reproduce_command)
+app.command("deploy")(deploy_command)
+app.command("trial")(trial_command)
 
 
 class Kind(StrEnum):

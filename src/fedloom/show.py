@@ -69,7 +69,7 @@ def summary_table(result: Result) -> Table:
         rows.append(("clients' own accuracy", f"{facts['personal_accuracy']:.4f}  (mean over clients)"))
     rows.append(("examples trained", f"{facts['examples_trained']:,}"))
     rows.append(("sent up, down", f"{size(facts['bytes_up'])}, {size(facts['bytes_down'])}"))
-    if facts["virtual_seconds"] is not None:
+    if facts["joules"] is not None:
         rows.append(("virtual time, energy", f"{facts['virtual_seconds']:.0f} s, {facts['joules'] / 1000:.1f} kJ"))
     if facts["rejected"]:
         rows.append(("replies refused", ", ".join(f"{count:,} ({why})" for why, count in facts["rejected"].items())))

@@ -1,0 +1,173 @@
+"""What `fedloom deploy` writes is what Flower takes."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import stat
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.cli.build import build_fab_from_disk
+from flwr.cli.config_utils import load_and_validate
+from flwr.common.config import get_fab_config, get_fused_config_from_dir, parse_config_args
+from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink
+from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
+from hypothesis import given, strategies as st
+
+from fedloom.cli import main
+from fedloom.errors import BadExperiment
+from fedloom.experiment import Experiment
+from fedloom.flower.dealt import dealt, written
+from fedloom.flower.deploy import deploy
+from fedloom.flower.folder import node_config, shipped
+from fedloom.flower.trial import CONFIG
+
+pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's own
+
+
+@pytest.fixture
+def made(tmp_path):
+    """A deployment of seven clients on three nodes."""
+    return deploy(tmp_path / "made", Experiment(method="fedspu", clients=7), 3, CONFIG, ("link.example.org",), 8123)
+
+
+def test_the_app_is_valid_and_carries_the_experiment(made):
+    folder, _ = made
+    _, warnings = load_and_validate(folder.app / "pyproject.toml")
+    assert warnings == []
+    told = get_fused_config_from_dir(folder.app, {"resume": True})
+    assert Experiment(**json.loads(str(told["experiment"]))) == Experiment(method="fedspu", clients=7)
+    assert told["resume"] is True
+    assert set(told) == {"experiment", *CONFIG}
+    assert get_fab_config(build_fab_from_disk(folder.app))["tool"]["flwr"]["app"]["publisher"] == "fedloom"
+
+
+def test_the_bundle_holds_no_secret(made):
+    folder, _ = made
+    bundle = build_fab_from_disk(folder.app)
+    assert len(bundle) < 10_000
+    assert b"PRIVATE" not in bundle
+    assert not list(folder.app.glob("*.key"))
+
+
+def node_of(line: str) -> Namespace:
+    """A node's command as Flower reads it."""
+    _, warm, words = line.partition(" -m fedloom.flower.warm flower-supernode ")
+    assert warm
+    return _parse_args_run_supernode().parse_args(shlex.split(words))
+
+
+def test_every_command_is_one_that_flower_understands(made):
+    folder, told = made
+    link = _parse_args_run_superlink().parse_args(shlex.split(told.link)[1:])
+    assert link.enable_supernode_auth
+    assert not link.insecure
+    assert (link.host, link.port) == ("0.0.0.0", 8123)
+    assert not link.runtime_dependency_install
+    nodes = [node_of(words) for words in told.nodes]
+    assert len({node.port for node in nodes}) == len({node.auth_supernode_private_key for node in nodes}) == 3
+    for node in nodes:
+        assert node.superlink == "link.example.org:8123"
+        assert Path(node.auth_supernode_private_key).exists()
+        assert node.root_certificates == str(folder.certificates.authority)
+    configs = [parse_config_args([node.node_config]) for node in nodes]
+    assert [config["clients"] for config in configs] == ["0,3,6", "1,4", "2,5"]
+    assert all(set(config) == {"clients", "data", "state"} for config in configs)
+
+
+def test_the_reader_finds_every_command_and_service(made):
+    folder, told = made
+    text = (folder.root / "README.md").read_text()
+    for line in (told.environment, told.link, *told.register, *told.nodes, told.run, told.resume):
+        assert line in text
+    services = {file.name for file in (folder.root / "services").iterdir()}
+    assert services >= {"fedloom-link.service", "fedloom-node@.service", "Containerfile.link", "Containerfile.node"}
+    settings = dict(line.split("=") for line in (folder.root / "services" / "node-1.env").read_text().splitlines())
+    assert settings == {"LINK": "link.example.org:8123", "PORT": "9095", "CLIENTS": "1,4", "DATA": ""}
+    for secret in [*(folder.root / "keys").glob("node-?"), *folder.root.rglob("*.key")]:
+        assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+
+
+def test_services_start_what_the_commands_start(made):
+    folder, _ = made
+    unit = (folder.root / "services" / "fedloom-node@.service").read_text().replace("\\\n", " ")
+    line = next(line for line in unit.splitlines() if line.startswith("ExecStart=")).partition("=")[2]
+    for name, value in {"LINK": "h:1", "PORT": "9", "CLIENTS": "0-4,7", "DATA": "/d"}.items():
+        line = line.replace(f"${{{name}}}", value)
+    node = node_of(line)
+    assert parse_config_args([node.node_config])["clients"] == "0-4,7"
+    unit = (folder.root / "services" / "fedloom-link.service").read_text().replace("\\\n", " ")
+    line = next(line for line in unit.splitlines() if line.startswith("ExecStart=")).partition("=")[2]
+    link = _parse_args_run_superlink().parse_args(shlex.split(line)[1:])
+    assert link.enable_supernode_auth
+    assert link.port == 8123
+
+
+def test_the_command_prints_json(tmp_path, monkeypatch, capsys):
+    words = ["fedloom", "deploy", "feddd", "--nodes", "2", "--clients", "4", "--set", "budget=0.4", "--json"]
+    monkeypatch.setattr(sys, "argv", [*words, "--out", str(tmp_path / "made")])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert not end.value.code
+    said = json.loads(capsys.readouterr().out)
+    assert said["folder"] == str(tmp_path / "made")
+    assert len(said["nodes"]) == 2
+    assert "--host 127.0.0.1" in said["link"]  # nobody else was named
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["nosuch"], "unknown method"),
+        (["fedavg", "--nodes", "11", "--clients", "10"], "nodes is 11"),
+        (["fedavg", "--host", "a b"], "host is"),
+        (["fedavg", "--checkpoint-every", "often"], "checkpoint-every"),
+    ],
+)
+def test_wrong_input_is_refused(words, complaint, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["fedloom", "deploy", *words, "--out", str(tmp_path / "made")])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    assert complaint in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_used_folder_is_refused(made):
+    with pytest.raises(BadExperiment, match="not empty"):
+        deploy(made[0].root, Experiment(), 3, CONFIG)
+
+
+def test_own_files_travel_by_their_whole_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("from fedloom import Method\n\n\ndef mine() -> Method:\n    return Method()\n")
+    told = shipped(Experiment(method="mine.py:mine", data="some.npz"))
+    assert told.method.name == f"{tmp_path}/mine.py:mine"
+    assert told.data.name == f"{tmp_path}/some.npz"
+
+
+@given(st.integers(1, 60), st.integers(1, 60))
+def test_every_client_is_dealt_once(clients, nodes):
+    if nodes > clients:
+        with pytest.raises(BadExperiment, match="nodes is"):
+            dealt(clients, nodes)
+        return
+    hands = dealt(clients, nodes)
+    assert sorted(client for hand in hands for client in hand) == list(range(clients))
+    assert max(map(len, hands)) - min(map(len, hands)) <= 1
+
+
+def test_numbers_are_written_short():
+    assert written([3, 1, 2, 0, 7, 9, 8]) == "0-3,7-9"
+    assert written([5]) == "5"
+    assert written([0, 10, 20]) == "0,10,20"
+
+
+def test_what_flower_cannot_read_is_refused():
+    with pytest.raises(BadExperiment, match="state is"):
+        node_config({"state": 'a"b'})

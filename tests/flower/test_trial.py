@@ -1,0 +1,126 @@
+"""`fedloom trial`: real processes, the simulator's model, and bytes that add up."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("flwr")
+
+from fedloom.cli import main
+from fedloom.experiment import Experiment
+from fedloom.flower.trial import run_trial, started
+from fedloom.layout import flatten, layout_of
+from fedloom.ledger import table_rows
+from fedloom.run import run
+
+EXCHANGE = 20_000  # bytes that Flower's own requests may take for a message and its answer
+
+
+def weights(network: torch.nn.Module) -> torch.Tensor:
+    """A network's numbers [P]."""
+    return flatten(network, layout_of(network))
+
+
+def test_a_trial_equals_the_simulator(tmp_path, monkeypatch, capsys):
+    """Five clients on two nodes, by the command; then two more rounds."""
+    monkeypatch.chdir(tmp_path)
+    words = ["fedloom", "trial", "fedavg", "--nodes", "2", "--clients", "5", "--rounds", "2", "--out", "run"]
+    monkeypatch.setattr(sys, "argv", [*words, "--work", "work", "--json"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert not end.value.code
+    said = json.loads(capsys.readouterr().out)
+    theirs = run(Experiment(method="fedavg", clients=5, rounds=2, device="cpu"))
+    assert said["accuracy"] == pytest.approx(theirs.accuracy, abs=1e-6)
+    rows = table_rows(tmp_path / "run" / "rounds.parquet")
+    for one, other in zip(rows, theirs.rounds, strict=True):
+        assert (one["clients"], one["arrived"]) == (other["clients"], other["arrived"])
+        assert one["loss"] == pytest.approx(other["loss"], abs=1e-5)
+    assert [node["clients"] for node in said["nodes"]] == ["0,2,4", "1,3"]
+    for node in said["nodes"]:
+        for way in ("up", "down"):
+            assert 0 < node[f"payload_{way}"] < node[f"socket_{way}"]
+        assert node["memory"] > 100 << 20
+    assert sum(node["payload_up"] for node in said["nodes"]) == said["bytes_up"]
+    assert {"link up", "nodes up", "rounds", "stop"} <= set(said["times"])
+    assert said["phases"]["compute"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["nosuch"], "unknown method"),
+        (["fedavg", "--nodes", "3", "--clients", "2"], "nodes is 3"),
+        (["fedavg", "--set", "attack=sign-flip"], "attack"),
+        (["nowhere", "--resume"], "not a run folder"),
+    ],
+)
+def test_wrong_input_starts_nothing(words, complaint, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["fedloom", "trial", *words])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    assert complaint in " ".join(capsys.readouterr().err.split())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_trial_goes_on(tmp_path):
+    """Two rounds, and in another trial two more, are four."""
+    values: dict[str, Any] = {"method": "fedspu", "clients": 3, "device": "cpu"}
+    run_trial(Experiment(**values, rounds=2), 3, out=tmp_path / "run")
+    found = run_trial(Experiment(**values, rounds=4), 3, out=tmp_path / "run", resume=True)
+    straight = run(Experiment(**values, rounds=4))
+    assert len(found.result.rounds) == 4
+    torch.testing.assert_close(weights(found.result.model), weights(straight.model), rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_sockets_carry_the_ledgers_bytes(tmp_path):
+    """Beside what an idle node says anyway, within 3 % and 20 kB a message and its answer."""
+    experiment, idle = Experiment(method="fedavg", clients=1, rounds=3, device="cpu"), 20.0
+    with started(experiment, 1, tmp_path / "work", tmp_path / "states") as trial:
+        [traffic] = trial.relay.traffic
+        time.sleep(3)
+        before, began = (traffic.up, traffic.down), time.monotonic()
+        time.sleep(idle)
+        rates = [(now - then) / idle for now, then in zip((traffic.up, traffic.down), before)]  # bytes/s
+        assert max(rates) < 1000
+        number = trial.control.start(trial.deployment.app, {"out": str(tmp_path / "run")})
+        assert trial.wait(number).outcome == "completed"
+        seconds, sockets = time.monotonic() - began, (traffic.up, traffic.down)
+    rows = table_rows(tmp_path / "run" / "rounds.parquet")
+    for name, rate, socket in zip(("bytes_up", "bytes_down"), rates, sockets):
+        ledger = sum(row[name] for row in rows)
+        report(name, ledger=ledger, socket=socket, idle=rate * seconds, seconds=seconds)
+        assert ledger < socket < 1.03 * ledger + EXCHANGE * (1 + len(rows)) + rate * seconds
+
+
+@pytest.mark.slow
+def test_a_budget_is_kept_on_the_wire(tmp_path):
+    """FedDD at 0.4 sends up at most 0.45 of what FedAvg does; its first round is whole, as in the paper."""
+    values: dict[str, Any] = {"clients": 2, "device": "cpu", "fleet": "table4"}
+    plain = run_trial(Experiment(**values, method="fedavg", rounds=2), 2, out=tmp_path / "fedavg")
+    method = {"name": "feddd", "settings": {"budget": 0.4}}
+    part = run_trial(Experiment(**values, method=method, rounds=16), 2, out=tmp_path / "feddd")
+    each = [sum(row["bytes_up"] for row in found.result.rounds) / len(found.result.rounds) for found in (plain, part)]
+    sockets = [sum(node.socket_up for node in found.nodes) / len(found.result.rounds) for found in (plain, part)]
+    report("budget", fedavg=each[0], feddd=each[1], ratio=each[1] / each[0], sockets=sockets)
+    assert each[1] <= 0.45 * each[0]
+
+
+def report(name: str, **figures: Any) -> None:
+    """Keep figures where `FEDLOOM_FIGURES` says."""
+    import os
+
+    if file := os.environ.get("FEDLOOM_FIGURES"):
+        with Path(file).open("a") as opened:
+            opened.write(json.dumps({"figure": name, **figures}) + "\n")

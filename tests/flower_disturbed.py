@@ -1,0 +1,188 @@
+"""Real nodes that are disturbed at a chosen moment, and what the simulator makes of the replies that were lost."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import torch
+from safetensors.torch import load_file
+
+from fedloom.chance import Chance
+from fedloom.experiment import Experiment
+from fedloom.flower.trial import Trial, started
+from fedloom.ledger import table_rows
+from fedloom.round import play_round
+from fedloom.simulation import prepare
+from fedloom.types import Reply, Task
+
+LONG = 240.0  # seconds; on a busy machine
+SLACK = 10.0  # seconds that a round may take beyond its deadline
+
+# A client app that leaves a mark at every moment and, where it is told to, waits there or answers badly.
+CLIENT = '''
+"""A node's app that is disturbed as the file `plan.json` says."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import torch
+from flwr.app import Message
+from flwr.clientapp import ClientApp
+
+from fedloom.flower import client_app, pupil
+from fedloom.flower.records import Parcel, pack, unpack
+
+HERE = Path("{folder}")
+inner, app = client_app(), ClientApp()
+
+
+def moment(name, number, node):
+    """Leave a mark; wait for ever if that was asked for, here and now and for the first time."""
+    mark = HERE / f"{{node}}-{{number}}-{{name}}"
+    first = not mark.exists()
+    mark.touch()
+    if first and json.loads((HERE / "plan.json").read_text()).get(f"{{node}}-{{number}}") == name:
+        time.sleep(600)
+
+
+@app.query()
+def query(message, context):
+    return inner(message=message, context=context)
+
+
+@app.train()
+def train(message, context):
+    node = context.node_config["clients"]
+    number = unpack(message.content).facts["round"]
+    moment("decode", number, node)
+    write, how = pupil.write_reply, json.loads((HERE / "plan.json").read_text()).get(f"{{node}}-{{number}}", "")
+
+    def written(*given):
+        moment("train", number, node)  # it has trained, and nothing of it is kept yet
+        host, order, client, task, reply, *rest = given
+        if how == "nan":
+            reply = reply._replace(params=reply.params * float("nan"))
+        if how == "mask":  # all of it, where a part was asked for
+            reply = reply._replace(mask=torch.ones_like(reply.mask))
+        return write(host, order, client, task, reply, *rest)
+
+    pupil.write_reply = written
+    answer = inner(message=message, context=context)
+    moment("reply", number, node)
+    parcel = unpack(answer.content)
+    [item] = parcel.items
+    keep = HERE / f"{{node}}.reply"
+    if how == "stale" and keep.exists():
+        items = [item._replace(data=keep.read_bytes())]
+    elif how == "garbage":
+        items = [item._replace(data=os.urandom(len(item.data)))]
+    elif how == "duplicate":
+        items = [item, item, item]
+    else:
+        items = [item]
+    keep.write_bytes(item.data)
+    return Message(pack(Parcel(parcel.facts, items)), reply_to=message)
+'''
+
+
+class Disturbed:
+    """A trial whose nodes stop at moments of our choice."""
+
+    def __init__(self, trial: Trial, marks: Path, plan: dict[str, str]) -> None:
+        self.trial, self.marks = trial, marks
+        self._killed: set[int] = set()
+        (marks / "plan.json").write_text(json.dumps(plan))
+        text = CLIENT.format(folder=marks)
+        (trial.deployment.app / "client.py").write_text(text)
+
+    def until(self, what: Callable[[], bool], seconds: float = LONG) -> None:
+        """Wait for something to be so."""
+        ends = time.monotonic() + seconds
+        while not what():
+            assert time.monotonic() < ends, self.trial.processes.said("link", 60)
+            assert self.trial.processes.running("link")
+            self.revive()
+            time.sleep(0.05)
+
+    def kill(self, node: int) -> None:
+        """End all processes of a node at once; from now on it is started again whenever it has ended."""
+        self.trial.processes.kill(f"node-{node}")
+        self._killed.add(node)
+
+    def revive(self) -> None:
+        """Flower lets a dead node in again when its heartbeat has been missed for a minute; before that, it ends."""
+        for node in self._killed:
+            if not self.trial.processes.running(f"node-{node}"):
+                self.trial.start_node(node)
+
+    def over(self, run: int) -> None:
+        """Wait for a run's end."""
+        state = self.trial.wait(run, self.revive)
+        assert state.outcome == "completed", (state, self.trial.processes.said("link", 60))
+
+    def reached(self, node: int, number: int, name: str) -> Callable[[], bool]:
+        """Whether a node was at a moment of a round."""
+        return (self.marks / f"{node}-{number}-{name}").exists
+
+    def sent(self, node: int) -> int:
+        """How many answers a node has sent, by its own account."""
+        return self.trial.processes.said(f"node-{node}", 10_000).count("Sent successfully")
+
+
+@contextmanager
+def disturbed(experiment: Experiment, folder: Path, plan: dict[str, str], lasting: bool = False) -> Iterator[Disturbed]:
+    """A node for each client, disturbed by `plan`: 'NODE-ROUND' -> moment or kind of answer."""
+    (folder / "marks").mkdir()
+    with started(experiment, experiment.clients, folder / "work", folder / "states", lasting=lasting) as trial:
+        yield Disturbed(trial, folder / "marks", plan)
+
+
+def lost_in(run: Path) -> set[tuple[int, int]]:
+    """Round and client of the replies that did not count."""
+    columns = pq.ParquetFile(run / "clients.parquet").read().to_pydict()
+    rows = zip(columns["round"], columns["client"], columns["arrived"])
+    return {(number, client) for number, client, arrived in rows if not arrived}
+
+
+def model_of(run: Path, experiment: Experiment) -> torch.Tensor:
+    """The model of a run folder [P]."""
+    return prepare(experiment).setting.layout.join(load_file(run / "model.safetensors"), 0)
+
+
+def with_lost(experiment: Experiment, lost: set[tuple[int, int]]) -> torch.Tensor:
+    """The simulator's model where just those replies are lost [P].
+
+    Clients train one at a time, as on nodes: rounding differs between one and many, and a neuron whose input is just
+    about zero makes more of that.
+    """
+    world = prepare(Experiment(**{**experiment.model_dump(), "chunk": 1}))
+
+    def engine(ids: torch.Tensor, task: Task, chance: Chance) -> Reply:
+        reply = world.wire(ids, task, chance)
+        gone = torch.tensor([(chance.round, world.clients[client]) in lost for client in ids.tolist()])
+        return reply._replace(arrived=reply.arrived & ~gone)
+
+    model, memory = world.model, world.method.init(world.setting, world.model)
+    for number in range(1, experiment.rounds + 1):
+        chance = Chance(experiment.seed, number, model.device)
+        model, memory, *_ = play_round(world.method, memory, model, world.setting, engine, chance)
+    return model
+
+
+def assert_right(run: Path, experiment: Experiment, deadline: float) -> list[dict[str, Any]]:
+    """All rounds were played, none beyond its deadline, and the model is that of the replies that counted."""
+    rows, lost = table_rows(run / "rounds.parquet"), lost_in(run)
+    assert [row["round"] for row in rows] == list(range(1, experiment.rounds + 1))
+    for row in rows:
+        assert row["wall_seconds"] <= deadline + SLACK
+        assert row["clients"] - row["arrived"] == sum(number == row["round"] for number, _ in lost)
+    torch.testing.assert_close(model_of(run, experiment), with_lost(experiment, lost), rtol=0, atol=1e-5)
+    return rows
