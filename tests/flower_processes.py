@@ -114,13 +114,14 @@ class Trial:
             "run", "flwr", "run", str(self.folder / "app"), "trial", "--run-config", str(file), "--stream"
         )
 
-    def app_processes(self, name: str) -> list[int]:
-        """The processes of that name that the SuperLink or a node has started: flwr-serverapp, flwr-clientapp."""
-        ours, found = {process.pid for process in self._started}, []
+    def inside(self, name: str = "") -> list[int]:
+        """The processes in this trial's folder, of that name: Flower starts some in sessions of their own."""
+        found = []
         for folder in Path("/proc").iterdir():
             with suppress(OSError, ValueError):
                 command = (folder / "cmdline").read_bytes().split(b"\0")
-                if os.getpgid(int(folder.name)) in ours and any(word.endswith(name.encode()) for word in command[:2]):
+                named = any(word.endswith(name.encode()) for word in command[:2])
+                if named and (folder / "cwd").resolve() == self.folder.resolve():
                     found.append(int(folder.name))
         return found
 
@@ -142,6 +143,9 @@ class Trial:
             time.sleep(0.1)
         for process in self._started:
             self.kill(process)
+        for pid in self.inside():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         for process in self._started:
             process.wait(30)
 

@@ -81,9 +81,10 @@ def test_a_killed_server_goes_on_to_the_same_model(trial: Trial) -> None:
         assert time.monotonic() < ends, trial.log("run")
         time.sleep(0.1)
     time.sleep(2.0)
-    for pid in trial.app_processes("flwr-serverapp"):
-        os.kill(pid, signal.SIGKILL)
-    process.wait(SECONDS)
+    server = trial.inside("flwr-serverapp")
+    assert len(server) == 1
+    os.kill(server[0], signal.SIGKILL)
+    trial.kill(process)  # which only shows the log
     assert not (out / "model.safetensors").exists()  # it did not get that far
     text = trial.run(experiment, SECONDS, resume=True, **terms)
     assert (out / "model.safetensors").exists(), text
