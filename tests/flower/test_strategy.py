@@ -1,0 +1,389 @@
+"""A Flower Strategy of fedloom's parts equals fedloom's own rounds, as far as clients train alike."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
+from torch import Tensor, nn
+
+from fedloom.errors import BadExperiment, BadModel, RunStopped
+from fedloom.flower import hold, masked, strategy
+from fedloom.flower.agreed import plain
+from fedloom.flower.plain import from_arrays
+from fedloom.local.work import Work
+from fedloom.method import Method
+from fedloom.methods import METHODS as BY_NAME
+from fedloom.methods.fedavg import fedavg
+from fedloom.methods.feddd import feddd
+from fedloom.methods.fedspu import fedspu
+from fedloom.methods.fjord import fjord
+from fedloom.methods.heterofl import heterofl
+from flower.grids import OneProcess, Tamper, plain_app
+from worlds import METHODS, ROUNDS, SEED, World, hashed, played, small, world, world_of
+
+MAKERS = {
+    **dict(METHODS),
+    "feddd": lambda: small(feddd(class_term=False)),  # a server of plain clients knows nothing of classes
+    "feddd-random": lambda: small(feddd(select_by="random", outputs=False, every=2, class_term=False)),
+    "heterofl": lambda: small(heterofl(scale=False, mask_labels=False)),
+}
+# plain clients, whole models
+PLAIN = ["fedavg", "fedavg-steps", "fedavg-epochs", "fedavg-median", "fedavg-krum", "mifa", "fedvarp"]
+# whole neurons are left out, or nothing is held in place: the user's steps need not know of masks
+FREELY = ["feddd", "feddd-random", "fjord", "fjord-trimmed-mean", "heterofl", "fedrolex", "federated-dropout", "ist",
+          "keep-own", "ra-fed", "ram-fed", "fedumf", "fedumf-fjord", "hermes", "fedmp", "prunefl",
+          "fedselect"]  # fmt: skip
+# single numbers are left out, or the rest of a whole network is frozen: the steps must hold it
+REFUSED = {"fedprox", "scaffold", "feddyn", "feddc", "heterofl", "loom", "safari"}  # they change the steps, or look
+HELD = ["fedspu", "splitfl", "keep-own-frozen", "scattered", "oap", "ra-fed-period"]
+
+
+class Played:
+    """Some rounds of a strategy on a grid in this process."""
+
+    def __init__(
+        self,
+        method: Method,
+        here: World,
+        held: bool = False,
+        rounds: int = ROUNDS,
+        tamper: Tamper = lambda node, reply: reply,
+        evaluate: float = 0.0,
+    ) -> None:
+        module, example = here.setting.module, here.data.x[:1]
+        mods: list[Mod] = [] if plain(method) else [masked(method, module, example)]
+
+        def app() -> ClientApp:
+            return plain_app(here, method, mods, held)
+
+        self.grid = OneProcess(app, len(here.shards.sizes), tamper)
+        self.strategy = strategy(method, module, example, clients=12, seed=SEED, fleet="table4", evaluate=evaluate)
+        self.result = self.strategy.start(self.grid, ArrayRecord(module.state_dict()), num_rounds=rounds)
+        self.model = from_arrays(self.result.arrays, module, here.setting.layout)
+
+    def total(self, name: str) -> int:
+        """A count over all rounds."""
+        return sum(int(record.get(name, 0)) for record in self.result.train_metrics_clientapp.values())
+
+
+def close(ours: Tensor, theirs: Tensor) -> bool:
+    return bool((ours - theirs).abs().max() <= 1e-5)
+
+
+# ---- equality with fedloom's own rounds
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_plain_clients_play_the_method(name: str) -> None:
+    method = MAKERS[name]()
+    assert plain(method)
+    assert close(Played(method, world("mlp")).model, played("mlp", method).model)
+
+
+@pytest.mark.parametrize("network", ["cnn", "normed"])
+def test_running_statistics_and_convolutions_travel(network: str) -> None:
+    method = small(fedavg())
+    assert close(Played(method, world(network)).model, played(network, method).model)
+
+
+@pytest.mark.parametrize("name", FREELY)
+def test_the_mod_plays_the_client_half_around_plain_steps(name: str) -> None:
+    method = MAKERS[name]()
+    assert not plain(method)
+    here = Played(method, world("mlp"))
+    assert not here.grid.errors
+    assert close(here.model, played("mlp", method).model)
+
+
+@pytest.mark.parametrize("network", ["cnn", "normed"])
+@pytest.mark.parametrize("name", ["feddd", "fjord"])
+def test_the_mod_knows_convolutions_and_norms(name: str, network: str) -> None:
+    method = MAKERS[name]()
+    assert close(Played(method, world(network)).model, played(network, method).model)
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_holding_makes_the_others_equal_too(name: str) -> None:
+    method = MAKERS[name]()
+    own = played("mlp", method).model
+    assert not close(Played(method, world("mlp")).model, own)
+    assert close(Played(method, world("mlp"), held=True).model, own)
+
+
+def test_one_step_is_equal_without_holding() -> None:
+    method = small(fedspu(), work=Work(steps=1, batch=6))
+    assert close(Played(method, world("mlp")).model, played("mlp", method).model)
+
+
+def test_sigmoid_wakes_left_out_neurons_unless_held() -> None:
+    net = hashed(nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.Sigmoid(), nn.Linear(8, 3)))
+    base = world("mlp")
+    here = world_of(net, base.data, base.shards.examples.split(base.shards.sizes))
+    from worlds import play
+
+    method = small(fjord())
+    own = play(here, method, here.local(method)).model
+    assert not close(Played(method, here).model, own)
+    assert close(Played(method, here, held=True).model, own)
+
+
+def test_every_method_is_played_or_refused_by_name() -> None:
+    net, example = world("mlp").setting.module, world("mlp").data.x[:1]
+    for name in BY_NAME:
+        if name in REFUSED:
+            for make in (strategy, masked):
+                with pytest.raises(BadExperiment, match=r"use fedloom\.flower\.client_app\(\)"):
+                    make(name, net, example)
+        else:
+            assert plain(strategy(name, net, example).method) or masked(name, net, example)
+    assert set(BY_NAME) > REFUSED
+
+
+# ---- bytes
+
+
+def test_feddd_sends_less_up() -> None:
+    whole = Played(small(fedavg(), select=feddd().select), world("cnn"), rounds=4)
+    less = Played(small(feddd(budget=0.4, class_term=False)), world("cnn"), rounds=4)
+    per_round = [int(r["upload-bytes"]) for r in less.result.train_metrics_clientapp.values()]
+    assert max(per_round[1:]) < per_round[0]
+    assert less.grid.received < whole.grid.received
+    assert less.total("upload-bytes") < whole.total("upload-bytes")
+
+
+def test_a_fresh_node_gets_the_first_model_once() -> None:
+    here = Played(small(fedspu()), world("cnn"), rounds=3)
+    down = [int(r["download-bytes"]) for r in here.result.train_metrics_clientapp.values()]
+    assert down[2] < down[0]
+
+
+# ---- faults: one reply is dropped for its reason, and the round goes on
+
+
+def arrays_of(reply: Message) -> ArrayRecord:
+    return reply.content.array_records["arrays"]
+
+
+def resized(reply: Message) -> None:
+    arrays_of(reply)["1.weight"] = Array(torch.zeros(9, 36).numpy())
+
+
+def doubled(reply: Message) -> None:
+    arrays_of(reply)["1.weight"] = Array(arrays_of(reply)["1.weight"].numpy().astype("f8"))
+
+
+def huge(reply: Message) -> None:
+    good = arrays_of(reply)["1.weight"]
+    data = good.data.replace(b"(8, 36)", b"(8, 9**9)"[:7])
+    arrays_of(reply)["1.weight"] = Array(good.dtype, good.shape, good.stype, data)
+
+
+def cut(reply: Message) -> None:
+    good = arrays_of(reply)["1.weight"]
+    arrays_of(reply)["1.weight"] = Array(good.dtype, good.shape, good.stype, good.data[:-4])
+
+
+def renamed(reply: Message) -> None:
+    arrays_of(reply)["other"] = arrays_of(reply).pop("1.weight")
+
+
+def poisoned(reply: Message) -> None:
+    arrays_of(reply)["1.weight"] = Array(torch.full((8, 36), torch.nan).numpy())
+
+
+def weightless(reply: Message) -> None:
+    reply.content.metric_records["metrics"]["num-examples"] = 0
+
+
+def silent(reply: Message) -> None:
+    del reply.content["arrays"]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [(resized, "shape"), (doubled, "dtype"), (huge, "header"), (cut, "size"), (renamed, "header"), (poisoned, "value"),
+     (weightless, "report"), (silent, "header")],
+)  # fmt: skip
+def test_a_bad_reply_is_as_good_as_none(change, reason: str) -> None:  # type: ignore[no-untyped-def]
+    def spoil(node: int, reply: Message) -> Message:
+        if node == 103:
+            change(reply)
+        return reply
+
+    method = small(fedavg(), select=feddd().select)
+    bad = Played(method, world("mlp"), tamper=spoil)
+    lost = Played(method, world("mlp"), tamper=lambda node, reply: None if node == 103 else reply)
+    assert torch.equal(bad.model, lost.model)
+    assert bad.total(f"rejected.{reason}") == ROUNDS
+    assert bad.total("replies") == lost.total("replies") == ROUNDS * 11
+
+
+def test_packed_replies_are_read_strictly() -> None:
+    kept: dict[str, bytes] = {}
+
+    def spoil(node: int, reply: Message) -> Message | None:
+        record = reply.content.config_records["fedloom"]
+        data = record["payload"]
+        assert isinstance(data, bytes)
+        if node == 102:  # damaged
+            record["payload"] = data[:-1] + bytes([data[-1] ^ 1])
+        if node == 104:  # last round's
+            record["payload"], kept["old"] = kept.get("old", data), data
+        if node == 105:
+            reply.content["fedloom"] = ConfigRecord()
+        return reply
+
+    here = Played(small(feddd(class_term=False)), world("mlp"), tamper=spoil)
+    assert here.total("rejected.checksum") == here.total("rejected.header") == ROUNDS
+    assert here.total("rejected.round") == ROUNDS - 1
+    assert here.model.isfinite().all()
+
+
+def test_if_all_fail_the_model_stays(caplog: pytest.LogCaptureFixture) -> None:
+    base = world("mlp")
+    here = Played(small(fedavg()), base, tamper=lambda node, reply: None)
+    assert torch.equal(here.model, base.model)
+    assert here.total("replies") == 0
+
+
+def test_a_node_that_lost_its_state_is_a_newcomer() -> None:
+    """Its first answer is an error, the next begins with the network as built."""
+    method = small(fedspu(), select=feddd().select)
+    rounds: list[int] = []
+
+    def forget(node: int, reply: Message) -> Message:
+        rounds.append(node)
+        if len(rounds) == 12:  # after the first round
+            here_grid[0].contexts[101].state = RecordDict()
+        return reply
+
+    here_grid: list[OneProcess] = []
+    original = OneProcess.__init__
+
+    def remember(self: OneProcess, *args: object) -> None:
+        original(self, *args)  # type: ignore[arg-type]
+        here_grid.append(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OneProcess, "__init__", remember)
+        here = Played(method, world("mlp"), rounds=3, tamper=forget)
+    answers = [int(r["replies"]) for r in here.result.train_metrics_clientapp.values()]
+    assert answers == [12, 11, 12]
+    assert "state is gone" in here.grid.errors[0]
+
+
+def test_newcomers_take_free_places() -> None:
+    base, method = world("mlp"), small(fedavg(), select=feddd().select)
+    grid = OneProcess(lambda: plain_app(base, method, []), 12)
+    play = strategy(method, base.setting.module, clients=12, seed=SEED, evaluate=0.0)
+    arrays = ArrayRecord(base.setting.module.state_dict())
+    assert len(list(play.configure_train(1, arrays, ConfigRecord(), grid))) == 12
+    grid.contexts[999] = grid.contexts.pop(103)
+    assert {m.metadata.dst_node_id for m in play.configure_train(2, arrays, ConfigRecord(), grid)} == set(grid.contexts)
+    assert play.nodes[2] == 999
+
+
+def test_too_few_nodes_end_the_wait() -> None:
+    base = world("mlp")
+    play = strategy("fedavg", base.setting.module, clients=3, patience=0.0)
+    with pytest.raises(RunStopped, match="2 nodes are connected"):
+        play.configure_train(1, ArrayRecord(base.setting.module.state_dict()), ConfigRecord(), OneProcess(ClientApp, 2))
+
+
+# ---- evaluation
+
+
+def test_evaluation_is_the_mean_by_examples() -> None:
+    here = Played(small(fedavg()), world("mlp"), rounds=1, evaluate=0.5)
+    assert [len(asked) for asked in here.grid.asked] == [8, 6]
+    assert 0 <= float(here.result.evaluate_metrics_clientapp[1]["accuracy"]) <= 1
+    play, record = here.strategy, MetricRecord({"num-examples": 1, "a": 1.0})
+    replies = [
+        Message(RecordDict({"m": MetricRecord({"num-examples": n, "a": a})}), dst_node_id=1, message_type="evaluate")
+        for n, a in ((1, 1.0), (3, 2.0))
+    ]
+    assert dict(play.aggregate_evaluate(1, replies) or {}) == {"num-examples": 4, "a": 1.75}
+    assert play.aggregate_evaluate(1, []) is None
+    assert record["a"] == 1.0
+
+
+# ---- what is refused, and how it is said
+
+
+def test_settings_are_checked() -> None:
+    net, example = world("mlp").setting.module, world("mlp").data.x[:1]
+    with pytest.raises(BadExperiment, match="did you mean 'feddd'"):
+        strategy("fedd", net, example)
+    with pytest.raises(BadExperiment, match="did you mean 'budget'"):
+        strategy("feddd", net, example, buget=0.4)
+    with pytest.raises(BadExperiment, match="example is missing"):
+        strategy("feddd", net)
+    with pytest.raises(BadExperiment, match=r"dataclasses\.replace"):
+        strategy(fedavg(), net, per_round=3)
+    with pytest.raises(BadExperiment, match="clients"):
+        strategy("fedavg", net, clients=0)
+    with pytest.raises(BadExperiment, match="evaluate"):
+        strategy("fedavg", net, evaluate=2.0)
+    with pytest.raises(BadExperiment, match="unknown fleet"):
+        strategy("fedavg", net, fleet="tabel4")
+    with pytest.raises(BadExperiment, match=r"nn\.Module"):
+        strategy("fedavg", "net")  # type: ignore[arg-type]
+    ghost = nn.Linear(2, 2)
+    ghost.register_buffer("ghost", torch.zeros(2), persistent=False)
+    with pytest.raises(BadModel, match="ghost"):
+        strategy("fedavg", ghost)
+    assert strategy("fedavg", net, per_round=3).method.select == replace(fedavg().select, count=3)  # type: ignore[type-var]
+
+
+def test_both_ends_must_have_the_same_method() -> None:
+    base = world("mlp")
+    module, example = base.setting.module, base.data.x[:1]
+    method = small(feddd(class_term=False))
+    grid = OneProcess(lambda: plain_app(base, method, [masked("fjord", module, example)]), 12)
+    play = strategy(method, module, example, clients=12, evaluate=0.0)
+    play.start(grid, ArrayRecord(module.state_dict()), num_rounds=1)
+    assert "the method and settings of fedloom.flower.strategy" in grid.errors[0]
+
+
+def test_a_client_without_the_mod_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    base = world("mlp")
+    module, method = base.setting.module, small(feddd(class_term=False))
+    grid = OneProcess(lambda: plain_app(base, method, []), 12)
+    play = strategy(method, module, base.data.x[:1], clients=12, evaluate=0.0)
+    messages = play.configure_train(1, ArrayRecord(module.state_dict()), ConfigRecord(), grid)
+    caplog.set_level("WARNING", "flwr")
+    play.aggregate_train(1, grid.send_and_receive(messages))
+    assert len(grid.errors) == 12
+
+
+def test_the_mod_leaves_plain_messages_alone() -> None:
+    base, method = world("mlp"), small(fedavg())
+    module = base.setting.module
+    grid = OneProcess(lambda: plain_app(base, method, [masked("feddd", module, base.data.x[:1])]), 12)
+    play = strategy(method, module, clients=12, seed=SEED, evaluate=0.0)
+    result = play.start(grid, ArrayRecord(module.state_dict()), num_rounds=ROUNDS)
+    assert close(from_arrays(result.arrays, module, base.setting.layout), played("mlp", method).model)
+
+
+def test_methods_that_decide_by_losses_need_one() -> None:
+    def mute(node: int, reply: Message) -> Message:
+        del reply.content.metric_records["metrics"]["train_loss"]
+        return reply
+
+    here = Played(MAKERS["feddd"](), world("mlp"), tamper=mute)
+    assert here.total("replies") == 0
+    assert here.total("rejected.report") == ROUNDS * 12
+    assert Played(small(fedavg()), world("mlp"), tamper=mute).total("replies") == ROUNDS * 8
+
+
+def test_holding_does_nothing_outside_a_mod() -> None:
+    net = nn.Linear(2, 1)
+    hold(net)
+    net(torch.ones(1, 2)).sum().backward()
+    assert net.weight.grad is not None
+    assert net.weight.grad.eq(1).all()
