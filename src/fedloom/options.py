@@ -9,18 +9,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import isfinite
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
+from fedloom.checkpoint.saver import checkpoints_of as checkpoints_of
 from fedloom.errors import BadExperiment, FedloomError, RunStopped
 
 SPEAKING = 1.0  # seconds that a silent rank waits before it ends: torchrun then ends the others too
-
-if TYPE_CHECKING:
-    from fedloom.checkpoint.saver import Checkpoints
 
 DataOption = Annotated[str, typer.Option(help="a name from `fedloom list data`, or a .npz, .csv or .parquet file")]
 PartitionOption = Annotated[str, typer.Option(help="how data are dealt to clients: `fedloom list partitions`")]
@@ -57,7 +55,6 @@ TryOption = Annotated[
         "it; repeat as needed",
     ),
 ]
-SECONDS = {"s": 1, "m": 60, "h": 3600}
 ResumeOption = Annotated[
     bool,
     typer.Option(
@@ -121,24 +118,6 @@ def pairs_of(texts: list[str]) -> dict[str, Any]:
             raise BadExperiment(f"--set got '{text}'; expected KEY=VALUE, such as rate=0.05.")
         pairs[key.strip()] = parse_value(value.strip())
     return pairs
-
-
-def checkpoints_of(text: str) -> Checkpoints:
-    """`--checkpoint-every` as a value."""
-    from fedloom.checkpoint.saver import Checkpoints
-
-    rounds, seconds = None, None
-    for part in text.replace(" ", "").lower().split(","):
-        number, unit = part.rstrip("smh"), part[len(part.rstrip("smh")) :]
-        if part == "end":
-            continue
-        if unit in SECONDS and number.replace(".", "", 1).isdigit():
-            seconds = float(number) * SECONDS[unit]
-        elif part.isdigit():
-            rounds = int(part)
-        else:
-            raise BadExperiment(f"--checkpoint-every got '{text}'; expected 30s, 5m, 1h, a number of rounds or end.")
-    return Checkpoints(rounds, seconds)
 
 
 def given(context: typer.Context, values: dict[str, Any]) -> dict[str, Any]:

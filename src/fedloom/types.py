@@ -117,7 +117,7 @@ class Reply(NamedTuple):
     rate: float = 1.0  # the learning rate of the round, which the server knows by itself
     awaited: Tensor | None = None  # [C] who was to send; None: everyone
     rejected: Tensor | None = None  # [C] why a reply was refused, places in `REASONS`; 0, None: it was not
-    strays: Tensor | None = None  # [2] replies refused as a stranger's and as repeated, where there were any
+    strays: Tensor | None = None  # [R] how many others were refused, by their places in `REASONS`
     chance: Chance | None = None  # of the round, for what the server draws once replies are there
 
 

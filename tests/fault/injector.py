@@ -204,7 +204,7 @@ class Injector:
         part, base = wire._sent(task, reply), base_hash(task.model)
         most = int(self.setting.fleet.examples.max())
         ranges = {name: Range() for name in reply.report} | {"examples": Range(1, most, whole=True)}
-        frame = wire._frame(reply.extras, ranges | {"steps": Range(0, whole=True)}, part)
+        frame = wire.frame(reply.extras, ranges | {"steps": Range(0, whole=True)}, part)
         assert set(frame.extras) == set(reply.extras), "extras that do not travel"
         letters = []
         for row in reply.arrived.nonzero().flatten().tolist():

@@ -23,7 +23,7 @@ from fedloom.methods.feddd import feddd
 from fedloom.methods.fedspu import fedspu
 from fedloom.methods.fjord import fjord
 from fedloom.methods.heterofl import heterofl
-from flower.grids import OneProcess, Tamper, plain_app
+from flower_own import OneProcess, Tamper, plain_app
 from worlds import METHODS, ROUNDS, SEED, World, hashed, played, small, world, world_of
 
 MAKERS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedloom.admit.refused import REASONS
+from fedloom.admit.refused import REASONS, stray
 from fedloom.admit.unsent import read_unsent_as_unchanged
 from fedloom.types import Cohort, Reply, rows
 
@@ -61,6 +61,6 @@ def once(cohort: Cohort, model: Tensor, reply: Reply) -> Reply:
         arrived=valid.any(1),
         awaited=cohort.authorised,
         rejected=None if reply.rejected is None else torch.where(same.any(1), reply.rejected[first], 0),
-        strays=torch.stack([((ids == STRANGER) & heard).sum(), repeated]),
+        strays=stray({"client": ((ids == STRANGER) & heard).sum(), "repeated": repeated}, reply.strays),
     )
     return read_unsent_as_unchanged(model, reply)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import get_args
 
 import torch
@@ -36,6 +37,18 @@ def counted(reply: Reply, reasons: tuple[str, ...]) -> State:
         names = [REASONS[code] for code in reply.rejected.unique().tolist() if code] if here else ("client", *reasons)
         found = {name: (reply.rejected == REASONS.index(name)).sum() for name in names}
     if reply.strays is not None:
-        for name, count in zip(("client", "repeated"), reply.strays):
+        here = reply.strays.device.type == "cpu"
+        names = [REASONS[code] for code in reply.strays.nonzero().flatten().tolist()] if here else ("client", "repeated")
+        for name in names:
+            count = reply.strays[REASONS.index(name)]
             found[name] = found[name] + count if name in found else count
     return {f"rejected.{name}": count for name, count in found.items()}
+
+
+def stray(counts: Mapping[str, Tensor], before: Tensor | None = None) -> Tensor:
+    """How many replies beside the cohort's own were refused [R], by reason; those counted `before` are added."""
+    like = next(iter(counts.values()))
+    total = torch.zeros(len(REASONS), dtype=torch.int64, device=like.device) if before is None else before.clone()
+    for reason, count in counts.items():
+        total[REASONS.index(reason)] += count
+    return total

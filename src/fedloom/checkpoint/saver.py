@@ -15,6 +15,7 @@ from fedloom.errors import BadExperiment, RunStopped
 from fedloom.files import writing
 
 COPIED = 2**30  # bytes; a larger snapshot is not copied but written at once, while the run waits
+SECONDS = {"s": 1, "m": 60, "h": 3600}
 SHARE = 0.1  # of the time at most is spent on saving by the clock
 
 
@@ -33,6 +34,22 @@ class Checkpoints:
                 raise BadExperiment(f"{name} (of checkpoints) is {value}; it is at least {least}.")
         if self.seconds is not None and not self.seconds >= 0:
             raise BadExperiment(f"seconds (between checkpoints) is {self.seconds}; it must not be negative.")
+
+
+def checkpoints_of(text: str) -> Checkpoints:
+    """`--checkpoint-every` as a value."""
+    rounds, seconds = None, None
+    for part in text.replace(" ", "").lower().split(","):
+        number, unit = part.rstrip("smh"), part[len(part.rstrip("smh")) :]
+        if part == "end":
+            continue
+        if unit in SECONDS and number.replace(".", "", 1).isdigit():
+            seconds = float(number) * SECONDS[unit]
+        elif part.isdigit():
+            rounds = int(part)
+        else:
+            raise BadExperiment(f"--checkpoint-every got '{text}'; expected 30s, 5m, 1h, a number of rounds or end.")
+    return Checkpoints(rounds, seconds)
 
 
 class Saver:

@@ -47,13 +47,17 @@ class Inbox:
         """Accept a message (None) or refuse it; `sender` is who the connection says it is, not what the bytes say."""
         try:
             message = self._read(sender, data)
-        except Rejected as refused:
-            self.refused[refused.reason] += 1
-            if sender in self.awaited:
-                self.why[sender] = refused
-            return refused.reason
+        except Rejected as why:
+            self.refuse(sender, why)
+            return why.reason
         self.accepted[sender] = message
         return None
+
+    def refuse(self, sender: int, why: Rejected) -> None:
+        """Count a message that was refused, here or before it came here."""
+        self.refused[why.reason] += 1
+        if sender in self.awaited:
+            self.why[sender] = why
 
     def _read(self, sender: int, data: bytes | bytearray | memoryview) -> Message:
         """The message, if it may still count; who cannot count is not decoded."""

@@ -102,9 +102,9 @@ class Wire:
 
     def _priced(self, task: Task, reply: Reply) -> tuple[Cost, Cost]:
         """By the formula."""
-        asked, sent = self._asked(task), self._sent(task, reply)
-        down = Codec().size(self._frame(task.extras, {}, asked), asked)
-        up = self.codec.size(self._frame(reply.extras, _ranges(reply), sent), sent)
+        asked, sent = self.asked(task), self._sent(task, reply)
+        down = Codec().size(self.frame(task.extras, {}, asked), asked)
+        up = self.codec.size(self.frame(reply.extras, ranges_of(reply), sent), sent)
         self.priced = _for_each(down, len(reply.ids)), _for_each(up, len(reply.ids))
         return self.priced
 
@@ -116,10 +116,10 @@ class Wire:
     def _sent(self, task: Task, reply: Reply) -> Part:
         """What goes up; where the server chose the part, which it is need not travel."""
         if isinstance(self.method.upload, AsSent):
-            return self._asked(task)._replace(known=True)
+            return self.asked(task)._replace(known=True)
         return self._described(reply.mask, None, self.method.upload.rows)
 
-    def _asked(self, task: Task) -> Part:
+    def asked(self, task: Task) -> Part:
         """What goes down."""
         return self._described(task.mask, task.keep, self.method.mask.rows)
 
@@ -139,7 +139,8 @@ class Wire:
             self._seen = (found, *self._seen[:1])
         return found
 
-    def _frame(self, extras: State, report: dict[str, Range], part: Part) -> Frame:
+    def frame(self, extras: State, report: dict[str, Range], part: Part) -> Frame:
+        """What both ends know of such a message before it is written."""
         carried = {name: (v.dtype, tuple(v.shape[1:])) for name, v in extras.items() if v.dtype in CARRIED}
         neurons = None if part.keep is None else self.setting.neurons  # else the network may be one without a map
         return Frame(self.setting.layout, neurons, carried, report)
@@ -150,7 +151,7 @@ class Wire:
         `written` [C, P] are the weights or, where they are rounded, the changes.
         """
         part = self._sent(task, reply)
-        frame = self._frame(reply.extras, _ranges(reply), part)
+        frame = self.frame(reply.extras, ranges_of(reply), part)
         _, up = self.prices(task, reply)
         base, plain = base_hash(task.model), self.codec.values == "float32"
         for row in range(len(reply.ids)) if self.exact else range(min(1, len(reply.ids))):
@@ -177,7 +178,7 @@ class Wire:
                 )
 
 
-def _ranges(reply: Reply) -> dict[str, Range]:
+def ranges_of(reply: Reply) -> dict[str, Range]:
     """What a report may say, the rule's own columns included; those of the world are not the client's."""
     return {name: REPORT.get(name, Range()) for name in reply.report if name not in MEASURED}
 

@@ -1,0 +1,68 @@
+"""What does a node do with a message? It decodes strictly, trains its clients, keeps their states and answers."""
+
+from __future__ import annotations
+
+import resource
+import time
+from typing import TYPE_CHECKING, Any
+
+import fedloom
+from fedloom.engine.precision import computing
+from fedloom.errors import FedloomError
+from fedloom.flower.host import Host, OwnData, host_of, known
+from fedloom.flower.order import Order
+from fedloom.flower.pupil import teach
+from fedloom.flower.records import Item, Parcel, fact, pack, unpack
+from fedloom.flower.state import Store
+from fedloom.threads import threads_for
+
+if TYPE_CHECKING:
+    from flwr.app import Context, RecordDict
+
+
+def answer(what: str, content: RecordDict, context: Context, data: OwnData | None) -> RecordDict:
+    """The node's answer; what it cannot do it says."""
+    began = time.time()
+    try:
+        parcel = unpack(content)
+        host = host_of(context.run_config, context.node_config, data)
+        with threads_for([host.world]), computing(host.experiment.precision):
+            found = _answers(what, parcel, host, context)
+    except FedloomError as problem:
+        found = Parcel({"refused": str(problem)}, [])
+    times = {"began": began, "ended": time.time(), "rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    return pack(Parcel({**found.facts, **times, "seconds_start": _since_start(began)}, found.items))
+
+
+def _answers(what: str, parcel: Parcel, host: Host, context: Context) -> Parcel:
+    if what == "hello":
+        return Parcel({"fedloom": fedloom.__version__, "clients": known(host)}, [])
+    order = Order.read(parcel.facts)
+    store = Store(context.state, str(context.node_config.get("state", "")), order.run)
+    if what == "evaluate":
+        from fedloom.flower.personal import tried
+
+        return tried(host, order, parcel.items, store)
+    return Parcel({}, [_taught(host, order, item, store) for item in parcel.items])
+
+
+def _taught(host: Host, order: Order, item: Item, store: Store) -> Item:
+    """One client's answer; what is wrong with its message concerns no other client."""
+    client: Any = item.facts.get("client")
+    try:
+        return teach(host, order, fact(item.facts, "client", int), item, store)
+    except FedloomError as problem:
+        return Item({"client": client, "refused": str(problem)})
+
+
+def _since_start(now: float) -> float:
+    """Seconds that this process had been there, imports and all; 0 where the system does not say."""
+    try:
+        with open("/proc/self/stat") as stat, open("/proc/uptime") as uptime:
+            ticks = int(stat.read().rpartition(")")[2].split()[19])
+            up = float(uptime.read().split()[0])
+        import os
+
+        return max(0.0, up - ticks / os.sysconf("SC_CLK_TCK") - (time.time() - now))
+    except (OSError, ValueError, IndexError):
+        return 0.0

@@ -1,0 +1,83 @@
+"""A tiny fleet on a fake network, and the same in the simulator."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedloom.chance import Chance
+from fedloom.experiment import Experiment
+from fedloom.flower import client_app
+from fedloom.flower.host import _host
+from fedloom.flower.server import serve
+from fedloom.layout import flatten, layout_of
+from fedloom.result import Result
+from fedloom.run import play
+from fedloom.simulation import prepare
+from flower_fake import FakeGrid
+
+SIZES = (2, 30, 7, 12, 3, 4, 18, 5)
+NODES = {11: {"clients": "0-2"}, 12: {"clients": "3,4"}, 13: {"clients": "5-7"}}
+
+
+def tiny_data(folder: Path) -> str:
+    """A data set whose clients have as many examples as `SIZES` says; the file's name."""
+    chance, total = Chance(3, 0), sum(SIZES)
+    pixels = chance.uniform("pixels", torch.arange(total + 20)[:, None], torch.arange(36))
+    y = (chance.uniform("classes", torch.arange(total + 20)) * 4).long().numpy()
+    x = pixels.view(-1, 1, 6, 6).numpy().astype(np.float32)
+    file, owner = folder / "tiny.npz", np.repeat(np.arange(len(SIZES)), SIZES)
+    np.savez(file, x_train=x[:total], y_train=y[:total], x_test=x[total:], y_test=y[total:], client_train=owner)
+    return str(file)
+
+
+def tiny(data: str, **changes: Any) -> Experiment:
+    """Three rounds on that data."""
+    values = {
+        "data": data, "partition": "own", "clients": len(SIZES), "rounds": 3, "seed": 5, "device": "cpu",
+        "split": (0.7, 0.0, 0.3), "fleet": "table4", "model": {"name": "mlp", "settings": {}},
+    }  # fmt: skip
+    return Experiment(**{**values, **changes})
+
+
+def config_of(experiment: Experiment, **config: Any) -> dict[str, Any]:
+    """The run config."""
+    text = json.dumps(experiment.model_dump(mode="json"))
+    return {"experiment": text, "deadline": 30.0, "patience": 5.0, **config}
+
+
+def fake(experiment: Experiment, **config: Any) -> FakeGrid:
+    """The network, with three nodes."""
+    _host.cache_clear()
+    return FakeGrid(client_app(), config_of(experiment, **config), {node: {**own} for node, own in NODES.items()})
+
+
+def served(grid: FakeGrid, experiment: Experiment, **config: Any) -> Result:
+    """The run on that network."""
+    return serve(grid, config_of(experiment, **config), interval=0.005)  # type: ignore[arg-type]
+
+
+def simulated(experiment: Experiment) -> Result:
+    """The same where nothing is simulated but the network."""
+    return play(experiment, prepare(experiment)._replace(world=None))
+
+
+def weights(result: Result) -> torch.Tensor:
+    """The trained model [P]."""
+    return flatten(result.model, layout_of(result.model))
+
+
+def assert_same(ours: Result, theirs: Result, tolerance: float = 1e-5) -> None:
+    """Equal models and equal rows."""
+    torch.testing.assert_close(weights(ours), weights(theirs), rtol=0, atol=tolerance)
+    for one, other in zip(ours.rounds, theirs.rounds, strict=True):
+        for name in ("round", "clients", "arrived", "rejected"):
+            assert one[name] == other[name], name
+        for name in ("accuracy", "personal_accuracy", "training_loss", "loss"):
+            assert (one[name] is None) == (other[name] is None), name
+            if one[name] is not None:
+                assert abs(one[name] - other[name]) < 1e-4, name
