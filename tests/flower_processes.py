@@ -108,9 +108,7 @@ class Trial:
         values = {"experiment": json.dumps(experiment.model_dump(mode="json")), **config}
         file = self.folder / "run.toml"
         file.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items()))
-        return self._start(
-            "run", "flwr", "run", str(self.folder / "app"), "trial", "--run-config", str(file), "--stream"
-        )
+        return self._start("run", "flwr", "run", str(self.folder / "app"), "trial", "--run-config", str(file), "--stream")
 
     def log(self, name: str) -> str:
         """What a process has printed."""

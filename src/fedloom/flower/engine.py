@@ -27,7 +27,7 @@ from fedloom.flower.post import Post
 from fedloom.flower.records import Item, Parcel
 from fedloom.flower.spent import Spent, Table
 from fedloom.types import Reply, Task
-from fedloom.world.simulated import ARRIVED, DOWNLOAD_LOST, SILENT, UPLOAD_LOST, World
+from fedloom.world.simulated import ARRIVED, DOWNLOAD_LOST, LATE, SILENT, UPLOAD_LOST, World
 
 log = logging.getLogger("fedloom")
 

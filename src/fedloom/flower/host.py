@@ -90,7 +90,9 @@ def numbers(text: str) -> list[int]:
 def known(host: Host) -> list[list[Any]]:
     """Every hosted client's number, examples and label counts."""
     fleet = host.world.setting.fleet
-    return [[number, int(fleet.examples[at]), fleet.labels[at].tolist()] for at, number in sorted(host.clients.items())]
+    return [
+        [number, int(fleet.examples[at]), fleet.labels[at].tolist()] for at, number in sorted(host.clients.items())
+    ]
 
 
 def unhosted(host: Host) -> NDArray[np.bool_]:

@@ -27,9 +27,7 @@ class Packing:
     wire: Wire  # describes parts as the simulator does
     codec: Codec  # of replies; tasks are whole float32 numbers
 
-    def model(
-        self, order: Order, client: int, model: Tensor, part: Part = Part(), extras: State | None = None
-    ) -> bytes:
+    def model(self, order: Order, client: int, model: Tensor, part: Part = Part(), extras: State | None = None) -> bytes:  # noqa: B008
         """A message of the model's part and the extras that travel."""
         frame = self.wire.frame({name: value[None] for name, value in (extras or {}).items()}, {}, part)
         carried = {name: value for name, value in (extras or {}).items() if name in frame.extras}
