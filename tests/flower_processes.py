@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,7 @@ class Trial:
         self.folder, self._ends = folder, patience
         self._link, *self._ports = free_ports(1 + len(nodes))
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._started: list[subprocess.Popen[bytes]] = []
         home = folder / "home"
         home.mkdir()
         (home / "config.toml").write_text(
@@ -108,28 +110,30 @@ class Trial:
         values = {"experiment": json.dumps(experiment.model_dump(mode="json")), **config}
         file = self.folder / "run.toml"
         file.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items()))
-        return self._start("run", "flwr", "run", str(self.folder / "app"), "trial", "--run-config", str(file), "--stream")
+        return self._start(
+            "run", "flwr", "run", str(self.folder / "app"), "trial", "--run-config", str(file), "--stream"
+        )
 
     def log(self, name: str) -> str:
         """What a process has printed."""
         return (self.folder / f"{name}.log").read_text()
 
     def kill(self, process: subprocess.Popen[bytes], how: signal.Signals = signal.SIGKILL) -> None:
-        """End a process and those it started, which are in its session."""
-        try:
+        """Signal a process and those it started, which are in its session."""
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, how)
-        except ProcessLookupError:
-            pass
-        process.wait(10)
 
     def stop(self) -> None:
-        """End everything that was started here."""
-        for process in self.processes.values():
-            if process.poll() is None:
-                self.kill(process, signal.SIGTERM)
-        time.sleep(0.2)
-        for process in self.processes.values():
+        """End everything that was started here, politely first; whatever happens, nothing is left."""
+        for process in self._started:
+            self.kill(process, signal.SIGTERM)
+        ends = time.monotonic() + 5
+        while time.monotonic() < ends and any(process.poll() is None for process in self._started):
+            time.sleep(0.1)
+        for process in self._started:
             self.kill(process)
+        for process in self._started:
+            process.wait(30)
 
     def _start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("wb") as log:
@@ -138,6 +142,7 @@ class Trial:
                 stdin=subprocess.DEVNULL, env=self._environment, cwd=self.folder, start_new_session=True,
             )  # fmt: skip
         self.processes[name] = process
+        self._started.append(process)
         return process
 
     def _until_open(self, port: int) -> None:

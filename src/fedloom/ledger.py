@@ -5,7 +5,7 @@ from __future__ import annotations
 from io import BytesIO
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,6 +18,9 @@ from fedloom.evaluate.accuracy import Score
 from fedloom.files import replace_file
 from fedloom.types import Reply, State, Task
 from fedloom.world.simulated import Costs
+
+if TYPE_CHECKING:
+    from fedloom.flower.spent import Spent
 
 ROUNDS = pa.schema(
     [("round", pa.int64())]
@@ -46,7 +49,7 @@ class Ledger:
         seconds: float,
         prices: tuple[Cost, Cost],
         examples: Tensor,
-        costs: Costs | None = None,
+        costs: Costs | Spent | None = None,
         kept: State | None = None,
     ) -> None:
         """A round that was played.

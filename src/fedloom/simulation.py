@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -45,6 +45,9 @@ from fedloom.world.simulated import Simulated, World
 from fedloom.world.trace import read_trace
 from fedloom.world.wire import Wire
 
+if TYPE_CHECKING:
+    from fedloom.flower.engine import Network
+
 
 class Simulation(NamedTuple):
     """All that a run needs."""
@@ -53,9 +56,9 @@ class Simulation(NamedTuple):
     setting: Setting
     network: nn.Module  # as the user wrote it; the setting's has keyed dropout
     engine: Local
-    ranks: Distributed | None  # it and those of the other ranks, under torchrun; rank 0 has this
+    ranks: Distributed | Network | None  # where clients' states lie elsewhere: with other ranks, or on nodes
     wire: Wire  # the engine with its replies through the codec
-    world: Simulated | None  # that in a world, where a fleet of devices was chosen
+    world: Simulated | Network | None  # that in a world, where a fleet of devices was chosen, or a real network
     model: Tensor  # [P] before the first round
     test: Examples
     own_test: tuple[Examples, Shards] | None  # every client's own test split, if there is one
@@ -111,7 +114,7 @@ def prepare(
     fleet = Fleet(
         torch.tensor(sizes, device=device),
         torch.from_numpy(labels).view(-1, dataset.classes).to(device),
-        _devices(experiment, present, device),
+        devices_of(experiment, present, device),
     )
     setting = Setting(fleet, module, layout, per_example, torch.from_numpy(dataset.x_train[:2]).to(device))
     x, y = (torch.from_numpy(part[:FIRST]).to(device) for part in (dataset.x_train, dataset.y_train))
@@ -184,7 +187,7 @@ def _plan(experiment: Experiment, method: Method, setting: Setting, dataset: Dat
     return plan_memory(sizes, budget_of(device, experiment.memory, examples), str(device))
 
 
-def _devices(experiment: Experiment, present: Ints, device: torch.device) -> Devices | None:
+def devices_of(experiment: Experiment, present: Ints, device: torch.device) -> Devices | None:
     """The devices of the clients that take part."""
     if experiment.fleet.name == "none":
         return None

@@ -15,6 +15,7 @@ from fedloom.errors import BadExperiment, BadModel, RunStopped
 from fedloom.flower import hold, masked, strategy
 from fedloom.flower.agreed import plain
 from fedloom.flower.plain import from_arrays
+from fedloom.flower.records import Item, Parcel, pack, unpack
 from fedloom.local.work import Work
 from fedloom.method import Method
 from fedloom.methods import METHODS as BY_NAME
@@ -227,15 +228,15 @@ def test_packed_replies_are_read_strictly() -> None:
     kept: dict[str, bytes] = {}
 
     def spoil(node: int, reply: Message) -> Message | None:
-        record = reply.content.config_records["fedloom"]
-        data = record["payload"]
-        assert isinstance(data, bytes)
+        parcel = unpack(reply.content)
+        data = parcel.items[0].data
         if node == 102:  # damaged
-            record["payload"] = data[:-1] + bytes([data[-1] ^ 1])
+            reply.content |= pack(Parcel({}, [Item({}, data[:-1] + bytes([data[-1] ^ 1]))]))
         if node == 104:  # last round's
-            record["payload"], kept["old"] = kept.get("old", data), data
+            reply.content |= pack(Parcel({}, [Item({}, kept.get("old", data))]))
+            kept["old"] = data
         if node == 105:
-            reply.content["fedloom"] = ConfigRecord()
+            reply.content |= pack(Parcel({}, []))
         return reply
 
     here = Played(small(feddd(class_term=False)), world("mlp"), tamper=spoil)

@@ -38,7 +38,9 @@ def counted(reply: Reply, reasons: tuple[str, ...]) -> State:
         found = {name: (reply.rejected == REASONS.index(name)).sum() for name in names}
     if reply.strays is not None:
         here = reply.strays.device.type == "cpu"
-        names = [REASONS[code] for code in reply.strays.nonzero().flatten().tolist()] if here else ("client", "repeated")
+        names = (
+            [REASONS[code] for code in reply.strays.nonzero().flatten().tolist()] if here else ("client", "repeated")
+        )
         for name in names:
             count = reply.strays[REASONS.index(name)]
             found[name] = found[name] + count if name in found else count

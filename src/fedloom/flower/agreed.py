@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from flwr.app import ConfigRecord
 from torch import Tensor, nn
 
-from fedloom.codec import AnyKeep, AnyMask, Frame, Part, Stamp
+from fedloom.codec import Frame, Part, Stamp
+from fedloom.codec.stamp import Direction
 from fedloom.errors import BadExperiment, BadModel
+from fedloom.flower.parts import form_of
+from fedloom.flower.records import fact
 from fedloom.layout import layout_of
 from fedloom.local.rule import LocalRule
 from fedloom.mask.everything import Everything
@@ -20,8 +22,6 @@ from fedloom.models.trial import own_copy
 from fedloom.neurons.rows import rows_of
 from fedloom.types import Fleet, Setting
 from fedloom.upload.as_sent import AsSent
-
-KEY = "fedloom"  # the record that carries a part of the model, and that of a client's state
 
 
 def method_of(method: Method | str, settings: Mapping[str, Any], per_round: int | None = None) -> Method:
@@ -93,18 +93,7 @@ def described(setting: Setting, mask: Tensor | None, keep: Tensor | None, rows: 
 
 def word_of(setting: Setting, part: Part) -> str:
     """How a part travels; networks without a map of neurons can be sent whole, or number by number."""
-    if part.keep is None:
-        return "all" if part.whole else "bits"
-    return part._replace(known=False).word(setting.neurons)
-
-
-def allowed(word: str, share: float = 1.0) -> Part | AnyKeep | AnyMask:
-    """What the receiver accepts of a part that travels in this way and that the sender chooses."""
-    if word == "all":
-        return Part()
-    if word == "bits":
-        return AnyMask(share)
-    return AnyKeep(share, rows=word.startswith("rows"), outputs=word.endswith("+outputs"))
+    return form_of(part, None if part.keep is None else setting.neurons)
 
 
 def frame_of(setting: Setting, word: str) -> Frame:
@@ -112,8 +101,7 @@ def frame_of(setting: Setting, word: str) -> Frame:
     return Frame(setting.layout, None if word in ("all", "bits") else setting.neurons)
 
 
-def stamps(record: ConfigRecord) -> tuple[Stamp, Stamp]:
-    """Those of a download and of its reply, from what the download says of itself."""
-    run, number, client, base = (record[name] for name in ("run", "round", "client", "base"))
-    facts = {"run": str(run), "round": number, "client": client, "base": str(base)}
-    return Stamp(**facts, direction="down"), Stamp(**facts, direction="up")  # type: ignore[arg-type]
+def stamp_of(facts: Mapping[str, Any], direction: Direction) -> Stamp:
+    """That of a download or of its reply, from what the download says of itself."""
+    number, client = fact(dict(facts), "round", int), fact(dict(facts), "client", int)
+    return Stamp(str(facts.get("run")), number, client, str(facts.get("base")), direction=direction)

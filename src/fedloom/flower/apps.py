@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
 
-    from fedloom.flower.host import OwnData
+    from fedloom.flower.own import OwnData
 
 
 def server_app() -> ServerApp:

@@ -27,7 +27,7 @@ from fedloom.flower.post import Post
 from fedloom.flower.records import Item, Parcel
 from fedloom.flower.spent import Spent, Table
 from fedloom.types import Reply, Task
-from fedloom.world.simulated import ARRIVED, DOWNLOAD_LOST, LATE, SILENT, UPLOAD_LOST, World
+from fedloom.world.simulated import ARRIVED, DOWNLOAD_LOST, SILENT, UPLOAD_LOST, World
 
 log = logging.getLogger("fedloom")
 
@@ -63,9 +63,9 @@ class Network:
         order = Order(self._run, task.round, self._attempt, base_hash(task.model))
         items = self._packing.items(order, task)
         self._roster.look(at_once=True)
-        inbox = Inbox(self._packing.awaited(order, task), self._quorum, self._deadline)
-        table = Table(ids.tolist())
+        awaited, table = self._packing.awaited(order, task), Table(ids.tolist())
         mine = self._send(order, items, table)
+        inbox = Inbox(awaited, self._quorum, self._deadline)  # the time runs from here
         self._listen(mine, inbox, table)
         reply = self._read(task, inbox)
         self._packing.wire.priced = self._prices(inbox, table)
@@ -124,12 +124,12 @@ class Network:
         for client in errand.clients:
             table.fate(client, UPLOAD_LOST)  # until it is found in the answer
         for item in answer.items:
-            client = item.facts.get("client")
-            if type(client) is not int or client not in errand.clients:
+            whose = item.facts.get("client")
+            if type(whose) is not int or whose not in errand.clients:
                 inbox.refuse(NOBODY, Rejected("client", "the node was asked nothing for this client."))
                 continue
-            table.came(client, item, answer.facts, errand.sent, came)
-            self._take(client, item, inbox, table)
+            table.came(whose, item, answer.facts, errand.sent, came)
+            self._take(whose, item, inbox, table)
 
     def _take(self, client: int, item: Item, inbox: Inbox, table: Table) -> None:
         """One client's reply."""

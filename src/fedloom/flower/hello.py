@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from fedloom.codec import Rejected
 from fedloom.flower.post import Post
-from fedloom.flower.records import Parcel
-
-if TYPE_CHECKING:
-    from fedloom.simulation import Simulation
+from fedloom.flower.records import Parcel, fact
+from fedloom.types import Fleet
 
 log = logging.getLogger("fedloom")
 
@@ -28,18 +26,25 @@ class Known(NamedTuple):
 
 
 class Roster:
-    """Which node hosts which client of the fleet."""
+    """Which node hosts which client; the first that answers decides whether nodes have data of their own."""
 
-    def __init__(self, post: Post, world: Simulation, version: str) -> None:
-        self._post, self._version = post, version
-        self._place = {number: at for at, number in enumerate(world.clients)}
-        self._fleet = world.setting.fleet
+    def __init__(self, post: Post, clients: list[int], fleet: Fleet, total: int, version: str) -> None:
+        """`clients` are the numbers of the experiment's `fleet`, `total` the numbers there may be."""
+        self._post, self._clients, self._fleet, self._total = post, clients, fleet, total
+        self._version = version
         self._asked: dict[str, int] = {}  # message -> node
         self._met: set[int] = set()  # nodes that were asked
         self._there: set[int] = set()
         self._looked = float("-inf")
-        self.host: dict[int, int] = {}  # client -> node, of all that ever said so
-        self.refused: dict[int, str] = {}  # node -> why
+        self._host: dict[int, int] = {}  # number -> node, of all that ever said so
+        self.own: bool | None = None  # do nodes have data of their own? None: nobody has answered
+        self.tests = False  # and tests of their own?
+        self.said: dict[int, Known] = {}  # by number
+
+    @property
+    def numbers(self) -> list[int]:
+        """Those of the fleet's clients, in its order."""
+        return list(range(self._total)) if self.own else self._clients
 
     def look(self, at_once: bool = False) -> None:
         """Ask who is new, and hear who has answered; nothing here waits."""
@@ -57,7 +62,6 @@ class Roster:
                     raise Rejected("header", str(answer))
                 self._take(node, answer.facts)
             except Rejected as why:
-                self.refused[node] = why.text
                 log.warning("node %d takes no part: %s", node, why.text)
 
     def _take(self, node: int, facts: dict[str, Any]) -> None:
@@ -65,25 +69,35 @@ class Roster:
             raise Rejected("header", str(why)[:500])
         if facts.get("fedloom") != self._version:
             raise Rejected("version", f"it has fedloom {facts.get('fedloom')!r}, and the server {self._version}.")
-        for client in [_known(row) for row in _list(facts.get("clients"))]:
-            at = self._place.get(client.number)
+        own, tests = fact(facts, "own", bool), fact(facts, "tests", bool)
+        clients = [_known(row, self._fleet.labels.shape[1]) for row in fact(facts, "clients", list)]
+        if self.own is not None and own != self.own:
+            raise Rejected("report", "some nodes have data of their own and others those of the experiment.")
+        places = {number: at for at, number in enumerate(self._clients)}
+        for client in clients:
+            at = client.number if own and client.number < self._total else places.get(client.number)
             if at is None:
-                continue  # without examples: it is not in the fleet
-            if client.examples != int(self._fleet.examples[at]) or client.labels != self._fleet.labels[at].tolist():
+                raise Rejected("client", f"client {client.number} is not one of the fleet.")
+            facts_of = int(self._fleet.examples[at]), self._fleet.labels[at].tolist()
+            if not own and (client.examples, client.labels) != facts_of:
                 raise Rejected("report", f"its client {client.number} has other data than the experiment says.")
-            if self.host.get(at, node) != node and self.host[at] in self._there:
+        self.own, self.tests = own, self.tests or tests
+        for client in clients:
+            first = self._host.get(client.number, node)
+            if first != node and first in self._there:
                 log.warning("client %d is hosted by two nodes; the first one counts", client.number)
                 continue
-            self.host[at] = node
+            self._host[client.number], self.said[client.number] = node, client
 
     def present(self) -> dict[int, int]:
-        """Client -> node, of the nodes that are connected as far as is known."""
-        return {client: node for client, node in self.host.items() if node in self._there}
+        """Client of the fleet -> node, of the nodes that are connected as far as is known."""
+        here = ((at, self._host.get(number)) for at, number in enumerate(self.numbers))
+        return {at: node for at, node in here if node is not None and node in self._there}
 
     def missing(self) -> list[int]:
         """The numbers of the clients that nobody hosts."""
         here = self.present()
-        return [number for number, at in self._place.items() if at not in here]
+        return [number for at, number in enumerate(self.numbers) if at not in here]
 
     def wait(self, seconds: float, tell: Callable[[str], None]) -> None:
         """Until everybody is there, or so long."""
@@ -91,24 +105,18 @@ class Roster:
         while True:
             self.look()
             if not self.missing():
-                tell(f"all {len(self._place)} clients are there, on {len(set(self.host.values()))} nodes")
+                tell(f"all {len(self.numbers)} clients are there, on {len(set(self._host.values()))} nodes")
                 return
             if time.monotonic() >= ends:
                 break
             time.sleep(self._post.interval)
         away = self.missing()
         shown = ", ".join(map(str, away[:20])) + (" ..." if len(away) > 20 else "")
-        tell(f"{len(away)} of {len(self._place)} clients are not there after {seconds:g} s: {shown}")
+        tell(f"{len(away)} of {len(self.numbers)} clients are not there after {seconds:g} s: {shown}")
 
 
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise Rejected("header", "it does not say which clients it hosts.")
-    return value
-
-
-def _known(row: Any) -> Known:
-    whole = isinstance(row, list) and len(row) == 3 and isinstance(row[2], list)
-    if not whole or any(type(n) is not int or n < 0 for n in (row[0], row[1], *row[2])):
+def _known(row: Any, classes: int) -> Known:
+    whole = isinstance(row, list) and len(row) == 3 and isinstance(row[2], list) and len(row[2]) == classes
+    if not whole or any(type(n) is not int or not 0 <= n < 2**53 for n in (row[0], row[1], *row[2])) or row[1] < 1:
         raise Rejected("header", f"it says {str(row)[:100]!r} of a client; expected number, examples, labels.")
     return Known(*row)

@@ -3,44 +3,43 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedloom.errors import BadExperiment
 from fedloom.experiment import Experiment
+from fedloom.flower.own import OwnData, in_folder, own_world
+from fedloom.flower.rows import only
 from fedloom.simulation import Simulation, prepare
-
-OwnData = Callable[[int], Mapping[str, NDArray[Any]]]  # of a client's number
 
 
 class Host(NamedTuple):
     """What a node knows before a message comes."""
 
     experiment: Experiment
-    world: Simulation  # its engine trains one client after another
+    world: Simulation  # of its own clients alone, at their places in the fleet
     clients: dict[int, int]  # those it hosts, by their places in the fleet: the partition's number of each
+    own: bool  # are the data the node's own?
 
 
-def host_of(run_config: Mapping[str, Any], node_config: Mapping[str, Any], data: OwnData | None) -> Host:
-    """The node's clients by its settings."""
-    return _host(
-        str(run_config["experiment"]),
-        clients_text(node_config, run_config),
-        str(node_config.get("data", "")),
-        data,
-    )
+def host_of(run_config: Mapping[str, Any], node_config: Mapping[str, Any], data: OwnData | None, classes: int) -> Host:
+    """The node's clients by its settings; `classes` are those of the server's data."""
+    folder = str(node_config.get("data", ""))
+    text, clients = str(run_config["experiment"]), clients_text(node_config, run_config)
+    return _host(text, clients, folder, data, classes)
 
 
 @lru_cache(maxsize=16)  # a process that hears of several rounds builds once
-def _host(text: str, clients: str, folder: str, data: OwnData | None) -> Host:
-    experiment = experiment_of(text)
+def _host(text: str, clients: str, folder: str, data: OwnData | None, classes: int) -> Host:
+    experiment, hosted = experiment_of(text), numbers(clients)
+    if data is not None or folder:
+        world = own_world(experiment, hosted, data or in_folder(folder), classes)
+        return Host(experiment, world, {number: number for number in hosted}, True)
     world = prepare(experiment)
     place = {number: at for at, number in enumerate(world.clients)}
-    return Host(experiment, world, {place[n]: n for n in numbers(clients) if n in place})
+    here = {place[number]: number for number in hosted if number in place}  # others have no examples
+    return Host(experiment, only(world, {at: at for at in here}, len(place)), here, False)
 
 
 def experiment_of(text: str) -> Experiment:
@@ -90,13 +89,4 @@ def numbers(text: str) -> list[int]:
 def known(host: Host) -> list[list[Any]]:
     """Every hosted client's number, examples and label counts."""
     fleet = host.world.setting.fleet
-    return [
-        [number, int(fleet.examples[at]), fleet.labels[at].tolist()] for at, number in sorted(host.clients.items())
-    ]
-
-
-def unhosted(host: Host) -> NDArray[np.bool_]:
-    """Which of the fleet are not here [N]."""
-    away = np.ones(host.world.setting.fleet.size, bool)
-    away[list(host.clients)] = False
-    return away
+    return [[number, int(fleet.examples[at]), fleet.labels[at].tolist()] for at, number in sorted(host.clients.items())]

@@ -8,14 +8,17 @@ from math import isfinite
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, ConfigRecordValues, Message, MetricRecordValues, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecordValues, RecordDict
 from torch import Tensor
 
 from fedloom.admit.refused import REASONS
 from fedloom.allocate.latency_and_loss import LatencyAndLoss
-from fedloom.codec import Expected, Part, Rejected, Stamp, decode, encode
-from fedloom.flower.agreed import KEY, allowed, described, frame_of, plain, told, word_of
+from fedloom.codec import AnyKeep, AnyMask, Expected, Part, Rejected, Stamp, decode, encode
+from fedloom.codec.stamp import Direction
+from fedloom.flower.agreed import described, frame_of, plain, told, word_of
+from fedloom.flower.parts import ROWS
 from fedloom.flower.plain import from_arrays, to_arrays, weight_of
+from fedloom.flower.records import FACTS, Item, Parcel, pack, unpack
 from fedloom.method import Method
 from fedloom.select.power_of_choice import PowerOfChoice
 from fedloom.select.utility import Utility
@@ -65,16 +68,16 @@ class Letters:
         part = self._parts[row] = described(setting, mask, keep, self.method.mask.rows)
         word = word_of(setting, part)
         stamp, frame = self._stamp(row, "down"), frame_of(setting, word)
-        packed = {"payload": encode(frame, stamp, task.model, part)}
+        items = [Item({}, encode(frame, stamp, task.model, part))]
         if first is not None and self.method.local.whole and not part.whole:
-            packed["first"] = encode(frame_of(setting, "all"), stamp, first)
-        self.down += sum(map(len, packed.values()))
-        facts: dict[str, ConfigRecordValues] = {
+            items.append(Item({}, encode(frame_of(setting, "all"), stamp, first)))
+        self.down += sum(len(item.data) for item in items)
+        facts = {
             "run": self.run, "round": task.round, "client": stamp.client, "base": self.base, "seed": self.seed,
             "share": float(task.share[row]), "authorised": bool(task.authorised[row]), "part": word,
             "arrays": self.keys[0], **told(self.method),
         }  # fmt: skip
-        return RecordDict({KEY: ConfigRecord({**facts, **packed}), self.keys[1]: config})
+        return RecordDict({**pack(Parcel(facts, items)), self.keys[1]: config})
 
     # ---- in
 
@@ -118,10 +121,10 @@ class Letters:
         mask = None if whole else self._mask
         return Reply(self.task.ids, self._params, mask, {}, report, self._arrived, rejected=self._rejected)
 
-    def _stamp(self, row: int, direction: str) -> Stamp:
+    def _stamp(self, row: int, direction: Direction) -> Stamp:
         assert self.task.ids is not None
         client = int(self.task.ids[row])
-        return Stamp(self.run, self.task.round, client, self.base, direction=direction)  # type: ignore[arg-type]
+        return Stamp(self.run, self.task.round, client, self.base, direction=direction)
 
     def _read(self, row: int, content: RecordDict) -> tuple[Tensor, Tensor]:
         """A client's weights [P], and which of them it sent."""
@@ -133,19 +136,24 @@ class Letters:
             record = next(iter(content.array_records.values()))
             self.up += weight_of(record)
             return from_arrays(record, setting.module, setting.layout), everything
-        data = content.config_records[KEY].get("payload") if KEY in content.config_records else None
-        if not isinstance(data, bytes):
+        if FACTS not in content:
             raise Rejected("header", "it sent no packed model; its ClientApp needs mods=[fedloom.flower.masked(...)].")
-        self.up += len(data)
-        upload, share = self.method.upload, float(task.share[row])
-        if isinstance(upload, AsSent):
-            part: Any = self._parts[row]._replace(known=True)
-            word = word_of(setting, part)
-        else:  # the output layer may be sent whole, whatever the share
-            word = "rows+outputs" if upload.rows else "bits"
-            part = allowed(word, min(1.0, share) if getattr(upload, "outputs", True) else 1.0)
-        message = decode(data, Expected(frame_of(setting, word), self._stamp(row, "up"), part))
+        items = unpack(content).items
+        if len(items) != 1:
+            raise Rejected("header", f"it sent {len(items)} packed models; expected one.")
+        self.up += len(items[0].data)
+        part = self._expected(row)
+        word = "bits" if isinstance(part, AnyMask) else ROWS if isinstance(part, AnyKeep) else word_of(setting, part)
+        message = decode(items[0].data, Expected(frame_of(setting, word), self._stamp(row, "up"), part))
         return message.on(task.model), everything if message.mask is None else message.mask
+
+    def _expected(self, row: int) -> Part | AnyKeep | AnyMask:
+        """The part that a client was sent or, where it chooses by itself, any within its share."""
+        upload, share = self.method.upload, min(1.0, float(self.task.share[row]))
+        if isinstance(upload, AsSent):
+            return self._parts[row]._replace(known=True)
+        share = share if getattr(upload, "outputs", True) else 1.0  # the output layer is then sent whole
+        return AnyKeep(share, rows=True, outputs=True) if upload.rows else AnyMask(share)
 
 
 def _metrics(content: RecordDict, weight: str) -> Metrics:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, ConfigRecordValues, Context, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from torch import Tensor, nn
 
@@ -22,23 +22,25 @@ from fedloom.chance import Chance
 from fedloom.codec import Expected, Message as Parcel, Part, decode, encode
 from fedloom.errors import BadExperiment, FedloomError
 from fedloom.flower.agreed import (
-    KEY,
-    allowed,
     check_client_half,
     described,
     frame_of,
     method_of,
     setting_of,
-    stamps,
+    stamp_of,
     told,
     word_of,
 )
 from fedloom.flower.held import training_only
+from fedloom.flower.parts import expected
 from fedloom.flower.plain import from_arrays, to_arrays
-from fedloom.layout import flatten
+from fedloom.flower.records import FACTS, PAYLOADS, Item, Parcel as Answer, pack, unpack
+from fedloom.layout import flatten, load
 from fedloom.method import Method
 from fedloom.types import Fleet, State, Task
 from fedloom.upload.as_sent import AsSent
+
+STATE = "fedloom.masked"  # in `Context.state`
 
 
 class Masked:
@@ -52,15 +54,16 @@ class Masked:
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Whatever the strategy did not pack goes through as it is."""
-        if KEY not in message.content:
+        if FACTS not in message.content:
             return call_next(message, context)
-        asked = message.content.config_records[KEY]
+        asked, (item, *first_model) = unpack(message.content)
         self._check(asked)
-        parcel = self._read(asked, "payload", str(asked["part"]))
-        state, task = self._state(asked, context), self._task(asked, parcel)
+        parcel = self._read(asked, item, str(asked["part"]))
+        built = self._read(asked, first_model[0], "all").values if first_model else None
+        state, task = self._state(parcel, built, context), self._task(asked, parcel)
         first = self.method.local.start(task, state, task.model[None])
         trains = self.method.local.trains(task)
-        others = {name: record for name, record in message.content.items() if name != KEY}
+        others = {name: record for name, record in message.content.items() if name not in (FACTS, PAYLOADS)}
         arrays = to_arrays(self.setting.module, self.setting.layout, first[0])
         message.content = RecordDict({str(asked["arrays"]): arrays, **others})
         with training_only(None if trains is None else self.setting.layout.split(trains[0])):
@@ -73,29 +76,29 @@ class Masked:
         sent, extras, state = self.method.local.finish(task, state, first, last, torch.ones(1))
         if extras:
             raise BadExperiment(f"local={self.method.local} sends {', '.join(extras)} along, which a mod cannot carry.")
-        context.state[KEY] = ArrayRecord({name: value[0] for name, value in state.items()})
-        packed = self._packed(asked, parcel, task, state, first, sent) if bool(task.authorised) else {}
+        context.state[STATE] = ArrayRecord({name: value[0] for name, value in state.items()})
+        data = self._packed(asked, parcel, task, state, first, sent) if bool(task.authorised) else b""
         rest = {other: record for other, record in reply.content.items() if other != name}
-        reply.content = RecordDict({**rest, KEY: ConfigRecord(packed)})
+        reply.content = RecordDict({**rest, **pack(Answer({}, [Item({}, data)]))})
         return reply
 
-    def _check(self, asked: ConfigRecord) -> None:
+    def _check(self, asked: Mapping[str, Any]) -> None:
         """Both ends must mean the same."""
         for name, own in told(self.method).items():
             if asked.get(name) != own:
                 raise BadExperiment(
-                    f"the strategy's method has {name}={asked.get(name)!r}, this mod's {own!r}; give "
+                    f"the strategy's method has {name}={asked.get(name)}, this mod's {own}; give "
                     "fedloom.flower.masked the method and settings of fedloom.flower.strategy."
                 )
 
-    def _read(self, asked: ConfigRecord, name: str, word: str) -> Parcel:
+    def _read(self, asked: Mapping[str, Any], item: Item, word: str) -> Parcel:
         """A packed part of the model."""
-        data, (down, _) = asked[name], stamps(asked)
-        return decode(data, Expected(frame_of(self.setting, word), down, allowed(word)))  # type: ignore[arg-type]
+        like = Expected(frame_of(self.setting, word), stamp_of(asked, "down"))
+        return decode(item.data, expected(like, word))
 
-    def _task(self, asked: ConfigRecord, parcel: Parcel) -> Task:
+    def _task(self, asked: Mapping[str, Any], parcel: Parcel) -> Task:
         """As fedloom's own client would be given it, a cohort of one."""
-        number, optimiser = int(asked["round"]), self.method.optimiser  # type: ignore[arg-type]
+        number, optimiser = int(asked["round"]), self.method.optimiser
         layout, cut = self.setting.layout, asked["part"] == "neurons"
         return Task(
             model=parcel.on(torch.zeros(layout.total)),
@@ -111,35 +114,34 @@ class Masked:
             ids=torch.tensor([asked["client"]]),
         )
 
-    def _state(self, asked: ConfigRecord, context: Context) -> State:
+    def _state(self, parcel: Parcel, built: Tensor | None, context: Context) -> State:
         """What the rule remembers, one row; a newcomer begins with the network as the server built it."""
-        if KEY in context.state:
-            kept = context.state.array_records[KEY].to_torch_state_dict()
+        if STATE in context.state:
+            kept = context.state.array_records[STATE].to_torch_state_dict()
             return {name: value[None] for name, value in kept.items()}
-        if "first" in asked:
-            built = self._read(asked, "first", "all").values
-        elif asked["part"] == "all":
-            built = self._read(asked, "payload", "all").values
-        elif not self.method.local.whole:
-            built = flatten(self.setting.module, self.setting.layout)
-        else:
+        if built is None and parcel.mask is None:
+            built = parcel.values
+        if built is None and self.method.local.whole:
             raise FedloomError("this node's state is gone, and it was sent only a part of the model; ask it once more.")
-        to_arrays(self.setting.module, self.setting.layout, built)  # rules read it from the module
-        return {name: value[None] for name, value in self.method.local.client_state(self.setting, built).items()}
+        if built is not None:
+            load(self.setting.module, self.setting.layout, built)  # rules read it from there
+        first = flatten(self.setting.module, self.setting.layout)
+        return {name: value[None] for name, value in self.method.local.client_state(self.setting, first).items()}
 
     def _packed(
-        self, asked: ConfigRecord, parcel: Parcel, task: Task, state: State, first: Tensor, sent: Tensor
-    ) -> dict[str, ConfigRecordValues]:
+        self, asked: Mapping[str, Any], parcel: Parcel, task: Task, state: State, first: Tensor, sent: Tensor
+    ) -> bytes:
         """What goes back, as bytes."""
-        _, up = stamps(asked)
         if isinstance(self.method.upload, AsSent):
-            part = Part(parcel.mask, parcel.keep, str(asked["part"]).startswith("rows"), known=True)
-            return {"payload": encode(frame_of(self.setting, str(asked["part"])), up, sent[0], part)}
-        chance = Chance(int(asked["seed"]), task.round)  # type: ignore[arg-type]
-        mask = self.method.upload(self.setting, task, state, first, sent, chance)
-        chosen = torch.ones(sent.shape[1], dtype=torch.bool) if mask is None else mask[0]
-        part = described(self.setting, chosen, None, self.method.upload.rows)
-        return {"payload": encode(frame_of(self.setting, word_of(self.setting, part)), up, sent[0], part)}
+            word = str(asked["part"])
+            part = Part(parcel.mask, parcel.keep, word.startswith("rows"), known=True)
+        else:
+            chance = Chance(int(asked["seed"]), task.round)
+            mask = self.method.upload(self.setting, task, state, first, sent, chance)
+            chosen = torch.ones(sent.shape[1], dtype=torch.bool) if mask is None else mask[0]
+            part = described(self.setting, chosen, None, self.method.upload.rows)
+            word = word_of(self.setting, part)
+        return encode(frame_of(self.setting, word), stamp_of(asked, "up"), sent[0], part)
 
 
 def _only_arrays(content: RecordDict) -> tuple[str, ArrayRecord]:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import fedloom
 from fedloom.engine.precision import computing
 from fedloom.errors import FedloomError
-from fedloom.flower.host import Host, OwnData, host_of, known
+from fedloom.flower.host import Host, host_of, known
 from fedloom.flower.order import Order
+from fedloom.flower.own import OwnData
 from fedloom.flower.pupil import teach
 from fedloom.flower.records import Item, Parcel, fact, pack, unpack
 from fedloom.flower.state import Store
@@ -25,7 +26,7 @@ def answer(what: str, content: RecordDict, context: Context, data: OwnData | Non
     began = time.time()
     try:
         parcel = unpack(content)
-        host = host_of(context.run_config, context.node_config, data)
+        host = host_of(context.run_config, context.node_config, data, fact(parcel.facts, "classes", int))
         with threads_for([host.world]), computing(host.experiment.precision):
             found = _answers(what, parcel, host, context)
     except FedloomError as problem:
@@ -36,7 +37,8 @@ def answer(what: str, content: RecordDict, context: Context, data: OwnData | Non
 
 def _answers(what: str, parcel: Parcel, host: Host, context: Context) -> Parcel:
     if what == "hello":
-        return Parcel({"fedloom": fedloom.__version__, "clients": known(host)}, [])
+        tests = host.world.own_test is not None
+        return Parcel({"fedloom": fedloom.__version__, "clients": known(host), "own": host.own, "tests": tests}, [])
     order = Order.read(parcel.facts)
     store = Store(context.state, str(context.node_config.get("state", "")), order.run)
     if what == "evaluate":

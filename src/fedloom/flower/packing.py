@@ -17,6 +17,9 @@ from fedloom.method import Method
 from fedloom.types import Setting, State, Task
 from fedloom.world.wire import Wire
 
+EVERYTHING = Part()
+NOTHING: State = {}
+
 
 @dataclass(frozen=True)
 class Packing:
@@ -27,10 +30,12 @@ class Packing:
     wire: Wire  # describes parts as the simulator does
     codec: Codec  # of replies; tasks are whole float32 numbers
 
-    def model(self, order: Order, client: int, model: Tensor, part: Part = Part(), extras: State | None = None) -> bytes:  # noqa: B008
+    def model(
+        self, order: Order, client: int, model: Tensor, part: Part = EVERYTHING, extras: State = NOTHING
+    ) -> bytes:
         """A message of the model's part and the extras that travel."""
-        frame = self.wire.frame({name: value[None] for name, value in (extras or {}).items()}, {}, part)
-        carried = {name: value for name, value in (extras or {}).items() if name in frame.extras}
+        frame = self.wire.frame({name: value[None] for name, value in extras.items()}, {}, part)
+        carried = {name: value for name, value in extras.items() if name in frame.extras}
         return Codec().encode(frame, order.stamp(client, "down"), model, part, carried)
 
     def items(self, order: Order, task: Task) -> list[Item]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedloom.codec import AnyKeep, AnyMask, Expected, Frame, Part, Range, Rejected
+from fedloom.codec import AnyKeep, AnyMask, Expected, Part, Range, Rejected
 from fedloom.codec.part import keep_word
 from fedloom.method import Method
 from fedloom.neurons.map import NeuronMap
@@ -20,9 +20,7 @@ ROWS = keep_word(True, True)
 FORMS: dict[str, Part | AnyMask | AnyKeep] = {
     "all": Part(),
     "bits": AnyMask(1.0),
-    **{
-        keep_word(rows, outputs): AnyKeep(1.0, rows, outputs) for rows in (False, True) for outputs in (False, True)
-    },
+    **{keep_word(rows, outputs): AnyKeep(1.0, rows, outputs) for rows in (False, True) for outputs in (False, True)},
 }  # how a part may travel that the receiver does not know
 
 

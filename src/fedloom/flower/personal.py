@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from fedloom.codec import Expected, Frame, decode
-from fedloom.engine.shards import Shards
 from fedloom.engine.states import ClientStates
 from fedloom.evaluate.personal import personal_accuracy
 from fedloom.flower.host import Host
@@ -26,7 +25,7 @@ def tried(host: Host, order: Order, items: list[Item], store: Store) -> Parcel:
         return Parcel({"accuracy": []}, [])
     frame = Frame(world.setting.layout)
     message = decode(items[0].data, Expected(frame, order.stamp(EVERYBODY, "down")))
-    model, data = message.on(world.model), world.own_test[0]
+    model = message.on(world.model)
     engine = world.engine
     engine.states = ClientStates(world.setting.fleet.size, world.model.device)
     met = {client: kept.after for client in host.clients if (kept := store.get(client)) is not None}
@@ -36,16 +35,9 @@ def tried(host: Host, order: Order, items: list[Item], store: Store) -> Parcel:
         names = list(next(iter(own.values())))
         rows = {f"row.{name}": torch.stack([state[name] for state in own.values()]) for name in names}
         engine.states.load({"client": torch.tensor(list(own)), **rows})
-    accuracy = personal_accuracy(engine, model, data, _hosted(host, world.own_test[1]))
+    accuracy = personal_accuracy(engine, model, *world.own_test)
     found = [[client, float(accuracy[client])] for client in sorted(host.clients)]
     return Parcel({"accuracy": [[client, None if value != value else value] for client, value in found]}, [])
-
-
-def _hosted(host: Host, shards: Shards) -> Shards:
-    """The test splits of the hosted clients; those of others are empty."""
-    parts = list(shards.examples.split(shards.sizes))
-    none = shards.examples[:0]
-    return Shards([parts[at] if at in host.clients else none for at in range(len(parts))], shards.examples.device)
 
 
 def accuracies(facts: dict[str, Any], clients: list[int]) -> list[tuple[int, float]]:

@@ -20,8 +20,9 @@ INTERVAL = 0.2  # seconds between looks for answers
 class Post:
     """One run's messages; in place of an answer may stand why it cannot be had (a text) or read (`Rejected`)."""
 
-    def __init__(self, grid: Grid, interval: float = INTERVAL, lifetime: float = 3600.0) -> None:
-        self._grid, self.interval, self._lifetime = grid, interval, lifetime
+    def __init__(self, grid: Grid, facts: dict[str, Any], lifetime: float, interval: float = INTERVAL) -> None:
+        """`facts` go with every message; one that is not answered after `lifetime` seconds never will be."""
+        self._grid, self._facts, self._lifetime, self.interval = grid, facts, lifetime, interval
 
     def nodes(self) -> set[int]:
         """The nodes that are connected, as far as Flower knows."""
@@ -31,7 +32,7 @@ class Post:
         """Push a message to a node; its name, None if it was not taken."""
         from flwr.app import Message
 
-        content = pack(Parcel(facts, items))
+        content = pack(Parcel({**self._facts, **facts}, items))
         message = Message(content, dst_node_id=node, message_type=kind, ttl=self._lifetime)
         taken = list(self._grid.push_messages([message]))
         return taken[0] or None if taken else None

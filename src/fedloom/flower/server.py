@@ -18,6 +18,7 @@ from fedloom.files import replace_file, writing
 from fedloom.flower.engine import Network
 from fedloom.flower.hello import Roster
 from fedloom.flower.host import experiment_of
+from fedloom.flower.own import with_fleet
 from fedloom.flower.packing import Packing
 from fedloom.flower.post import INTERVAL, Post
 from fedloom.folder import check
@@ -75,11 +76,15 @@ def serve(
     experiment, terms = experiment_of(str(config["experiment"])), Terms.read(config)
     check(terms.out, experiment, terms.resume)
     world = prepare(experiment)
-    post = Post(grid, interval, 2 * terms.deadline + 60)
-    roster = Roster(post, world, fedloom.__version__)
+    post = Post(grid, {"classes": world.classes}, 2 * terms.deadline + 60, interval)
+    roster = Roster(post, world.clients, world.setting.fleet, experiment.clients, fedloom.__version__)
     roster.wait(terms.patience, log.info)
     if not roster.present():
         raise RunStopped(f"no node that hosts a client was there after {terms.patience:g} s; start nodes, then run.")
+    if roster.own:
+        if missing := roster.missing():
+            raise RunStopped(f"nobody hosts clients {missing}, and only their nodes know their data; start those too.")
+        world = with_fleet(world, experiment, roster.said, roster.tests)
     codec = Codec(**experiment.codec.model_dump())
     packing = Packing(world.method, world.setting, world.wire, codec)
     run, attempt = _name(terms)
@@ -96,19 +101,18 @@ def _name(terms: Terms) -> tuple[str, int]:
     """The run's name, which its nodes keep states under, and how often it was started."""
     if terms.out is None:
         return uuid.uuid4().hex, 1
-    about = {"run": uuid.uuid4().hex, "attempt": 0}
+    name, attempt = uuid.uuid4().hex, 1
     file = terms.out / "checkpoint" / ABOUT
     if terms.resume and file.exists():
         try:
             about = json.loads(file.read_text())
-            about = {"run": str(about["run"]), "attempt": int(about["attempt"])}
+            name, attempt = str(about["run"]), int(about["attempt"]) + 1
         except (ValueError, KeyError, TypeError) as problem:
             raise BadData(f"'{file}' cannot be read ({problem}); it was written when the run began.") from problem
-    about["attempt"] += 1
     with writing(terms.out):
         file.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(file, [json.dumps(about).encode()])
-    return about["run"], about["attempt"]
+        replace_file(file, [json.dumps({"run": name, "attempt": attempt}).encode()])
+    return name, attempt
 
 
 def _logged(row: dict[str, Any]) -> None:

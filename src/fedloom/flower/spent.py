@@ -97,5 +97,5 @@ class Table:
             name: torch.tensor([self._phases[client][name] for client in self.clients], dtype=torch.float64)
             for name in PHASES
         }
-        sizes = [column(values, torch.int64) for values in (self._memory, self.down, self.up)]
-        return Spent(column(self._fate, torch.int64), phases, *sizes, duration)
+        memory, down, up = (column(values, torch.int64) for values in (self._memory, self.down, self.up))
+        return Spent(column(self._fate, torch.int64), phases, memory, down, up, duration)

@@ -1,0 +1,72 @@
+"""Three rounds through a real SuperLink and real SuperNodes equal the simulator; every reply is real bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedloom.experiment import Experiment
+from fedloom.ledger import table_rows
+from fedloom.methods import METHODS
+from flower_processes import Trial
+from flower_world import simulated
+
+NODES = ["0-2", "3-5"]
+SECONDS = 400.0  # that a run may take; on an idle machine it takes a tenth
+QUICK = ("fedavg", "feddd", "fedspu")
+
+
+@pytest.fixture(scope="module")
+def trial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trial]:
+    trial = Trial(tmp_path_factory.mktemp("trial"), NODES)
+    try:
+        yield trial
+    finally:
+        trial.stop()
+
+
+def experiment_of(method: str) -> Experiment:
+    """Three rounds of six clients; half of them where the method lets one choose."""
+    stopping = {"split": (0.7, 0.0, 0.3)} if method == "fedspu" else {}
+    return Experiment(method=method, clients=6, rounds=3, fleet="table4", training={"epochs": 1}, **stopping)
+
+
+def assert_equal_to_the_simulator(trial: Trial, method: str) -> Path:
+    """The run's folder."""
+    experiment, out = experiment_of(method), trial.folder / "runs" / method
+    text = trial.run(experiment, SECONDS, out=str(out), deadline=SECONDS / 2, patience=SECONDS / 2)
+    assert (out / "model.safetensors").exists(), text
+    found, wanted = load_file(out / "model.safetensors"), simulated(experiment)
+    for name, value in wanted.model.state_dict().items():
+        if name in found:
+            torch.testing.assert_close(found[name], value, rtol=0, atol=1e-5)
+    rows = table_rows(out / "rounds.parquet")
+    assert [row["arrived"] for row in rows] == [row["arrived"] for row in wanted.rounds]
+    for one, other in zip(rows, wanted.rounds, strict=True):
+        assert (one["personal_accuracy"] is None) == (other["personal_accuracy"] is None)
+        if one["personal_accuracy"] is not None:
+            assert one["personal_accuracy"] == pytest.approx(other["personal_accuracy"], abs=1e-4)
+    return out
+
+
+@pytest.mark.parametrize("method", QUICK)
+def test_real_processes_equal_the_simulator(trial: Trial, method: str) -> None:
+    out = assert_equal_to_the_simulator(trial, method)
+    clients = pq.read_table(out / "clients.parquet").to_pylist()
+    for row in clients:
+        assert row["bytes_up"] == row["bytes_up_values"] + row["bytes_up_indices"] + row["bytes_up_overhead"]
+        assert row["seconds_compute"] > 0
+        assert row["rss_bytes"] > 2**20
+    if method == "fedspu":
+        assert list(trial.folder.glob("state*/*/*.safetensors"))  # every node keeps its own clients' models
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in QUICK])
+def test_every_method_does(trial: Trial, method: str) -> None:
+    assert_equal_to_the_simulator(trial, method)
