@@ -19,17 +19,15 @@ pytestmark = [
 ]
 
 
+NODES = 3
+
+
 class Virtual(Trial):
     """A SuperLink that plays its nodes itself, by Ray."""
 
-    def __init__(self, folder: Path, nodes: int) -> None:
-        super().__init__(folder, [])
-        options = f"options.num-supernodes = {nodes}\noptions.backend.client-resources.num-cpus = 1\n"
-        config = folder / "home" / "config.toml"
-        config.write_text(config.read_text() + options)
-
     def _start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
-        return super()._start(name, *command, *(["--simulation"] if name == "link" else []))
+        more = {"link": ["--simulation"], "run": ["--federation-config", f"num-supernodes={NODES}"]}
+        return super()._start(name, *command, *more[name])
 
 
 @pytest.mark.parametrize("method", ["fedavg", "feddd"])
@@ -38,7 +36,7 @@ def test_virtual_nodes_equal_the_simulator(method: str, tmp_path: Path) -> None:
         method=method, fleet="equal", clients=5, per_round=None if method == "feddd" else 3, rounds=3, device="cpu",
         training={"epochs": 1},
     )  # fmt: skip
-    trial = Virtual(tmp_path, 2)
+    trial = Virtual(tmp_path, [])
     try:
         said = trial.run(experiment, 240, out=str(tmp_path / "run"))
         made = tmp_path / "run" / "model.safetensors"

@@ -25,7 +25,7 @@ from fedloom.methods.fedspu import fedspu
 from fedloom.methods.fjord import fjord
 from fedloom.methods.heterofl import heterofl
 from flower_own import OneProcess, Tamper, plain_app
-from worlds import METHODS, ROUNDS, SEED, World, hashed, played, small, world, world_of
+from worlds import METHODS, ROUNDS, SEED, World, hashed, play, played, small, world, world_of
 
 MAKERS = {
     **dict(METHODS),
@@ -121,16 +121,23 @@ def test_one_step_is_equal_without_holding() -> None:
     assert close(Played(method, world("mlp")).model, played("mlp", method).model)
 
 
-def test_sigmoid_wakes_left_out_neurons_unless_held() -> None:
-    net = hashed(nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.Sigmoid(), nn.Linear(8, 3)))
+@pytest.mark.parametrize(("activation", "sleeps"), [(nn.Tanh, True), (nn.Sigmoid, False)])
+def test_left_out_neurons_sleep_where_activations_are_0_at_0(activation: type[nn.Module], sleeps: bool) -> None:
+    net = hashed(nn.Sequential(nn.Flatten(), nn.Linear(36, 8), activation(), nn.Linear(8, 3)))
     base = world("mlp")
     here = world_of(net, base.data, base.shards.examples.split(base.shards.sizes))
-    from worlds import play
-
     method = small(fjord())
     own = play(here, method, here.local(method)).model
-    assert not close(Played(method, here).model, own)
+    assert close(Played(method, here).model, own) == sleeps
     assert close(Played(method, here, held=True).model, own)
+
+
+@pytest.mark.parametrize("name", ["fedcs", "oort", "power-of-choice"])
+def test_selections_that_learn_work_with_plain_clients(name: str) -> None:
+    here = Played(MAKERS[name](), world("mlp"))
+    assert here.total("replies") > 0
+    assert here.model.isfinite().all()
+    assert not torch.equal(here.model, world("mlp").model)
 
 
 def test_every_method_is_played_or_refused_by_name() -> None:
@@ -231,12 +238,12 @@ def test_packed_replies_are_read_strictly() -> None:
         parcel = unpack(reply.content)
         data = parcel.items[0].data
         if node == 102:  # damaged
-            reply.content |= pack(Parcel({}, [Item({}, data[:-1] + bytes([data[-1] ^ 1]))]))
+            reply.content.update(pack(Parcel({}, [Item({}, data[:-1] + bytes([data[-1] ^ 1]))])))
         if node == 104:  # last round's
-            reply.content |= pack(Parcel({}, [Item({}, kept.get("old", data))]))
+            reply.content.update(pack(Parcel({}, [Item({}, kept.get("old", data))])))
             kept["old"] = data
         if node == 105:
-            reply.content |= pack(Parcel({}, []))
+            reply.content.update(pack(Parcel({}, [])))
         return reply
 
     here = Played(small(feddd(class_term=False)), world("mlp"), tamper=spoil)
@@ -281,19 +288,23 @@ def test_a_node_that_lost_its_state_is_a_newcomer() -> None:
 def test_newcomers_take_free_places() -> None:
     base, method = world("mlp"), small(fedavg(), select=feddd().select)
     grid = OneProcess(lambda: plain_app(base, method, []), 12)
-    play = strategy(method, base.setting.module, clients=12, seed=SEED, evaluate=0.0)
+    server = strategy(method, base.setting.module, clients=12, seed=SEED, evaluate=0.0)
     arrays = ArrayRecord(base.setting.module.state_dict())
-    assert len(list(play.configure_train(1, arrays, ConfigRecord(), grid))) == 12
+    assert len(list(server.configure_train(1, arrays, ConfigRecord(), grid))) == 12
     grid.contexts[999] = grid.contexts.pop(103)
-    assert {m.metadata.dst_node_id for m in play.configure_train(2, arrays, ConfigRecord(), grid)} == set(grid.contexts)
-    assert play.nodes[2] == 999
+    assert {m.metadata.dst_node_id for m in server.configure_train(2, arrays, ConfigRecord(), grid)} == set(
+        grid.contexts
+    )
+    assert server.nodes[2] == 999
 
 
 def test_too_few_nodes_end_the_wait() -> None:
     base = world("mlp")
-    play = strategy("fedavg", base.setting.module, clients=3, patience=0.0)
+    server = strategy("fedavg", base.setting.module, clients=3, patience=0.0)
     with pytest.raises(RunStopped, match="2 nodes are connected"):
-        play.configure_train(1, ArrayRecord(base.setting.module.state_dict()), ConfigRecord(), OneProcess(ClientApp, 2))
+        server.configure_train(
+            1, ArrayRecord(base.setting.module.state_dict()), ConfigRecord(), OneProcess(ClientApp, 2)
+        )
 
 
 # ---- evaluation
@@ -303,14 +314,13 @@ def test_evaluation_is_the_mean_by_examples() -> None:
     here = Played(small(fedavg()), world("mlp"), rounds=1, evaluate=0.5)
     assert [len(asked) for asked in here.grid.asked] == [8, 6]
     assert 0 <= float(here.result.evaluate_metrics_clientapp[1]["accuracy"]) <= 1
-    play, record = here.strategy, MetricRecord({"num-examples": 1, "a": 1.0})
+    server = here.strategy
     replies = [
         Message(RecordDict({"m": MetricRecord({"num-examples": n, "a": a})}), dst_node_id=1, message_type="evaluate")
         for n, a in ((1, 1.0), (3, 2.0))
     ]
-    assert dict(play.aggregate_evaluate(1, replies) or {}) == {"num-examples": 4, "a": 1.75}
-    assert play.aggregate_evaluate(1, []) is None
-    assert record["a"] == 1.0
+    assert dict(server.aggregate_evaluate(1, replies) or {}) == {"num-examples": 4, "a": 1.75}
+    assert server.aggregate_evaluate(1, []) is None
 
 
 # ---- what is refused, and how it is said
@@ -346,8 +356,8 @@ def test_both_ends_must_have_the_same_method() -> None:
     module, example = base.setting.module, base.data.x[:1]
     method = small(feddd(class_term=False))
     grid = OneProcess(lambda: plain_app(base, method, [masked("fjord", module, example)]), 12)
-    play = strategy(method, module, example, clients=12, evaluate=0.0)
-    play.start(grid, ArrayRecord(module.state_dict()), num_rounds=1)
+    server = strategy(method, module, example, clients=12, evaluate=0.0)
+    server.start(grid, ArrayRecord(module.state_dict()), num_rounds=1)
     assert "the method and settings of fedloom.flower.strategy" in grid.errors[0]
 
 
@@ -355,10 +365,10 @@ def test_a_client_without_the_mod_is_told(caplog: pytest.LogCaptureFixture) -> N
     base = world("mlp")
     module, method = base.setting.module, small(feddd(class_term=False))
     grid = OneProcess(lambda: plain_app(base, method, []), 12)
-    play = strategy(method, module, base.data.x[:1], clients=12, evaluate=0.0)
-    messages = play.configure_train(1, ArrayRecord(module.state_dict()), ConfigRecord(), grid)
+    server = strategy(method, module, base.data.x[:1], clients=12, evaluate=0.0)
+    messages = server.configure_train(1, ArrayRecord(module.state_dict()), ConfigRecord(), grid)
     caplog.set_level("WARNING", "flwr")
-    play.aggregate_train(1, grid.send_and_receive(messages))
+    server.aggregate_train(1, grid.send_and_receive(messages))
     assert len(grid.errors) == 12
 
 
@@ -366,8 +376,8 @@ def test_the_mod_leaves_plain_messages_alone() -> None:
     base, method = world("mlp"), small(fedavg())
     module = base.setting.module
     grid = OneProcess(lambda: plain_app(base, method, [masked("feddd", module, base.data.x[:1])]), 12)
-    play = strategy(method, module, clients=12, seed=SEED, evaluate=0.0)
-    result = play.start(grid, ArrayRecord(module.state_dict()), num_rounds=ROUNDS)
+    server = strategy(method, module, clients=12, seed=SEED, evaluate=0.0)
+    result = server.start(grid, ArrayRecord(module.state_dict()), num_rounds=ROUNDS)
     assert close(from_arrays(result.arrays, module, base.setting.layout), played("mlp", method).model)
 
 
