@@ -14,12 +14,15 @@ from flwr.common.serde import context_from_proto, context_to_proto, message_from
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
+from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.client import feed
-from fedloom.flower import hold
+from fedloom.flower import hold, masked, strategy
+from fedloom.flower.agreed import plain
+from fedloom.flower.plain import from_arrays
 from fedloom.method import Method
-from worlds import SEED, World
+from worlds import ROUNDS, SEED, World
 
 Tamper = Callable[[int, Message], Message | None]  # (node, reply) -> what arrives, if anything
 
@@ -115,3 +118,35 @@ def plain_app(world: World, method: Method, mods: list[Mod], held: bool = False)
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
     return app
+
+
+class Played:
+    """Some rounds of a strategy on a grid in this process."""
+
+    def __init__(
+        self,
+        method: Method,
+        here: World,
+        held: bool = False,
+        rounds: int = ROUNDS,
+        tamper: Tamper = lambda node, reply: reply,
+        evaluate: float = 0.0,
+    ) -> None:
+        module, example = here.setting.module, here.data.x[:1]
+        mods: list[Mod] = [] if plain(method) else [masked(method, module, example)]
+
+        def app() -> ClientApp:
+            return plain_app(here, method, mods, held)
+
+        self.grid = OneProcess(app, len(here.shards.sizes), tamper)
+        self.strategy = strategy(method, module, example, clients=12, seed=SEED, fleet="table4", evaluate=evaluate)
+        self.result = self.strategy.start(self.grid, ArrayRecord(module.state_dict()), num_rounds=rounds)
+        self.model = from_arrays(self.result.arrays, module, here.setting.layout)
+
+    def total(self, name: str) -> int:
+        """A count over all rounds."""
+        return sum(int(record.get(name, 0)) for record in self.result.train_metrics_clientapp.values())
+
+
+def close(ours: Tensor, theirs: Tensor) -> bool:
+    return bool((ours - theirs).abs().max() <= 1e-5)
