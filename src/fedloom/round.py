@@ -20,12 +20,17 @@ def play_round(
     method: Method, memory: Memory, model: Tensor, setting: Setting, engine: Engine, chance: Chance
 ) -> tuple[Tensor, Memory, Task, Reply]:
     """The model [P] and memory after one round, with what went down and what came up."""
-    memory = dict(memory)
+    ids, task, memory = ask_cohort(method, memory, model, setting, chance)
+    reply = engine(ids, task, chance)  # train, wherever and however
+    new, memory, reply = take_replies(method, memory, task, setting, reply, chance)
+    return new, memory, task, reply
 
-    def ask(slot: str, *facts: Any) -> Any:
-        decision, memory[slot] = getattr(method, slot)(memory[slot], setting, *facts)
-        return decision
 
+def ask_cohort(
+    method: Method, memory: Memory, model: Tensor, setting: Setting, chance: Chance
+) -> tuple[Tensor, Task, Memory]:
+    """The first half: who is asked [C] (on the host where that is known), for what, and the memory of it."""
+    memory, ask = _asking(method, memory, setting)
     cohort = ask("select", chance)  # who
     ids, authorised = (fact.to(model.device, non_blocking=True) for fact in cohort)
     share = ask("allocate", ids, chance)  # how much each
@@ -43,13 +48,33 @@ def play_round(
         trained=setting.layout.trained,
         ids=ids,
     )
-    reply = engine(cohort.ids, task, chance)._replace(rate=task.rate, chance=chance)  # train, wherever and however
-    cohort = Cohort(ids, authorised)
-    reply = read_unsent_as_unchanged(model, recognised(cohort, reply))
+    return cohort.ids, task, memory
+
+
+def take_replies(
+    method: Method, memory: Memory, task: Task, setting: Setting, reply: Reply, chance: Chance
+) -> tuple[Tensor, Memory, Reply]:
+    """The second half: the model [P] and memory after it, and the replies as they count."""
+    memory, ask = _asking(method, memory, setting)
+    assert task.ids is not None
+    model, cohort = task.model, Cohort(task.ids, task.authorised)
+    reply = recognised(cohort, reply._replace(rate=task.rate, chance=chance))
+    reply = read_unsent_as_unchanged(model, reply)
     reply = once(cohort, model, ask("admit", model, task, reply))  # refuse what cannot be right
     for slot in SERVER_SLOTS:  # every part may learn from the replies
         memory[slot] = getattr(method, slot).observe(memory[slot], setting, model, reply)
     whole = ask("repair", model, reply)  # stand-ins for what is missing
     new = ask("aggregate", model, whole)
     new, memory["local"] = method.local.debrief(memory["local"], setting, model, new, whole)
-    return new, memory, task, reply
+    return new, memory, reply
+
+
+def _asking(method: Method, memory: Memory, setting: Setting) -> tuple[Memory, Callable[..., Any]]:
+    """A copy of the memory, and how a slot decides and remembers in it."""
+    memory = dict(memory)
+
+    def ask(slot: str, *facts: Any) -> Any:
+        decision, memory[slot] = getattr(method, slot)(memory[slot], setting, *facts)
+        return decision
+
+    return memory, ask

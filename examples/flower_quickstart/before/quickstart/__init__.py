@@ -1,0 +1,1 @@
+"""Handwritten digits, learnt by a few nodes together."""
