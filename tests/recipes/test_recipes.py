@@ -167,7 +167,8 @@ def test_scaling_choosing_and_tuning() -> None:
     with pytest.raises(BadExperiment, match="scale"):
         scaled(recipe, 0)
     some = only(recipe, ["mnist/", "Oort"])
-    assert len(some.asked) == 5 + 5 + 1
+    assert len(some.asked) == 5 + 1 + 1
+    assert [one.prefix for one in only(recipe, ["mnist"]).trials] == ["mnist/"]
     assert "cifar10/non-iid-a/Oort" in some.asked
     assert only(recipe, []).asked == recipe.experiments
     rated = tuned(recipe, {"mnist/": 0.7})

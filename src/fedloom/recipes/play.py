@@ -124,7 +124,7 @@ def play(
     """Choose the rates that are to be chosen, then run everything that `out` does not have yet."""
     store, until = Store(out), None if minutes is None else time.monotonic() + 60 * minutes
     stage = Stage(store, device, data_dir, watch, tell, until)
-    tunings = {f"{recipe.name}: {one.prefix}": one for recipe in recipes for one in recipe.tuning}
+    tunings = {f"{recipe.name}: {one.prefix}": one for recipe in recipes for one in recipe.trials}
     trials = {key_of(one): (f"{name}rate", one) for name, tuning in tunings.items() for one in tried(tuning)}
     before = sum(store.has(one) for _, one in trials.values())
     stage.play(trials)
