@@ -34,7 +34,7 @@ def reproduce_command(
     scale: Annotated[float, typer.Option(help="so many times the rounds, above 0 and at most 1")] = 1.0,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="TEXT", help="only runs with this in their label, at its start or behind a slash; repeat"),
+        typer.Option(metavar="TEXT", help="only runs with this in their label, at its start or behind a slash"),
     ] = None,
     out: Annotated[Path, typer.Option(help="results; what is there already is not run again")] = Path("reproduced"),
     device: DeviceOption = "auto",

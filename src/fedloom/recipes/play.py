@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from fedloom.bench.limits import machine
 from fedloom.data.dataset import Dataset
 from fedloom.data.load import load
@@ -73,7 +75,7 @@ class Stage:
             self._again(group, data, problem)
         except (RuntimeError, MemoryError) as problem:  # of the device, such as too little memory
             self._again(group, data, problem)
-        gc.collect()
+        _let_go()
         shown = f"{names[0]}, ..." if len(set(names)) > 1 else names[0]
         self.tell(f"{len(group)} runs ({shown}): {time.perf_counter() - began:.1f} s")
 
@@ -83,7 +85,7 @@ class Stage:
         if len(group) == 1 or not rest:
             self.failed |= {name: f"{type(problem).__name__}: {problem}" for name, _ in rest}
             return
-        gc.collect()
+        _let_go()
         for each in rest:
             try:
                 self._run([each], data)
@@ -141,6 +143,13 @@ def play(
     before += sum(store.has(one) for _, one in runs.values())
     stage.play(runs)
     return Played(final, rates, stage.ran, before, stage.failed, stage.left)
+
+
+def _let_go() -> None:
+    """What runs held is free for the next."""
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def tried(tuning: Tuning) -> list[Experiment]:
