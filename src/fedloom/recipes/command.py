@@ -33,7 +33,8 @@ def reproduce_command(
     seeds: Annotated[int, typer.Option(min=1, help="how many seeds, from 0 on")] = 3,
     scale: Annotated[float, typer.Option(help="so many times the rounds, above 0 and at most 1")] = 1.0,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="only runs whose label holds this; repeat as needed")
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="only runs with this in their label, at its start or behind a slash"),
     ] = None,
     out: Annotated[Path, typer.Option(help="results; what is there already is not run again")] = Path("reproduced"),
     device: DeviceOption = "auto",
@@ -198,7 +199,7 @@ def _show_list(as_json: bool) -> None:
     from fedloom.recipes.cost import expected
     from fedloom.recipes.table import RECIPES
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, make in RECIPES.items():
         full, small = make(False), make(True)
         cost = {

@@ -74,7 +74,7 @@ def runs_of(recipes: Iterable[Recipe], seeds: Iterable[int]) -> dict[str, Experi
     """All runs that recipes ask for, each once, by key; those that choose rates first."""
     seeds, found = list(seeds), {}
     for recipe in recipes:
-        for tuning in recipe.tuning:
+        for tuning in recipe.trials:
             for rate in tuning.rates:
                 one = changed(tuning.experiment, training={"rate": rate}, seed=TUNING_SEED)
                 found[key_of(one)] = one

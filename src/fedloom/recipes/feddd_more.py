@@ -59,7 +59,8 @@ def _families(quick: bool) -> tuple[str, ...]:
 
 def fig9(quick: bool = False) -> Recipe:
     """Final accuracy over unequal models."""
-    experiments, claims = {}, []
+    experiments: dict[str, Experiment] = {}
+    claims: list[Claim] = []
     for family in _families(quick):
         for deal in ("non-iid-b",) if quick else DEALT:
             at = f"{family}/{deal}"
@@ -77,7 +78,8 @@ def fig9(quick: bool = False) -> Recipe:
 
 def fig10(quick: bool = False) -> Recipe:
     """Virtual time to 40 and 50 % over unequal models."""
-    experiments, claims = {}, []
+    experiments: dict[str, Experiment] = {}
+    claims: list[Claim] = []
     saved = {"het-a": (0.2235, 0.1), "het-b": (0.2605, 0.15)}  # the middle of what the text gives, and how wide
     for family in _families(quick):
         for deal in ("non-iid-b",) if quick else DEALT:
@@ -93,7 +95,8 @@ def fig10(quick: bool = False) -> Recipe:
 
 def _selections(name: str, data: str, best: tuple[str, ...], worst: tuple[str, ...], quick: bool) -> Recipe:
     """Rows by importance and otherwise: where `best`, importance wins; against `worst` only under non-IID-b."""
-    experiments, claims = {}, []
+    experiments: dict[str, Experiment] = {}
+    claims: list[Claim] = []
     for deal in ("non-iid-b",) if quick else DEALT:
         at = f"{data}/{deal}"
         experiments[f"{at}/FedDD"] = run(KINDS[data], deal, SCHEMES["FedDD"], quick)
@@ -128,7 +131,8 @@ def fig13(quick: bool = False) -> Recipe:
 
 def fig15(quick: bool = False) -> Recipe:
     """Rows chosen otherwise over unequal models."""
-    experiments, claims = {}, []
+    experiments: dict[str, Experiment] = {}
+    claims: list[Claim] = []
     for family in _families(quick):
         for deal in ("non-iid-b",) if quick else DEALT:
             at = f"{family}/{deal}"
@@ -148,7 +152,8 @@ LOSSES = {"FedDD": (5.8, 5.7), "FedCS": (25.6, 21.9), "Oort": (22.65, 20.35)}  #
 
 def fig16(quick: bool = False) -> Recipe:
     """Budgets from 80 to 20 %."""
-    experiments, claims = {}, []
+    experiments: dict[str, Experiment] = {}
+    claims: list[Claim] = []
     for data in ("mnist",) if quick else KINDS:
         for deal in ("non-iid-b",) if quick else ("non-iid-a", "non-iid-b"):
             at = f"{data}/{deal}"
@@ -171,7 +176,8 @@ def _swept(
     paper: tuple[float | None, float], quick: bool,
 ) -> Recipe:  # fmt: skip
     """One of FedDD's settings varied over unequal models."""
-    experiments, claims = {}, []
+    experiments: dict[str, Experiment] = {}
+    claims: list[Claim] = []
     for family in _families(quick):
         for deal in deals[:1] if quick else deals:
             at = f"{family}/{deal}"
@@ -198,7 +204,8 @@ def fig18(quick: bool = False) -> Recipe:
 
 def fig19(quick: bool = False) -> Recipe:
     """How often the whole model is sent."""
-    experiments, claims = {}, []
+    experiments: dict[str, Experiment] = {}
+    claims: list[Claim] = []
     for deal in ("non-iid-b",) if quick else DEALT:
         at = f"cifar10/{deal}"
         for every in (1, 5, 10, 20):

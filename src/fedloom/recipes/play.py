@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from fedloom.bench.limits import machine
 from fedloom.data.dataset import Dataset
 from fedloom.data.load import load
@@ -73,7 +75,7 @@ class Stage:
             self._again(group, data, problem)
         except (RuntimeError, MemoryError) as problem:  # of the device, such as too little memory
             self._again(group, data, problem)
-        gc.collect()
+        _let_go()
         shown = f"{names[0]}, ..." if len(set(names)) > 1 else names[0]
         self.tell(f"{len(group)} runs ({shown}): {time.perf_counter() - began:.1f} s")
 
@@ -83,7 +85,7 @@ class Stage:
         if len(group) == 1 or not rest:
             self.failed |= {name: f"{type(problem).__name__}: {problem}" for name, _ in rest}
             return
-        gc.collect()
+        _let_go()
         for each in rest:
             try:
                 self._run([each], data)
@@ -124,7 +126,7 @@ def play(
     """Choose the rates that are to be chosen, then run everything that `out` does not have yet."""
     store, until = Store(out), None if minutes is None else time.monotonic() + 60 * minutes
     stage = Stage(store, device, data_dir, watch, tell, until)
-    tunings = {f"{recipe.name}: {one.prefix}": one for recipe in recipes for one in recipe.tuning}
+    tunings = {f"{recipe.name}: {one.prefix}": one for recipe in recipes for one in recipe.trials}
     trials = {key_of(one): (f"{name}rate", one) for name, tuning in tunings.items() for one in tried(tuning)}
     before = sum(store.has(one) for _, one in trials.values())
     stage.play(trials)
@@ -141,6 +143,13 @@ def play(
     before += sum(store.has(one) for _, one in runs.values())
     stage.play(runs)
     return Played(final, rates, stage.ran, before, stage.failed, stage.left)
+
+
+def _let_go() -> None:
+    """What runs held is free for the next."""
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def tried(tuning: Tuning) -> list[Experiment]:

@@ -86,6 +86,11 @@ class Recipe:
         return {k: v for k, v in self.experiments.items() if self.chosen is None or k in self.chosen}
 
     @property
+    def trials(self) -> tuple[Tuning, ...]:
+        """The rates to choose for them."""
+        return tuple(one for one in self.tuning if any(label.startswith(one.prefix) for label in self.asked))
+
+    @property
     def data(self) -> list[str]:
         """The data sets that it needs."""
         return list(dict.fromkeys(one.data.name for one in self.asked.values()))
@@ -114,11 +119,10 @@ def scaled(recipe: Recipe, scale: float) -> Recipe:
 
 
 def only(recipe: Recipe, texts: Iterable[str]) -> Recipe:
-    """The same with those runs alone asked for whose label holds one of the texts."""
+    """The same with those runs alone asked for whose label has one of the texts, at its start or behind a slash."""
     texts = tuple(texts)
-    chosen = frozenset(label for label in recipe.experiments if any(text in label for text in texts))
-    tuning = tuple(one for one in recipe.tuning if any(label.startswith(one.prefix) for label in chosen))
-    return replace(recipe, chosen=chosen, tuning=tuning) if texts else recipe
+    chosen = frozenset(label for label in recipe.experiments if any(f"/{text}" in f"/{label}" for text in texts))
+    return replace(recipe, chosen=chosen) if texts else recipe
 
 
 def tuned(recipe: Recipe, rates: dict[str, float]) -> Recipe:
