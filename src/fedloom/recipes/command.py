@@ -129,7 +129,7 @@ def _write(
     from fedloom.bench.limits import machine
     from fedloom.files import replace_file
     from fedloom.machine import device_of
-    from fedloom.recipes.page import found_in
+    from fedloom.recipes.page import found_in, place_of
     from fedloom.recipes.play import kept_runs
     from fedloom.recipes.store import Store, read_table, write_table
 
@@ -145,6 +145,7 @@ def _write(
             "scale": scale, "seeds": seeds, "rates": played.rates[recipe.name], "runs": len(kept),
             "data": {one.facts["experiment"]["data"]["name"]: one.facts["data"] for one in kept.values()},
             "run_seconds": sum(one.facts["seconds"] for one in kept.values()),
+            "places": sorted({place_of(one.facts["machine"]) for one in kept.values()}),
             "commands": [*before, *([command] if played.ran or not before else [])],
             "failed": {k: v for k, v in played.failed.items() if k.startswith(recipe.name)},
             "experiments": {label: one.model_dump(mode="json") for label, one in recipe.experiments.items()},

@@ -117,13 +117,18 @@ def _made(about: dict[str, Any]) -> list[str]:
     """Commands, machines, data and seconds."""
     lines = [f"Data: {name}, {n['train']:,} + {n['test']:,} examples." for name, n in sorted(about["data"].items())]
     for one in about["commands"]:
-        where = one["machine"]
-        place = where["name"] if where["device"] == "cuda" else f"{where['cores']} CPU cores ({where['name']})"
         lines.append(
-            f"`{one['command']}`: {one['ran']} runs in {duration(one['seconds'])}, start and data included, on {place},"
-            f" torch {where['torch']}, Python {where['python']}. Runs may serve several recipes."
+            f"`{one['command']}`: {one['ran']} runs in {duration(one['seconds'])}, start and data included, on "
+            f"{place_of(one['machine'])}. Runs may serve several recipes."
         )
-    return [*lines, f"{about['runs']} runs, which by themselves took {duration(about['run_seconds'])}."]
+    took = f"{about['runs']} runs, which by themselves took {duration(about['run_seconds'])}"
+    return [*lines, f"{took}, on {' and '.join(about['places'])}." if about["places"] else f"{took}."]
+
+
+def place_of(machine: dict[str, Any]) -> str:
+    """A machine in words."""
+    name = machine["name"] if machine["device"] == "cuda" else f"{machine['cores']} CPU cores ({machine['name']})"
+    return f"{name}, torch {machine['torch']}, Python {machine['python']}"
 
 
 def write_pages(folder: Path) -> list[Path]:
