@@ -116,11 +116,11 @@ def _table(found: Sequence[Finding], paper: str) -> list[str]:
 def _made(about: dict[str, Any]) -> list[str]:
     """Commands, machines, data and seconds."""
     lines = [f"Data: {name}, {n['train']:,} + {n['test']:,} examples." for name, n in sorted(about["data"].items())]
-    for one in about["commands"]:
-        lines.append(
-            f"`{one['command']}`: {one['ran']} runs in {duration(one['seconds'])}, start and data included, on "
-            f"{place_of(one['machine'])}. Runs may serve several recipes."
-        )
+    lines += [
+        f"`{one['command']}`: {one['ran']} runs in {duration(one['seconds'])}, start and data included, on "
+        f"{place_of(one['machine'])}. Runs may serve several recipes."
+        for one in about["commands"]
+    ]
     took = f"{about['runs']} runs, which by themselves took {duration(about['run_seconds'])}"
     return [*lines, f"{took}, on {' and '.join(about['places'])}." if about["places"] else f"{took}."]
 
