@@ -94,7 +94,7 @@ def _mnist(name: str, iid: bool, cells: Cells, targets: tuple[int, ...], quick: 
     notes = ["The network is McMahan's 2NN (784-200-200-10); the paper says no more than McMahan's network."]
     rounds = 150
     if quick:
-        cells, rounds = {(0.05, 0.1): cells[0.05, 0.1]}, 30
+        cells, rounds = {(0.05, 0.1): cells[0.05, 0.1]}, 20
         notes.append(QUICK.format(rounds, 150))
     deal = "equal shares at random" if iid else "at most two classes a client"
     common = {"data": "mnist", "model": "2nn", "partition": "iid" if iid else "shards", "rounds": rounds}
