@@ -45,6 +45,7 @@ from fedloom.options import (
     print_json,
     telling,
 )
+from fedloom.report.command import report_command
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"
@@ -229,6 +230,7 @@ def plan_command(
 
 app.command("bench")(bench_command)
 app.command("neurons")(neurons_command)
+app.command("report")(report_command)
 
 
 class Kind(StrEnum):

@@ -53,7 +53,9 @@ class Tab:
     def _hear(self, said: dict[str, Any]) -> None:
         facts = said.get("params", {})
         if said.get("method") == "Runtime.exceptionThrown":
-            self.problems.append(str(facts["exceptionDetails"].get("exception", facts["exceptionDetails"]).get("description"))[:500])
+            self.problems.append(
+                str(facts["exceptionDetails"].get("exception", facts["exceptionDetails"]).get("description"))[:500]
+            )
         if said.get("method") == "Runtime.consoleAPICalled" and facts["type"] in ("error", "warning", "assert"):
             self.problems.append(json.dumps(facts["args"])[:500])
         if said.get("method") == "Log.entryAdded" and facts["entry"]["level"] in ("error", "warning"):

@@ -7,7 +7,7 @@ import numpy as np
 from fedloom.admit.refused import REASONS
 from fedloom.report.group import Group
 from fedloom.report.read import Numbers, Recorded
-from fedloom.report.values import Bars, Cells, Map, Maps, Row, Series, spaced, tidy
+from fedloom.report.values import Bars, Cells, Map, Maps, Row, Series, merged, spaced, tidy
 from fedloom.world.simulated import FATES
 
 CELLS = 120_000  # of all tables of clients and rounds together
@@ -21,15 +21,25 @@ STEPS = {"seconds_down": "download", "seconds_compute": "training", "seconds_up"
 def shares_of(groups: list[Group]) -> tuple[Maps | None, list[str]]:
     """For every client and round its share of the model, and whether its reply failed to arrive."""
     with_rows = [group for group in groups if any(len(run.clients.get("round", ())) for run in group.runs)]
-    by, notes = {}, []
+    by, notes = {}, list[tuple[str, str]]()
     for group in with_rows:
         run = next(run for run in group.runs if len(run.clients.get("round", ())))
         most = max(10, CELLS // (2 * len(with_rows) * CLIENTS))
         by[group.label], said = _tables(run, min(BINS, most))
-        notes += [f"{group.label}: seed {run.experiment['seed']}{said}."]
+        notes.append((group.label, f"seed {run.experiment['seed']}{said}."))
     if not by:
         return None, []
-    return Maps(by, {SHARE: (SHARE, 1.0), LOST: ("part of the replies that did not arrive", 1.0)}, "round", "client"), notes
+    scales: dict[str, tuple[str, float | None]] = {
+        SHARE: (SHARE, 1.0),
+        LOST: ("part of the replies that did not arrive", 1.0),
+    }
+    first = max(by, key=lambda label: _spread(by[label][SHARE]))  # where there is most to see
+    return Maps(by, scales, "round", "client", first=first), merged(notes)
+
+
+def _spread(table: Map) -> float:
+    known = [value for row in table.z for value in row if value is not None]
+    return float(np.std(known)) if known else 0.0
 
 
 def _tables(run: Recorded, bins: int) -> tuple[dict[str, Map], str]:
@@ -53,7 +63,10 @@ def _tables(run: Recorded, bins: int) -> tuple[dict[str, Map], str]:
         return [tidy(line, 2) for line in means.reshape(len(shown), wide)]
 
     across, down = [float(1 + a * each) for a in range(wide)], [float(client) for client in shown]
-    maps = {SHARE: Map(mean(run.clients["share"]), across, down), LOST: Map(mean(~run.clients["arrived"]), across, down)}
+    maps = {
+        SHARE: Map(mean(run.clients["share"]), across, down),
+        LOST: Map(mean(~run.clients["arrived"]), across, down),
+    }
     said = f", means over {each} rounds" if each > 1 else ""
     return maps, said + (f", {len(shown)} of {fleet:,} clients, evenly spaced" if len(shown) < fleet else "")
 
@@ -90,7 +103,9 @@ def losses_of(groups: list[Group]) -> tuple[Bars | None, Cells | None]:
     if not totals or names == ["arrived"]:
         return None, None
     series = [
-        Series(name, GREYS[place % len(GREYS)], tidy(np.array([100 * t.get(name, 0) / sum(t.values()) for _, t in totals])))
+        Series(
+            name, GREYS[place % len(GREYS)], tidy(np.array([100 * t.get(name, 0) / sum(t.values()) for _, t in totals]))
+        )
         for place, name in enumerate(names)
     ]
     bars = Bars([group.label for group, _ in totals], series, "% of the replies asked for", stacked=True, top=100.0)
@@ -112,7 +127,7 @@ def virtual_time_of(groups: list[Group]) -> Bars | None:
     names = [*STEPS.values(), "waiting for others"]
     colours = ("#56B4E9", "#009E73", "#0072B2", "#C9CED3")
     series = [Series(n, c, tidy(np.array([own[n] for own in parts.values()]))) for n, c in zip(names, colours)]
-    return Bars(list(parts), series, "virtual seconds, mean of a client and round", stacked=True)
+    return Bars(list(parts), series, "virtual seconds per client and round", stacked=True)
 
 
 def _seconds(run: Recorded) -> dict[str, float]:

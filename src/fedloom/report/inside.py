@@ -10,10 +10,10 @@ from fedloom.evaluate.coverage import LOOKS, REPLIES
 from fedloom.ledger import PERSONAL
 from fedloom.report.group import Group
 from fedloom.report.read import Numbers, as_floats
-from fedloom.report.values import Bars, Boxes, Cells, Map, Maps, Row, Series, Strips, spaced, tidy
+from fedloom.report.values import Bars, Cells, Map, Maps, Ranks, Row, Series, Strips, merged, spaced, tidy
 
 CLASSES = 20  # bars of a group
-POINTS = 500  # clients of a distribution
+POINTS = 400  # clients of a distribution
 COLUMNS = 128  # colours of a strip
 CELLS = 60_000  # of all similarity tables together
 DISTANCE = "repair.distance"
@@ -79,7 +79,7 @@ def similarity_of(groups: list[Group]) -> tuple[Maps | None, list[str]]:
             notes.append(f"{label}: {len(some)} of {len(table)} clients, evenly spaced.")
         table = table[np.ix_(some, some)]
         order = alike(table)
-        np.fill_diagonal(table, 0.0)
+        np.fill_diagonal(table, np.nan)  # itself, at no distance
         names = [str(some[place]) for place in order]
         by[label] = {"distance": Map([tidy(row, 3) for row in table[np.ix_(order, order)]], names, names)}
         notes.append(f"{label}: seed {run.experiment['seed']}.")
@@ -103,9 +103,10 @@ def alike(table: Numbers) -> list[int]:
     return [int(place) for place in leaves_list(linkage(squareform(filled, checks=False), "average"))]
 
 
-def fairness_of(groups: list[Group]) -> tuple[Boxes | None, Cells | None, list[str]]:
+def fairness_of(groups: list[Group]) -> tuple[Ranks | None, Cells | None, list[str]]:
     """Every client's accuracy on its own test examples, and how it is spread."""
-    found, rows, owners, notes = [], [], [], []
+    found, rows, owners = [], [], []
+    notes: list[tuple[str, str]] = []
     for group in groups:
         every = [run.kept[PERSONAL].astype(np.float64) for run in group.runs if PERSONAL in run.kept]
         values = np.concatenate(every) if every else np.zeros(0)
@@ -114,7 +115,7 @@ def fairness_of(groups: list[Group]) -> tuple[Boxes | None, Cells | None, list[s
             continue
         some = spaced(len(values), POINTS)
         if len(some) < len(values):
-            notes.append(f"{group.label}: {len(some)} of {len(values)} clients are drawn, evenly spaced by rank.")
+            notes.append((group.label, f"{len(some)} of {len(values):,} clients are drawn, evenly spaced by rank."))
         found.append((group, [v or 0.0 for v in tidy(values[some], 4)]))
         tenth = values[: max(1, len(values) // 10)].mean()
         numbers = (values.mean(), np.median(values), tenth, values.std())
@@ -123,4 +124,8 @@ def fairness_of(groups: list[Group]) -> tuple[Boxes | None, Cells | None, list[s
     if not found:
         return None, None, []
     head = ["", "mean", "median", "lowest tenth", "deviation", "clients × seeds"]
-    return Boxes(found, "accuracy on own test examples"), Cells(head, rows, list(owners)), notes
+    return (
+        Ranks(found, "accuracy on own test examples", "clients, weakest to strongest (%)"),
+        Cells(head, rows, list(owners)),
+        merged(notes),
+    )

@@ -17,6 +17,13 @@
     return found;
   };
 
+  const element = (kind, cls, text) => {
+    const made = document.createElement(kind);
+    if (cls) made.className = cls;
+    if (text !== undefined) made.textContent = text;
+    return made;
+  };
+
   const draw = (chart) => {
     const box = document.getElementById("chart-" + chart.key);
     const width = printing ? PRINT : box.clientWidth;
@@ -24,17 +31,19 @@
     const traces = resolve(chart.traces, chart.state);
     const layout = resolve(chart.layout, chart.state);
     const scale = [[0, css("--low")], [0.5, css("--middle")], [1, css("--high")]];
-    for (const trace of traces) {
-      if (trace.colorscale !== "sequential") continue;
-      trace.colorscale = scale;
-      const bar = trace.colorbar;
-      bar.orientation = "h"; bar.thickness = 10; bar.len = narrow ? 0.9 : 0.5; bar.x = narrow ? 0.5 : 1; bar.xanchor = narrow ? "center" : "right";
-      bar.y = 1; bar.yanchor = "bottom"; bar.ypad = 8; bar.outlinewidth = 0; bar.title.side = "top"; bar.nticks = 6;
-      bar.title.font = { size: 13 };
+    for (const trace of traces) if (trace.colorscale === "sequential") trace.colorscale = scale;
+    if (chart.scale) {
+      const said = resolve(chart.scale, chart.state);
+      const strip = element("i", "strip");
+      strip.style.background = `linear-gradient(to right, ${scale.map((stop) => stop[1]).join(", ")})`;
+      const legend = document.getElementById("legend-" + chart.key);
+      legend.replaceChildren(element("span", "", said.text), element("span", "end", said.low), strip, element("span", "end", said.high));
+      legend.classList.add("scale");
     }
+    for (const trace of traces) if (trace.error_y) trace.error_y.color = css("--soft");
     for (const axis of [layout.xaxis, layout.yaxis]) {
       Object.assign(axis, { gridcolor: css("--grid"), zeroline: false, linecolor: css("--line"), automargin: true, fixedrange: !pointer.matches });
-      if (axis.title) axis.title.standoff = 10;
+      if (axis.title) Object.assign(axis.title, { standoff: 14, font: { size: 13, color: css("--soft") } });
     }
     layout.xaxis.nticks = layout.xaxis.nticks || (narrow ? 5 : 10);
     const map = traces.some((trace) => trace.type === "heatmap");
@@ -44,25 +53,18 @@
     for (const text of layout.annotations || []) text.font = { color: css("--soft"), size: 12 };
     Object.assign(layout, {
       width, height, autosize: false, showlegend: false, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-      margin: { l: 8, r: 12, t: map ? 64 : 12, b: 8 }, dragmode: pointer.matches ? "zoom" : false,
+      margin: { l: 8, r: 22, t: 12, b: 8 }, dragmode: pointer.matches ? "zoom" : false,
       font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: css("--ink") },
       hoverlabel: { bgcolor: css("--card"), bordercolor: css("--line"), font: { color: css("--ink") } },
     });
     return Plotly.react(box, traces, layout, { displayModeBar: false, displaylogo: false, responsive: false });
   };
 
-  const element = (kind, cls, text) => {
-    const made = document.createElement(kind);
-    if (cls) made.className = cls;
-    if (text !== undefined) made.textContent = text;
-    return made;
-  };
-
   const build = (chart) => {
     chart.state = Object.assign({}, chart.state);
     const bar = document.getElementById("controls-" + chart.key);
     for (const control of chart.controls) {
-      chart.state[control.name] = control.options[0][0];
+      chart.state[control.name] ??= control.options[0][0];
       const holder = element("div", "control");
       holder.append(element("span", "", control.label));
       const choose = (key) => { chart.state[control.name] = key; draw(chart); };
@@ -74,6 +76,7 @@
           option.value = key;
           list.append(option);
         }
+        list.value = chart.state[control.name];
         list.addEventListener("change", () => choose(list.value));
         holder.append(list);
       } else {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
@@ -23,28 +24,46 @@ from fedloom.report.web import chart_of
 SETUP = ("data", "partition", "model", "clients", "fleet", "rounds")  # said of all runs where they agree
 
 
-def write_page(folders: Sequence[Path | str], out: Path, targets: Sequence[float] = (), title: str | None = None) -> None:
-    """Write the report of these run folders into one HTML file."""
+def check_page(out: Path) -> None:
+    """Refuse early a page that could not be written."""
+    if find_spec("plotly") is None:
+        raise BadExperiment("report needs plotly, which is not installed; pip install 'fedloom[report]'.")
     if not out.absolute().parent.is_dir():
         raise BadExperiment(f"out is '{out}', and there is no folder '{out.absolute().parent}'; make it first.")
     if out.is_dir():
         raise BadExperiment(f"out is '{out}', which is a folder; name a file, such as report.html.")
-    page = page_of([Path(folder) for folder in folders], targets, title).encode()
+
+
+def write_report(
+    runs: Sequence[Path | str], out: Path | str, targets: Sequence[float] = (), title: str | None = None
+) -> None:
+    """Write the report of these run folders into one HTML file; `targets` are accuracies to reach."""
+    asked = check_targets(targets)
+    check_page(Path(out))
+    groups, notes = read_groups([Path(run) for run in runs])
+    sections = sections_of(groups, asked or own_target(groups), chosen=not asked)
+    write_page(groups, notes, sections, Path(out), title)
+
+
+def write_page(groups: list[Group], notes: list[str], sections: list[Section], out: Path, title: str | None) -> None:
+    """The same from what was read."""
+    with saving(out):
+        replace_file(out, [page_of(groups, notes, sections, title).encode()])
+
+
+@contextmanager
+def saving(out: Path) -> Iterator[None]:
+    """What the disk refuses, in words."""
     try:
-        replace_file(out, [page])
+        yield
     except OSError as problem:
-        raise RunStopped(f"cannot write '{out}': {problem.strerror or problem}; name another file with -o.") from problem
+        raise RunStopped(f"cannot write '{out}': {problem.strerror or problem}; name another place.") from problem
 
 
-def page_of(folders: list[Path], targets: Sequence[float] = (), title: str | None = None) -> str:
+def page_of(groups: list[Group], notes: list[str], sections: list[Section], title: str | None = None) -> str:
     """The page."""
-    if find_spec("plotly") is None:
-        raise BadExperiment("report needs plotly, which is not installed; pip install 'fedloom[report]'.")
     from plotly.offline import get_plotlyjs  # type: ignore[import-untyped, unused-ignore]
 
-    asked = check_targets(targets)
-    groups, notes = read_groups(folders)
-    sections = sections_of(groups, asked or own_target(groups), chosen=not asked)
     charts = [{"key": one.key, **chart_of(one.value)} for one in sections if one.value is not None]
     numbers = json.dumps(charts, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     name = title or title_of(groups)
@@ -129,9 +148,16 @@ def _table(caption: str, cells: Cells) -> str:
     for row, group in zip(cells.rows, cells.groups):
         chip = "" if group is None else f'<i class="chip" style="background:{group.colour}"></i>'
         first = f'<th scope="row"><span class="who">{chip}<span>{escape(row[0])}</span></span></th>'
-        rows.append(f"<tr>{first}{''.join(f'<td>{_cell(cell)}</td>' for cell in row[1:])}</tr>")
+        rows.append(f"<tr>{first}{_cells(cells.head[1:], row[1:])}</tr>")
     title = f"<caption>{escape(caption)}</caption>" if caption else ""
-    return f'<div class="scroll"><table>{title}<thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+    kind = ' class="wide"' if len(cells.head) > 4 else ""
+    return f'<div class="scroll"><table{kind}>{title}<thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+
+
+def _cells(head: list[str], row: list[str]) -> str:
+    return "".join(
+        f'<td data-label="{escape(name, quote=True)}"><span>{_cell(text)}</span></td>' for name, text in zip(head, row)
+    )
 
 
 def _cell(text: str) -> str:
@@ -162,7 +188,9 @@ def _experiments(groups: list[Group]) -> str:
             )
     lead = "The command that runs it again, and all its settings. A network, method or data set that was passed from Python "
     lead += "is not in the command."
-    return f'<section id="experiments"><h2>The exact experiments</h2><p class="lead">{lead}</p>{"".join(blocks)}</section>'
+    return (
+        f'<section id="experiments"><h2>The exact experiments</h2><p class="lead">{lead}</p>{"".join(blocks)}</section>'
+    )
 
 
 def _asset(name: str) -> str:

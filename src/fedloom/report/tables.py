@@ -100,5 +100,7 @@ def amount(value: Interval | None, what: str) -> str:
         return "–"
     _, units = UNITS[AXES[what]]
     unit, word = next(((size, word) for size, word in reversed(units) if abs(value.mean) >= size), (1, ""))
-    number = f"{value.mean / unit:,.1f}" + ("" if value.half is None else f" ± {value.half / unit:,.1f}")
+    digits = 0 if what == "rounds" and value.mean == int(value.mean) else 1
+    number, half = f"{value.mean / unit:,.{digits}f}", f"{(value.half or 0) / unit:,.1f}"
+    number += "" if half == "0.0" else f" ± {half}"
     return f"{number} {word}".strip()

@@ -70,10 +70,13 @@ class Maps(NamedTuple):
     """Of every group, one or several tables of the same size."""
 
     by: dict[str, dict[str, Map]]  # group's label -> what -> table
-    scales: dict[str, tuple[str, float | None]]  # what -> what the colours say, and where they end (None: at the largest)
+    scales: dict[
+        str, tuple[str, float | None]
+    ]  # what -> what the colours say, and where they end (None: at the largest)
     across: str
     down: str
     square: bool = False
+    first: str | None = None  # the group to begin with
 
 
 class Strips(NamedTuple):
@@ -83,14 +86,15 @@ class Strips(NamedTuple):
     scale: str
 
 
-class Boxes(NamedTuple):
-    """Distributions."""
+class Ranks(NamedTuple):
+    """Distributions: of every group its values from the lowest to the highest."""
 
     groups: list[tuple[Group, list[float]]]
     unit: str
+    across: str
 
 
-Value = Curves | Bars | Maps | Strips | Boxes
+Value = Curves | Bars | Maps | Strips | Ranks
 
 
 class Cells(NamedTuple):
@@ -104,6 +108,12 @@ class Cells(NamedTuple):
 def tidy(values: Sequence[float] | np.ndarray, digits: int = 5) -> Row:
     """So many significant digits, which is all that a picture shows; None for NaN."""
     return [None if not np.isfinite(value) else float(f"{value:.{digits}g}") for value in np.asarray(values).tolist()]
+
+
+def merged(said: list[tuple[str, str]]) -> list[str]:
+    """What is said of several groups (label, text), once."""
+    texts = dict.fromkeys(text for _, text in said)
+    return [f"{', '.join(label for label, own in said if own == text)}: {text}" for text in texts]
 
 
 def spaced(count: int, most: int) -> list[int]:

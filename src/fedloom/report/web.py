@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedloom.report.values import Bars, Boxes, Curves, Maps, Strips, Value
+from fedloom.report.values import Bars, Curves, Map, Maps, Ranks, Strips, Value
 
 Json = dict[str, Any]
 PERCENT = {"tickformat": ".0%"}
@@ -21,7 +21,7 @@ def chart_of(value: Value) -> Json:
         return _stack(value) if value.stacked else _bars(value)
     if isinstance(value, Maps):
         return _maps(value)
-    return _strips(value) if isinstance(value, Strips) else _boxes(value)
+    return _strips(value) if isinstance(value, Strips) else _ranks(value)
 
 
 def pick(control: str, options: dict[str, Any]) -> Json:
@@ -52,7 +52,7 @@ def _curves(value: Curves) -> Json:
         traces.append({"type": "scatter", "mode": "lines", "name": label, "x": x, "y": mean, "line": style})
     lines = [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": t, "y1": t, "line": {"dash": "dot", "width": 1.5}}
              for t in value.targets]  # fmt: skip
-    words = [{"xref": "paper", "x": 0, "y": t, "text": f"target {t:g}", "showarrow": False, "xanchor": "left",
+    words = [{"xref": "paper", "x": 0, "y": t, "text": f"target {100 * t:g}%", "showarrow": False, "xanchor": "left",
               "yanchor": "bottom"} for t in value.targets]  # fmt: skip
     shares = [m for m in value.measures if "accuracy" in m]
     layout = {
@@ -120,11 +120,10 @@ def _maps(value: Maps) -> Json:
                             for place, label in labels.items()})  # fmt: skip
 
     trace = {
-        "type": "heatmap", "z": each("z"), "x": each("x"), "y": each("y"), "zmin": 0,
+        "type": "heatmap", "z": each("z"), "x": each("x"), "y": each("y"), 
+        "zmin": pick("what", {what: None if top is None else 0 for what, (_, top) in value.scales.items()}),
         "zmax": pick("what", {what: top for what, (_, top) in value.scales.items()}), "colorscale": "sequential",
-        "colorbar": {"title": {"text": pick("what", {what: text for what, (text, _) in value.scales.items()})},
-                     "tickformat": pick("what", {what: "" if top is None else ".0%" for what, (_, top) in
-                                                 value.scales.items()})},
+        "showscale": False,
         "xgap": 0 if value.square else 0.5, "ygap": 0 if value.square else 0.5,
         "hovertemplate": f"{value.across} %{{x}}, {value.down} %{{y}}: %{{z:.3~g}}<extra></extra>",
     }  # fmt: skip
@@ -137,10 +136,21 @@ def _maps(value: Maps) -> Json:
     controls = [control("run", "run", labels)] if len(labels) > 1 else []
     if len(value.scales) > 1:
         controls.append(control("what", "show", {what: what for what in value.scales}))
-    state = {"run": "0", "what": next(iter(value.scales))}
-    height = 560 if value.square else 520
+    first = next((place for place, label in labels.items() if label == value.first), "0")
+    state = {"run": first, "what": next(iter(value.scales))}
+    scale = pick("run", {place: pick("what", {what: _scale(value.by[label][what], *value.scales[what])
+                                              for what in value.scales}) for place, label in labels.items()})  # fmt: skip
+    height = 520 if value.square else 470
     return {"controls": controls, "traces": [trace], "layout": layout, "height": height, "legend": [], "state": state,
-            "square": value.square}  # fmt: skip
+            "square": value.square, "scale": scale}  # fmt: skip
+
+
+def _scale(table: Map, text: str, top: float | None) -> Json:
+    """What the colours say, and the numbers at both ends."""
+    if top is not None:
+        return {"text": text, "low": "0%", "high": f"{100 * top:g}%"}
+    known = [value for row in table.z for value in row if value is not None] or [0.0]
+    return {"text": text, "low": f"{min(known):.3g}", "high": f"{max(known):.3g}"}
 
 
 def _strips(value: Strips) -> Json:
@@ -153,12 +163,13 @@ def _strips(value: Strips) -> Json:
         own = {key: value.by[label][place][2] if place < len(value.by[label]) else [] for key, label in labels.items()}
         edges = {key: [round(100 * edge / len(row), 3) for edge in range(len(row) + 1)] if row else []
                  for key, row in own.items()}  # fmt: skip
-        words = pick("run", {key: f"{(rows + [''] * most)[place]}: %{{z:.1%}}<extra></extra>" for key, rows in names.items()})
+        words = pick(
+            "run", {key: f"{(rows + [''] * most)[place]}: %{{z:.1%}}<extra></extra>" for key, rows in names.items()}
+        )
         traces.append({
             "type": "heatmap", "x": pick("run", edges), "y": [place - 0.42, place + 0.42],
             "z": pick("run", {key: [row] if row else [] for key, row in own.items()}), "zmin": 0, "zmax": 1,
-            "colorscale": "sequential", "showscale": place == 0, "hovertemplate": words,
-            "colorbar": {"title": {"text": value.scale}, "tickformat": ".0%"},
+            "colorscale": "sequential", "showscale": False, "hovertemplate": words,
         })  # fmt: skip
     layout = {
         "xaxis": {"title": {"text": "place of the neuron in its layer (%)"}, "showgrid": False, "range": [0, 100]},
@@ -167,23 +178,25 @@ def _strips(value: Strips) -> Json:
         "hovermode": "closest",
     }  # fmt: skip
     controls = [control("run", "run", labels)] if len(labels) > 1 else []
-    height = 150 + 46 * most
-    return {"controls": controls, "traces": traces, "layout": layout, "height": height, "legend": [], "state": {"run": "0"}}
+    scale = {"text": value.scale, "low": "0%", "high": "100%"}
+    return {"controls": controls, "traces": traces, "layout": layout, "height": 80 + 46 * most, "legend": [],
+            "state": {"run": "0"}, "scale": scale}  # fmt: skip
 
 
-def _boxes(value: Boxes) -> Json:
+def _ranks(value: Ranks) -> Json:
     traces = [
-        {"type": "box", "orientation": "h", "x": values, "name": escape(group.label), "boxpoints": "all", "jitter": 0.7,
-         "pointpos": 0, "marker": {"color": group.colour, "size": 3, "opacity": 0.45}, "line": {"color": group.colour},
-         "fillcolor": "rgba(0,0,0,0)"}
+        {"type": "scatter", "mode": "lines", "name": escape(group.label), "y": values,
+         "x": [round(100 * (place + 0.5) / len(values), 2) for place in range(len(values))],
+         "line": {"color": group.colour, "width": 2.5, "dash": group.dash, "shape": "hvh"}}
         for group, values in value.groups
     ]  # fmt: skip
     layout = {
-        "xaxis": {"title": {"text": value.unit}, "range": [-0.02, 1.02], **PERCENT},
-        "yaxis": {"autorange": "reversed", "automargin": True, "type": "category"},
+        "xaxis": {"title": {"text": value.across}, "range": [0, 100]},
+        "yaxis": {"title": {"text": value.unit}, "range": [-0.02, 1.02], **PERCENT},
         "hovermode": "closest",
     }
-    return {"controls": [], "traces": traces, "layout": layout, "height": 90 + 72 * len(traces), "legend": []}
+    legend = [[group.label, group.colour] for group, _ in value.groups]
+    return {"controls": [], "traces": traces, "layout": layout, "height": 360, "legend": legend}
 
 
 def _gap(high: float | None, low: float | None) -> float | None:
