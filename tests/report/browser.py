@@ -96,9 +96,8 @@ class Tab:
         """A PNG of the whole page, or of one element of it."""
         arguments: dict[str, Any] = {"format": "png", "captureBeyondViewport": True}
         where = "document.documentElement" if clip is None else f"document.querySelector({json.dumps(clip)})"
-        box = self.get(
-            f"(() => {{ const r = {where}.getBoundingClientRect(); return [r.x + scrollX, r.y + scrollY, r.width, r.height] }})()"
-        )
+        sizes = "[r.x + scrollX, r.y + scrollY, r.width, r.height]"
+        box = self.get(f"(() => {{ const r = {where}.getBoundingClientRect(); return {sizes} }})()")
         arguments["clip"] = {**dict(zip(("x", "y", "width", "height"), box)), "scale": 1}
         file.write_bytes(b64decode(self.ask("Page.captureScreenshot", **arguments)["data"]))
 

@@ -50,3 +50,22 @@ def report_command(
         with saving(latex):
             write_latex(groups, targets, latex)
         console.print(str(latex))
+
+
+def watch_command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a run that goes on")],
+    every: Annotated[float, typer.Option(min=0.1, help="seconds between looks")] = 1.0,
+) -> None:
+    """Look on while a run goes on: accuracy, the last rounds, bytes, losses and the time left.
+
+    It only reads the run's folder, whose tables are written every ten seconds, and ends with the run: exit code 0 if
+    that was finished, 3 if it stopped. On a terminal the view is live, elsewhere every round is a line.
+    """
+    from fedloom.report.live import follow
+
+    try:
+        finished = follow(run, Console(), every)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    if not finished:
+        raise typer.Exit(3)

@@ -12,7 +12,7 @@ from fedloom.world.simulated import FATES
 
 CELLS = 120_000  # of all tables of clients and rounds together
 CLIENTS, BINS = 100, 120  # rows and columns of one of them at most
-SHARE, LOST = "share of the model", "replies lost"
+SHARE, LOST = "share of the model", "lost replies"
 OWN = {"silent": "not to send", "surplus": "not waited for"}  # fates in words
 GREYS = ("#9DB2BF", "#D55E00", "#E69F00", "#CC79A7", "#56B4E9", "#009E73", "#8C6D31", "#0072B2", "#7F7F7F")
 STEPS = {"seconds_down": "download", "seconds_compute": "training", "seconds_up": "upload"}
@@ -31,7 +31,7 @@ def shares_of(groups: list[Group]) -> tuple[Maps | None, list[str]]:
         return None, []
     scales: dict[str, tuple[str, float | None]] = {
         SHARE: (SHARE, 1.0),
-        LOST: ("part of the replies that did not arrive", 1.0),
+        LOST: ("replies that did not arrive", 1.0),
     }
     first = max(by, key=lambda label: _spread(by[label][SHARE]))  # where there is most to see
     return Maps(by, scales, "round", "client", first=first), merged(notes)

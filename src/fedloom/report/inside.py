@@ -60,7 +60,7 @@ def coverage_of(groups: list[Group]) -> tuple[Strips | None, list[str]]:
             values = [hits[a : a + each].mean() for a in range(0, len(hits), each)]
             strips.append((name.partition(".")[2], len(hits), tidy(np.array(values), 3)))
         by[group.label] = strips
-    return (Strips(by, "part that arrives with a reply") if by else None), notes
+    return (Strips(by, "part that arrives") if by else None), notes
 
 
 def similarity_of(groups: list[Group]) -> tuple[Maps | None, list[str]]:

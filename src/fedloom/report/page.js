@@ -37,7 +37,11 @@
       const strip = element("i", "strip");
       strip.style.background = `linear-gradient(to right, ${scale.map((stop) => stop[1]).join(", ")})`;
       const legend = document.getElementById("legend-" + chart.key);
-      legend.replaceChildren(element("span", "", said.text), element("span", "end", said.low), strip, element("span", "end", said.high));
+      const ends = element("span", "ends");
+      ends.append(element("span", "", said.low), strip, element("span", "", said.high));
+      const runs = chart.controls.find((control) => control.name === "run");
+      const run = runs ? runs.options.find((option) => option[0] === chart.state.run)[1] : "";
+      legend.replaceChildren(element("span", "printed", run), element("span", "", said.text), ends);
       legend.classList.add("scale");
     }
     for (const trace of traces) if (trace.error_y) trace.error_y.color = css("--soft");

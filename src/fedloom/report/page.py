@@ -21,6 +21,7 @@ from fedloom.report.tables import check_targets, own_target
 from fedloom.report.values import Cells
 from fedloom.report.web import chart_of
 
+COPY = '<button type="button" class="copy">copy</button>'
 SETUP = ("data", "partition", "model", "clients", "fleet", "rounds")  # said of all runs where they agree
 
 
@@ -151,7 +152,8 @@ def _table(caption: str, cells: Cells) -> str:
         rows.append(f"<tr>{first}{_cells(cells.head[1:], row[1:])}</tr>")
     title = f"<caption>{escape(caption)}</caption>" if caption else ""
     kind = ' class="wide"' if len(cells.head) > 4 else ""
-    return f'<div class="scroll"><table{kind}>{title}<thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+    inside = f"{title}<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
+    return f'<div class="scroll"><table{kind}>{inside}</table></div>'
 
 
 def _cells(head: list[str], row: list[str]) -> str:
@@ -182,12 +184,12 @@ def _experiments(groups: list[Group]) -> str:
             blocks.append(
                 f'<details><summary><span class="who"><i class="chip" style="background:{group.colour}"></i>'
                 f"<span>{escape(run.name)}, seed {run.experiment['seed']}</span></span></summary><div>"
-                f'<div class="code"><pre class="line">{escape(words)}</pre><button type="button" class="copy">copy</button></div>'
-                f'<div class="code"><pre>{escape(text)}</pre><button type="button" class="copy">copy</button></div>'
+                f'<div class="code"><pre class="line">{escape(words)}</pre>{COPY}</div>'
+                f'<div class="code"><pre>{escape(text)}</pre>{COPY}</div>'
                 f'<p class="lead">{escape(made)}</p></div></details>'
             )
-    lead = "The command that runs it again, and all its settings. A network, method or data set that was passed from Python "
-    lead += "is not in the command."
+    lead = "The command that runs it again, and all its settings. A network, method or data set that was passed from "
+    lead += "Python is not in the command."
     return (
         f'<section id="experiments"><h2>The exact experiments</h2><p class="lead">{lead}</p>{"".join(blocks)}</section>'
     )

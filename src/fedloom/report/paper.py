@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +17,7 @@ from fedloom.report.values import Bars, Curves, Maps, Ranks, Row, Strips
 
 COLUMN, PAGE = 3.5, 7.1  # inches
 DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7, "xtick.labelsize": 7,
     "ytick.labelsize": 7, "axes.linewidth": 0.6, "lines.linewidth": 1.2, "axes.spines.top": False,
     "axes.spines.right": False, "legend.frameon": False, "pdf.fonttype": 42, "savefig.dpi": 300,
@@ -59,13 +60,19 @@ def _pictures(section: Section) -> list[tuple[str, Callable[[], Any]]]:
     if isinstance(value, Ranks):
         return [(key, lambda: _ranks(value))]
     if isinstance(value, Strips):
-        return [(f"{key}-{place + 1}", lambda label=label: _strips(value, label))  # type: ignore[misc]
+        return [(f"{key}-{slug(label, place)}", lambda label=label: _strips(value, label))  # type: ignore[misc]
                 for place, label in enumerate(value.by)]  # fmt: skip
     if isinstance(value, Maps):
-        return [(f"{key}-{place + 1}" + (f"-{what.split()[-1]}" if len(value.scales) > 1 else ""),
+        return [(f"{key}-{slug(label, place)}" + (f"-{what.split()[0]}" if len(value.scales) > 1 else ""),
                  lambda label=label, what=what: _map(value, label, what))  # type: ignore[misc]
                 for place, label in enumerate(value.by) for what in value.scales]  # fmt: skip
     return []
+
+
+def slug(label: str, place: int) -> str:
+    """A group's label as part of a file name; settings are left to the place."""
+    method = re.sub(r"[^a-z0-9]+", "-", label.partition(",")[0].lower()).strip("-")[:40]
+    return f"{place + 1}-{method}".strip("-")
 
 
 def _axes(wide: float, high: float) -> tuple[Any, Any]:
@@ -182,7 +189,7 @@ def _legend(figure: Any) -> None:
     """Above the picture, where it covers nothing."""
     entries = figure.axes[0].get_legend_handles_labels()
     wide = max((len(name) for name in entries[1]), default=0)
-    figure.legend(*entries, loc="outside upper center", ncols=max(1, min(4, 44 // (wide + 6))), columnspacing=1.2)
+    figure.legend(*entries, loc="outside upper center", ncols=max(1, min(4, 52 // (wide + 6))), columnspacing=1.2)
 
 
 def plain_text(text: str) -> str:

@@ -76,7 +76,8 @@ def _clients(groups: list[Group]) -> list[Section]:
     elif shares is not None:
         found.append(Section("losses", "Lost and refused replies", "Every reply that was asked for arrived."))
     fairness, table, notes = fairness_of(groups)
-    lead = "Each client's accuracy on test examples of its own, at the last evaluation. A line that stays high to the left is fair."
+    lead = "Each client's accuracy on test examples of its own, at the last evaluation. "
+    lead += "A line that stays high to the left is fair."
     if fairness is None or table is None:
         lead = "Clients had no test examples of their own; --set split=[0.8,0.0,0.2] gives them a fifth of theirs."
     found.append(

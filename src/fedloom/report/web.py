@@ -50,8 +50,8 @@ def _curves(value: Curves) -> Json:
         mean = pick("measure", {m: [] if band is None else band.mean for m, band in bands.items()})
         style = {"color": colour, "width": 2.5, "dash": line.group.dash}
         traces.append({"type": "scatter", "mode": "lines", "name": label, "x": x, "y": mean, "line": style})
-    lines = [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": t, "y1": t, "line": {"dash": "dot", "width": 1.5}}
-             for t in value.targets]  # fmt: skip
+    dotted = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "line": {"dash": "dot", "width": 1.5}}
+    lines = [{**dotted, "y0": target, "y1": target} for target in value.targets]
     words = [{"xref": "paper", "x": 0, "y": t, "text": f"target {100 * t:g}%", "showarrow": False, "xanchor": "left",
               "yanchor": "bottom"} for t in value.targets]  # fmt: skip
     shares = [m for m in value.measures if "accuracy" in m]
@@ -120,7 +120,7 @@ def _maps(value: Maps) -> Json:
                             for place, label in labels.items()})  # fmt: skip
 
     trace = {
-        "type": "heatmap", "z": each("z"), "x": each("x"), "y": each("y"), 
+        "type": "heatmap", "z": each("z"), "x": each("x"), "y": each("y"),
         "zmin": pick("what", {what: None if top is None else 0 for what, (_, top) in value.scales.items()}),
         "zmax": pick("what", {what: top for what, (_, top) in value.scales.items()}), "colorscale": "sequential",
         "showscale": False,
@@ -138,11 +138,13 @@ def _maps(value: Maps) -> Json:
         controls.append(control("what", "show", {what: what for what in value.scales}))
     first = next((place for place, label in labels.items() if label == value.first), "0")
     state = {"run": first, "what": next(iter(value.scales))}
-    scale = pick("run", {place: pick("what", {what: _scale(value.by[label][what], *value.scales[what])
-                                              for what in value.scales}) for place, label in labels.items()})  # fmt: skip
+    scales = {
+        place: pick("what", {what: _scale(value.by[label][what], *value.scales[what]) for what in value.scales})
+        for place, label in labels.items()
+    }
     height = 520 if value.square else 470
     return {"controls": controls, "traces": [trace], "layout": layout, "height": height, "legend": [], "state": state,
-            "square": value.square, "scale": scale}  # fmt: skip
+            "square": value.square, "scale": pick("run", scales)}  # fmt: skip
 
 
 def _scale(table: Map, text: str, top: float | None) -> Json:
