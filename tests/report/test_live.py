@@ -8,7 +8,6 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from report.folders import SMALL, small
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -18,6 +17,7 @@ from fedloom.errors import BadExperiment
 from fedloom.experiment import Experiment
 from fedloom.report.live import alive, changes, curve, follow, left, look, view
 from fedloom.track import numbers, tracked
+from report.folders import SMALL, small
 
 
 def shown(folder: Path, terminal: bool) -> tuple[bool, str]:
@@ -25,8 +25,8 @@ def shown(folder: Path, terminal: bool) -> tuple[bool, str]:
     return follow(folder, console, 0.01), console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_a_finished_run_is_told_line_by_line(tmp_path):
-    folder = small(tmp_path / "run", fleet="table4")
+def test_a_finished_run_is_told_line_by_line(plain):
+    folder = plain("run")
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
     finished, text = shown(folder, terminal=False)
     assert finished
@@ -37,15 +37,15 @@ def test_a_finished_run_is_told_line_by_line(tmp_path):
     assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == before
 
 
-def test_a_terminal_shows_all_at_once(tmp_path):
-    finished, text = shown(small(tmp_path / "run", fleet="table4"), terminal=True)
+def test_a_terminal_shows_all_at_once(folders):
+    finished, text = shown(folders[0], terminal=True)
     assert finished
     for word in ("fedavg on digits", "4/4", "best", "training loss", "virtual time", "kJ", "replies arrived"):
         assert word in text
 
 
-def test_it_follows_a_run_to_its_end(tmp_path):
-    folder = small(tmp_path / "run")
+def test_it_follows_a_run_to_its_end(plain):
+    folder = plain("run")
     log = (folder / "log.txt").read_text()
     (folder / "log.txt").write_text(log.replace("INFO finished", "INFO working"))
     seen, naps = [], 0
@@ -60,9 +60,9 @@ def test_it_follows_a_run_to_its_end(tmp_path):
     assert seen == [None, "stopped: out of luck"]
 
 
-def test_a_process_that_is_gone_ends_the_view(tmp_path, monkeypatch):
+def test_a_process_that_is_gone_ends_the_view(plain, monkeypatch):
     monkeypatch.setattr("fedloom.report.live.GONE", 0.0)
-    folder = small(tmp_path / "run")
+    folder = plain("run")
     (folder / "log.txt").write_text("INFO working\n")
     (folder / "checkpoint" / "lock").write_text(f"{os.getpid()}\n")
     assert alive(folder)
@@ -75,21 +75,21 @@ def test_a_process_that_is_gone_ends_the_view(tmp_path, monkeypatch):
     assert text.splitlines()[-1].startswith("the run is gone")
 
 
-def test_watching_a_run_while_it_goes_on_changes_nothing(tmp_path):
-    straight = (small(tmp_path / "straight", rounds=8) / "model.safetensors").read_bytes()
-    worker = Thread(target=small, args=(tmp_path / "run",), kwargs={"rounds": 8})
+def test_watching_a_run_while_it_goes_on_changes_nothing(plain, tmp_path):
+    straight = (plain("straight") / "model.safetensors").read_bytes()
+    worker = Thread(target=small, args=(tmp_path / "run",))
     worker.start()
     while not (tmp_path / "run" / "experiment.json").exists():
         assert worker.is_alive()
     finished, text = shown(tmp_path / "run", terminal=False)
     worker.join()
     assert finished
-    assert text.count("round ") == 8
+    assert text.count("round ") == 4
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == straight
 
 
-def test_the_command_ends_as_the_run_did(tmp_path):
-    folder = small(tmp_path / "run")
+def test_the_command_ends_as_the_run_did(plain, tmp_path):
+    folder = plain("run")
     assert CliRunner().invoke(app, ["watch", str(folder)]).exit_code == 0
     (folder / "log.txt").write_text("2026-01-01 00:00:00,000 INFO stopped: a full disk\n")
     assert CliRunner().invoke(app, ["watch", str(folder)]).exit_code == 3
@@ -97,8 +97,8 @@ def test_the_command_ends_as_the_run_did(tmp_path):
         look(tmp_path)
 
 
-def test_an_empty_run_can_be_seen(tmp_path):
-    folder = small(tmp_path / "run")
+def test_an_empty_run_can_be_seen(plain):
+    folder = plain("run")
     (folder / "rounds.parquet").unlink()
     console = Console(file=io.StringIO(), width=100)
     console.print(view(folder, look(folder)))

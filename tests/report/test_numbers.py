@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from report.folders import WORLD, several, small
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
@@ -27,11 +26,7 @@ from fedloom.report.sections import sections_of
 from fedloom.report.tables import costs_of, final_of, own_target, summary, target_table
 from fedloom.report.values import spaced, tidy
 from fedloom.report.web import chart_of
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory) -> list[Path]:
-    return several(tmp_path_factory.mktemp("runs"))
+from report.folders import small
 
 
 @pytest.fixture(scope="module")
@@ -227,16 +222,15 @@ def test_labels_say_what_differs():
     assert labels_of([one, two, other]) == ["fedavg, rate=0.1", "fedavg, rate=0.2", "fedprox"]
 
 
-def test_the_same_run_twice_counts_once(tmp_path):
-    one, two = small(tmp_path / "one", rounds=2), small(tmp_path / "two", rounds=2)
+def test_the_same_run_twice_counts_once(plain):
+    one, two = plain("one"), plain("two")
     groups, notes = read_groups([one, one, two])
     assert [run.name for run in groups[0].runs] == ["one"]
     assert notes == ["two is left out: it is the same experiment and seed as one."]
 
 
-def test_long_runs_are_thinned_and_it_is_said(tmp_path):
-    folder = small(tmp_path / "run", rounds=6, **WORLD)
-    (group,), _ = read_groups([folder])
+def test_long_runs_are_thinned_and_it_is_said(groups):
+    group = groups[1]
     row = group.runs[0].rows[-1]
     rows = [{**row, "round": number} for number in range(1, 1001)]
     long = Group("long", 0, (group.runs[0].__class__(**{**vars(group.runs[0]), "rows": rows}),))

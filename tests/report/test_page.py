@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
-from report.browser import Tab, browser
-from report.folders import several, small
 
 from fedloom.report.page import write_report
+from report.browser import Tab, browser
 
 pytest.importorskip("plotly", reason="plotly is not installed, which draws the page")
 
@@ -18,16 +18,15 @@ EVIL = "<script>document.title='taken'</script><img src=x onerror=\"document.tit
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory) -> Path:
+def page(folders, _plain, tmp_path_factory) -> Path:
     """A report of runs, one of which has a hostile name and a hostile setting."""
-    folder = tmp_path_factory.mktemp("runs")
-    runs = several(folder)
-    evil = small(folder / EVIL.replace("/", "\N{DIVISION SLASH}"), rounds=2)
+    folder = tmp_path_factory.mktemp("page")
+    evil = Path(shutil.copytree(_plain, folder / EVIL.replace("/", "\N{DIVISION SLASH}")))
     about = json.loads((evil / "experiment.json").read_text())
     about["experiment"]["method"]["name"] = f"</script>{EVIL}"
     about["versions"] = {EVIL: EVIL}
     (evil / "experiment.json").write_text(json.dumps(about))
-    write_report([*runs, evil], folder / "report.html", [0.1], title=f"Report {EVIL}")
+    write_report([*folders, evil], folder / "report.html", [0.1], title=f"Report {EVIL}")
     return folder / "report.html"
 
 
@@ -51,7 +50,8 @@ def test_everything_is_drawn_and_nothing_complains(page, tab):
     tab.open(page)
     assert list(drawn(tab)) == CHARTS
     assert all(count > 0 for count in drawn(tab).values())
-    marks = "[...document.querySelectorAll('.chart')].map(c => c.querySelectorAll('path.js-line, .bars path, .hm image').length)"
+    marks = "'path.js-line, .bars path, .hm image'"
+    marks = f"[...document.querySelectorAll('.chart')].map(c => c.querySelectorAll({marks}).length)"
     assert all(tab.get(marks)), tab.get(marks)
     assert tab.problems == []
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
-from report.folders import several, small
 from typer.testing import CliRunner
 
 from fedloom.cli import app
@@ -16,11 +14,6 @@ from fedloom.report.latex import escape_latex, latex_table
 from fedloom.report.page import write_report
 from fedloom.report.read import read_run
 from fedloom.report.sections import sections_of
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory) -> list[Path]:
-    return several(tmp_path_factory.mktemp("runs"))
 
 
 def test_the_command_writes_all_it_is_asked_for(folders, tmp_path):
@@ -48,8 +41,8 @@ def test_the_table_for_papers(folders):
     assert escape_latex(r"a_b%\{") == r"a\_b\%\textbackslash{}\{"
 
 
-def test_a_section_without_data_says_why(tmp_path):
-    groups, _ = read_groups([small(tmp_path / "plain", rounds=2)])
+def test_a_section_without_data_says_why(plain):
+    groups, _ = read_groups([plain("run")])
     sections = {section.key: section for section in sections_of(groups, (), chosen=True)}
     for key in ("fairness", "coverage", "time", "losses", "targets"):
         assert sections[key].value is None
@@ -58,8 +51,8 @@ def test_a_section_without_data_says_why(tmp_path):
     assert sections["accuracy"].value is not None
 
 
-def test_a_run_without_rounds_is_shown(tmp_path):
-    folder = small(tmp_path / "run", rounds=2)
+def test_a_run_without_rounds_is_shown(plain, tmp_path):
+    folder = plain("run")
     for name in ("rounds.parquet", "clients.parquet", "log.txt"):
         (folder / name).unlink()
     write_report([folder], tmp_path / "r.html")
@@ -68,14 +61,14 @@ def test_a_run_without_rounds_is_shown(tmp_path):
     assert "No round has been evaluated yet." in text
 
 
-def test_a_run_that_goes_on_is_shown(tmp_path):
-    folder = small(tmp_path / "run", rounds=3)
+def test_a_run_that_goes_on_is_shown(plain):
+    folder = plain("run")
     log = (folder / "log.txt").read_text().replace(" INFO finished\n", " INFO working\n")
     (folder / "log.txt").write_text(log)
-    about = (folder / "experiment.json").read_text().replace('"rounds": 3', '"rounds": 30')
+    about = (folder / "experiment.json").read_text().replace('"rounds": 4', '"rounds": 30')
     (folder / "experiment.json").write_text(about)
     assert read_run(folder).ended is None
-    assert read_groups([folder])[1] == ["run is not over: 3 of 30 rounds so far."]
+    assert read_groups([folder])[1] == ["run is not over: 4 of 30 rounds so far."]
 
 
 @pytest.mark.parametrize("name", ["experiment.json", "rounds.parquet", "clients.parquet", "kept.safetensors"])

@@ -18,7 +18,7 @@ from rich.text import Text
 from fedloom.chart import duration
 from fedloom.folder import LOCK
 from fedloom.machine import size
-from fedloom.report.read import FINISHED, read_about, read_end, read_rows
+from fedloom.report.read import FINISHED, STOPPED, read_about, read_end, read_rows
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 LAST, WIDE = 8, 60  # rounds in the table, characters of the curve
@@ -154,6 +154,6 @@ def follow(folder: Path, console: Console, every: float = 1.0) -> bool:
         for row in seen.rows[shown:]:
             console.print(line(seen, row), highlight=False, markup=False, soft_wrap=True)
         shown = len(seen.rows)
-    console.print(f"the run is {seen.ended}" if seen.ended == FINISHED else f"the run has {seen.ended}",
+    console.print(f"the run has {seen.ended}" if str(seen.ended).startswith(STOPPED) else f"the run is {seen.ended}",
                   highlight=False, markup=False, soft_wrap=True)  # fmt: skip
     return seen.ended == FINISHED
