@@ -20,7 +20,7 @@ FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--remote-debugging-port=0"),
 )
-PATIENCE = 30.0  # seconds
+PATIENCE = 120.0  # seconds
 
 
 def chromium() -> str:

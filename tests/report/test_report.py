@@ -12,11 +12,13 @@ from fedloom.errors import BadData, BadExperiment, RunStopped
 from fedloom.report.group import read_groups
 from fedloom.report.latex import escape_latex, latex_table
 from fedloom.report.page import write_report
+from fedloom.report.paper import STYLE, check_paper
 from fedloom.report.read import read_run
 from fedloom.report.sections import sections_of
 
 
-def test_the_command_writes_all_it_is_asked_for(folders, tmp_path):
+def test_the_command_writes_all_it_is_asked_for(folders, tmp_path, monkeypatch):
+    monkeypatch.setitem(STYLE, "savefig.dpi", 40)  # quicker
     words = ["report", *map(str, folders), "-o", str(tmp_path / "r.html"), "--target", "0.1"]
     words += ["--png", str(tmp_path / "png"), "--pdf", str(tmp_path / "pdf"), "--latex", str(tmp_path / "t.tex")]
     ended = CliRunner().invoke(app, words, catch_exceptions=False)
@@ -104,11 +106,8 @@ def test_a_page_that_cannot_be_written_is_said(folders, tmp_path):
 
 def test_missing_packages_are_named(folders, tmp_path, monkeypatch):
     for module in ("page", "paper"):
-        __import__(f"fedloom.report.{module}")
         monkeypatch.setattr(sys.modules[f"fedloom.report.{module}"], "find_spec", lambda name: None)
     with pytest.raises(BadExperiment, match=r"plotly.*pip install 'fedloom\[report\]'"):
         write_report(folders, tmp_path / "r.html")
-    from fedloom.report.paper import check_paper
-
     with pytest.raises(BadExperiment, match=r"matplotlib.*pip install 'fedloom\[report\]'"):
         check_paper(tmp_path)
