@@ -121,7 +121,19 @@ def test_it_prints(page, tab, tmp_path):
 
 def test_the_experiment_is_copied(page, tab):
     tab.open(page)
-    tab.ask("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    tab.get("navigator.clipboard.writeText = async (text) => { window.took = text }")  # a page without focus has none
     tab.get("document.querySelector('details').open = true")
     tab.get("document.querySelector('.copy').click()")
-    tab.wait("document.querySelector('.copy').textContent === 'copied'")
+    command = tab.wait("window.took")
+    assert command.startswith("fedloom run fedavg ")
+    assert command == tab.get("document.querySelector('details pre').textContent")
+
+
+def test_without_a_clipboard_the_experiment_is_marked(page, tab):
+    tab.open(page)
+    tab.get("navigator.clipboard.writeText = async () => { throw new Error('not allowed') }")
+    tab.get("document.querySelector('details').open = true")
+    tab.get("document.querySelectorAll('.copy')[1].click()")
+    marked = tab.wait("getSelection().toString()")
+    assert json.loads(marked)["method"]["name"] == "fedavg"
+    assert tab.problems == []
