@@ -15,7 +15,8 @@ from fedloom import track
 from fedloom.cli import app
 from fedloom.errors import BadExperiment
 from fedloom.experiment import Experiment
-from fedloom.report.live import alive, changes, curve, follow, left, look, view
+from fedloom.report.live import alive, changes, curve, left, look
+from fedloom.report.show import follow, view
 from fedloom.track import numbers, tracked
 from report.folders import SMALL, small
 

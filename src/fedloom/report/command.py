@@ -61,7 +61,7 @@ def watch_command(
     It only reads the run's folder, whose tables are written every ten seconds, and ends with the run: exit code 0 if
     that was finished, 3 if it stopped. On a terminal the view is live, elsewhere every round is a line.
     """
-    from fedloom.report.live import follow
+    from fedloom.report.show import follow
 
     try:
         finished = follow(run, Console(), every)
