@@ -9,7 +9,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-
 from fedloom.chart import duration
 from fedloom.folder import LOCK
 from fedloom.report.read import read_about, read_end, read_rows
