@@ -27,6 +27,7 @@ from fedloom.options import (
     ExactOption,
     FleetOption,
     JsonOption,
+    MlflowOption,
     ModelOption,
     PartitionOption,
     PrecisionOption,
@@ -35,6 +36,7 @@ from fedloom.options import (
     SeedOption,
     SetOption,
     StackOption,
+    TensorboardOption,
     TryOption,
     checkpoints_of,
     choices_of,
@@ -47,6 +49,7 @@ from fedloom.options import (
     telling,
 )
 from fedloom.recipes.command import reproduce_command
+from fedloom.report.command import report_command, watch_command
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"
@@ -84,6 +87,8 @@ def run_command(
     out: Annotated[Path | None, typer.Option(help="the run folder; a new one under runs/ if left out")] = None,
     resume: ResumeOption = False,
     checkpoint_every: EveryOption = "30s",
+    tensorboard: TensorboardOption = None,
+    mlflow: MlflowOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train a fleet with METHOD and write a run folder.
@@ -97,6 +102,7 @@ def run_command(
     from fedloom.folder import experiment_in, new_folder
     from fedloom.run import run
     from fedloom.show import progress, summary_table
+    from fedloom.track import tracked
 
     values: dict[str, Any] = {
         "method": method, "data": data, "partition": partition, "clients": clients, "model": model, "fleet": fleet,
@@ -111,7 +117,10 @@ def run_command(
     folder = out or new_folder(f"{Path(name.partition('.py:')[0]).name}-{Path(data).stem}")
     when = checkpoints_of(checkpoint_every)
     try:
-        with progress(console, name, experiment.rounds) as watch:
+        with (
+            progress(console, name, experiment.rounds) as bar,
+            tracked(experiment, folder, bar, tensorboard, mlflow) as watch,
+        ):
             result = run(
                 experiment, out=folder, resume=resume, checkpoints=when, watch=watch,
                 tell=telling(console),
@@ -234,6 +243,8 @@ app.command("neurons")(neurons_command)
 app.command("reproduce")(reproduce_command)
 app.command("deploy")(deploy_command)
 app.command("trial")(trial_command)
+app.command("report")(report_command)
+app.command("watch")(watch_command)
 
 
 class Kind(StrEnum):

@@ -15,7 +15,9 @@ from torch import Tensor
 from fedloom.checkpoint.tensors import pack
 from fedloom.codec import Cost
 from fedloom.evaluate.accuracy import Score
+from fedloom.evaluate.coverage import Coverage
 from fedloom.files import replace_file
+from fedloom.layout import Layout
 from fedloom.types import Reply, State, Task
 from fedloom.world.simulated import Costs
 
@@ -28,19 +30,27 @@ ROUNDS = pa.schema(
     + [("per_class", pa.list_(pa.float64()))]
     + [(name, pa.float64()) for name in ("personal_accuracy", "training_loss")]
     + [(name, pa.int64()) for name in ("clients", "arrived", "rejected", "examples_trained", "bytes_down", "bytes_up")]
-    + [(name, pa.float64()) for name in ("virtual_seconds", "joules", "wall_seconds")]
+    + [(name, pa.float64()) for name in ("virtual_seconds", "joules", "wall_seconds", "evaluation_seconds")]
 )
+PERSONAL = "personal_accuracy"
 
 
 class Ledger:
     """Rows of `rounds.parquet` and `clients.parquet`."""
 
-    def __init__(self, clients: list[int]) -> None:
+    def __init__(self, clients: list[int], layout: Layout | None = None) -> None:
         self._numbers = torch.tensor(clients)  # the partition's number of each client in the fleet
         self._past: list[dict[str, Any]] = []  # rows of rounds before those in `_rounds`
         self._rounds: list[dict[str, Any]] = []
         self._clients: list[dict[str, Tensor]] = []
-        self.kept: State = {}  # larger tensors that they keep of the last round
+        self._kept: State = {}  # larger tensors that the method's parts keep of the last round
+        self._personal: State = {}  # every client's own accuracy [N] at the last evaluation; NaN: it has no test
+        self._coverage = None if layout is None else Coverage(layout)
+
+    @property
+    def kept(self) -> State:
+        """What is larger than a number: of the last round, of the last evaluation, and of all replies."""
+        return {**self._kept, **self._personal, **({} if self._coverage is None else self._coverage.kept())}
 
     def add(
         self,
@@ -79,21 +89,25 @@ class Ledger:
         self._clients.append({**rows, "client": self._numbers[reply.ids]})
         duration = None if costs is None else costs.duration
         columns = {name: value for name, value in (kept or {}).items() if value.dim() == 0}
-        self.kept = {name: value for name, value in (kept or {}).items() if value.dim() > 0}
+        self._kept = {name: value for name, value in (kept or {}).items() if value.dim() > 0}
+        if self._coverage is not None:
+            self._coverage.add(reply)
         entry = {"round": task.round, "wall_seconds": seconds, "virtual": duration, "rows": rows, "kept": columns}
         self._rounds.append(entry)
 
-    def score(self, score: Score, personal: Tensor | None) -> None:
-        """The evaluation after the round added last."""
+    def score(self, score: Score, personal: Tensor | None, seconds: float | None = None) -> None:
+        """The evaluation after the round added last, and how long it took."""
+        self._personal = {} if personal is None else {PERSONAL: personal}
         if self._rounds:
-            self._rounds[-1] |= {"score": score, "personal": personal}
+            self._rounds[-1] |= {"score": score, "personal": personal, "evaluation_seconds": seconds}
         else:
-            self._past[-1] = self._past[-1] | _scores(score, personal)
+            self._past[-1] = self._past[-1] | _scores(score, personal) | {"evaluation_seconds": seconds}
 
     def unscore(self) -> None:
         """Forget the evaluation after the round added last."""
         self._settle()
-        self._past[-1] = self._past[-1] | _scores(None, None)
+        self._past[-1] = self._past[-1] | _scores(None, None) | {"evaluation_seconds": None}
+        self._personal = {}
 
     def rounds(self) -> list[dict[str, Any]]:
         """One row a round, as plain numbers; None where nothing was measured."""
@@ -122,11 +136,17 @@ class Ledger:
     def save(self) -> tuple[list[dict[str, Any]], State, State]:
         """One row a round, the columns of all clients' rows, and larger tensors of the last round."""
         self._settle()
-        return list(self._past), self._clients[0] if self._clients else {}, self.kept
+        counts = {} if self._coverage is None else self._coverage.save()
+        kept = {**self._kept, **self._personal, **counts}
+        return list(self._past), self._clients[0] if self._clients else {}, kept
 
     def load(self, rows: list[dict[str, Any]], columns: State, kept: State) -> None:
         """Go on from what was saved."""
-        self._past, self.kept = rows, {name: value.clone() for name, value in kept.items()}
+        own = {name: value.clone() for name, value in kept.items() if not name.startswith("coverage.")}
+        self._personal = {name: own.pop(name) for name in (PERSONAL,) if name in own}
+        self._past, self._kept = rows, own
+        if self._coverage is not None:
+            self._coverage.load(kept)
         self._clients = [{name: value.clone() for name, value in columns.items()}] if columns else []
 
     def _settle(self) -> None:
@@ -152,6 +172,7 @@ class Ledger:
             "virtual_seconds": None if entry["virtual"] is None else float(entry["virtual"]),
             "joules": float(rows["joules"].sum()) if "joules" in rows else None,
             "wall_seconds": entry["wall_seconds"],
+            "evaluation_seconds": entry.get("evaluation_seconds"),
             **{name: float(value) for name, value in entry["kept"].items()},
         }
 
@@ -160,8 +181,8 @@ class Ledger:
         clients = pa.table({name: value.numpy() for name, value in _joined(self._clients).items()})
         replace_file(folder / "rounds.parquet", [table_bytes(self.rounds())])
         replace_file(folder / "clients.parquet", [_parquet(clients)])
-        if self.kept:
-            replace_file(folder / "kept.safetensors", pack(self.kept))
+        if kept := self.kept:
+            replace_file(folder / "kept.safetensors", pack(kept))
 
 
 def _scores(score: Score | None, personal: Tensor | None) -> dict[str, Any]:

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import isfinite
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -68,6 +69,12 @@ EveryOption = Annotated[
         metavar="WHEN",
         help="when the run is saved: 30s, 5m or 1h, a number of rounds, both joined by a comma (10,5m), or end",
     ),
+]
+TensorboardOption = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="write the rounds for TensorBoard too, under this folder")
+]
+MlflowOption = Annotated[
+    str | None, typer.Option(metavar="URI", help="log the rounds with MLflow too: a folder, sqlite:///FILE or a server")
 ]
 StackOption = Annotated[
     bool, typer.Option("--stack/--no-stack", help="train runs together that train alike, or one run after another")

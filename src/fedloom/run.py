@@ -119,7 +119,7 @@ def play(
     tell: Callable[[str], None] = lambda note: None,
 ) -> Result:
     """All rounds of what was prepared; `clock` counts the seconds that are the run's own."""
-    started, ledger = clock(), Ledger(world.clients)
+    started, ledger = clock(), Ledger(world.clients, world.setting.layout)
     with ExitStack() as stack:
         if folder is None:
             at = _play(experiment, world, ledger, _start(world), watch, clock)
@@ -237,7 +237,7 @@ def _play(
         except NobodyLeft as why:
             log.info("over before round %d: %s", number, why)
             if number > 1 and ledger.last()["accuracy"] is None:
-                _score(ledger, world, at.model)
+                _score(ledger, world, at.model, clock)
             after(at)
             show(True)
             break
@@ -270,18 +270,19 @@ def _round(
     kept = {**method.record(memory), **counted(reply, method.admit.reasons)}
     ledger.add(task, reply, seconds, prices, examples, costs, kept)
     if chance.round % experiment.evaluate_every == 0 or chance.round == experiment.rounds:
-        _score(ledger, world, weights)
+        _score(ledger, world, weights, clock)
     return Reached(chance.round, weights, memory)
 
 
-def _score(ledger: Ledger, world: Simulation, weights: Tensor) -> None:
+def _score(ledger: Ledger, world: Simulation, weights: Tensor, clock: Callable[[], float]) -> None:
     """Evaluate the model, and the clients' own where they have test splits."""
-    own = None
+    began, own = clock(), None
     if world.own_test is not None and world.ranks is not None:
         own = world.ranks.personal_accuracy(weights, *world.own_test)
     elif world.own_test is not None:
         own = personal_accuracy(world.engine, weights, *world.own_test)
-    ledger.score(evaluate(world.setting, weights, world.test, world.classes), own)
+    score = evaluate(world.setting, weights, world.test, world.classes)
+    ledger.score(score, own, clock() - began)
 
 
 def _save_model(folder: Path, setting: Setting, weights: Tensor) -> None:

@@ -79,18 +79,20 @@ def start(world: Simulation) -> Reached:
 
 def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows without what a clock says; NaN made comparable."""
-    return [{k: repr(v) for k, v in row.items() if k != "wall_seconds"} for row in rows]
+    return [{k: repr(v) for k, v in row.items() if k not in ("wall_seconds", "evaluation_seconds")} for row in rows]
 
 
 @pytest.mark.parametrize("codec", [Codec(), Codec("int8", feedback=True)], ids=["float32", "int8-feedback"])
 @worlds.every_method
 def test_straight_equals_resumed(method, codec, tmp_path):
-    straight, ledger = simulation(method, codec), Ledger(list(range(len(worlds.SIZES))))
+    straight = simulation(method, codec)
+    ledger = Ledger(list(range(len(worlds.SIZES))), straight.setting.layout)
     at = played(straight, ledger, start(straight), 2)
     path = store.save(tmp_path, 2, take(straight, ledger, at).files(), {})
     at = played(straight, ledger, at, 2)
 
-    other, fresh = simulation(method, codec), Ledger(list(range(len(worlds.SIZES))))
+    other = simulation(method, codec)
+    fresh = Ledger(list(range(len(worlds.SIZES))), other.setting.layout)
     again = put_back(other, fresh, store.read(path))
     assert again.round == 2
     again = played(other, fresh, again, 2)

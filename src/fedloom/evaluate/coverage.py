@@ -1,0 +1,84 @@
+"""How much of every neuron reached the server? Counted from a few of its numbers, reply by reply."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedloom.layout import Layout
+from fedloom.types import Reply, State, listed
+
+LOOKS = 16  # numbers looked at of those that lead into a neuron, evenly spaced
+LARGEST = 4096  # rows of a tensor that are neurons; more are words
+REPLIES = "coverage.replies"
+
+
+class Coverage:
+    """Running counts, on the device: nobody waits for them.
+
+    A neuron is a row of a weight tensor. `kept` has for every such tensor `coverage.NAME` [rows], how many of the
+    numbers looked at have arrived, and `coverage.replies` [2], replies and rounds whose replies were parts: the part
+    of a neuron that arrives with a reply is the count by `LOOKS` times the replies. Methods whose replies are always
+    whole keep nothing.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._rows = {  # tensor -> its neurons
+            name.removesuffix(".weight"): shape[0]
+            for name, shape in zip(layout.names, layout.shapes)
+            if name in layout.parameters and len(shape) > 1 and shape[0] <= LARGEST
+        }
+        self._layout = layout
+        self._looks: Tensor | None = None  # [R * LOOKS] places in the flat vector
+        self._hits: Tensor | None = None  # [R]
+        self._replies: Tensor | None = None  # [1]
+        self._parts = 0  # rounds whose replies were parts
+
+    def add(self, reply: Reply) -> None:
+        """The replies of a round, as they arrived."""
+        if not self._rows:
+            return
+        arrived = reply.arrived.sum().view(1)
+        if self._hits is None or self._replies is None:
+            self._hits = arrived.new_zeros(sum(self._rows.values()))
+            self._replies = torch.zeros_like(arrived)
+        self._hits, self._replies = self._hits.to(arrived.device), self._replies.to(arrived.device)
+        self._replies = self._replies + arrived
+        if reply.mask is None:
+            self._hits = self._hits + LOOKS * arrived
+            return
+        self._parts += 1
+        if self._looks is None:
+            self._looks = listed(_places(self._layout, self._rows), arrived.device)
+        seen = reply.mask.index_select(1, self._looks) & reply.arrived[:, None]  # [C, R * LOOKS]
+        self._hits = self._hits + seen.sum(0).view(-1, LOOKS).sum(1)
+
+    def kept(self) -> State:
+        """What is worth keeping of a run."""
+        return self.save() if self._parts else {}
+
+    def save(self) -> State:
+        """The counts, to go on from."""
+        if self._hits is None or self._replies is None:
+            return {}
+        pieces = torch.split(self._hits, list(self._rows.values()))
+        named = {f"coverage.{name}": piece for name, piece in zip(self._rows, pieces)}
+        return {**named, REPLIES: torch.cat([self._replies, self._replies.new_tensor([self._parts])])}
+
+    def load(self, saved: State) -> None:
+        """Go on from what was saved."""
+        if REPLIES in saved:
+            self._replies, self._parts = saved[REPLIES][:1].clone(), int(saved[REPLIES][1])
+            self._hits = torch.cat([saved[f"coverage.{name}"] for name in self._rows])
+
+
+def _places(layout: Layout, rows: dict[str, int]) -> list[int]:
+    """Where the numbers lie that are looked at, neuron by neuron."""
+    found, start = [], 0
+    for name, size in zip(layout.names, layout.sizes):
+        if count := rows.get(name.removesuffix(".weight")) if name in layout.parameters else None:
+            wide = size // count
+            for row in range(count if wide else 0):
+                found += [start + row * wide + look * wide // LOOKS for look in range(LOOKS)]
+        start += size
+    return found

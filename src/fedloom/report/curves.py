@@ -1,0 +1,98 @@
+"""How did it go? Accuracy and losses against rounds, virtual time, bytes, energy and wall time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fedloom.report.group import Group
+from fedloom.report.read import as_floats
+from fedloom.report.values import Band, Curves, Line, spaced, tidy
+
+MOST = 400  # points of a line
+MEASURES = {
+    "accuracy": "accuracy",
+    "personal_accuracy": "clients' own accuracy",
+    "loss": "test loss",
+    "training_loss": "training loss",
+}
+SPENT: dict[str, Callable[[dict[str, Any]], float | None]] = {  # axis -> what a round adds to it
+    "rounds": lambda row: 1.0,
+    "time": lambda row: row["virtual_seconds"],
+    "bytes": lambda row: row["bytes_up"] + row["bytes_down"],
+    "energy": lambda row: row["joules"],
+    "wall": lambda row: None if row["wall_seconds"] is None else row["wall_seconds"] + (row["evaluation_seconds"] or 0),
+}
+UNITS: dict[str, tuple[str, list[tuple[float, str]]]] = {  # axis -> its name, and units from small to large
+    "rounds": ("rounds", []),
+    "time": ("virtual time", [(1, "s"), (60, "min"), (3600, "h"), (86400, "days")]),
+    "bytes": ("bytes moved, up and down", [(1, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB")]),
+    "energy": ("energy", [(1, "J"), (1e3, "kJ"), (1e6, "MJ"), (1e9, "GJ")]),
+    "wall": ("wall time", [(1, "s"), (60, "min"), (3600, "h")]),
+}
+
+
+def spent_by(rows: list[dict[str, Any]], axis: str) -> np.ndarray | None:
+    """What had been spent after every round; None where that was not recorded."""
+    values = as_floats([SPENT[axis](row) for row in rows])
+    return None if np.isnan(values).any() else np.cumsum(values)
+
+
+def unit_of(axis: str, largest: float) -> tuple[float, str]:
+    """A unit in which the largest value is easily read, and the axis's label."""
+    name, units = UNITS[axis]
+    fitting = [unit for unit in units if largest >= 2 * unit[0]] or units[:1]
+    return (fitting[-1][0], f"{name} ({fitting[-1][1]})") if fitting else (1.0, name)
+
+
+def curves_of(groups: list[Group], targets: tuple[float, ...]) -> tuple[Curves, list[str]]:
+    """One line a group, round by round over its seeds; and what should be known of it."""
+    notes: list[str] = []
+    raw = [(group, *_course(group, notes)) for group in groups]
+    raw = [(group, x, y) for group, x, y in raw if "accuracy" in y]
+    axes, scale = {}, {}
+    for axis in SPENT:
+        ends = [x[axis][-1] for _, x, _ in raw if axis in x]
+        if ends and max(ends) > 0:
+            scale[axis], axes[axis] = unit_of(axis, max(ends))
+            lacking = [group.label for group, x, _ in raw if axis not in x]
+            if lacking:
+                notes.append(f"no {UNITS[axis][0]} was simulated for {', '.join(lacking)}.")
+    lines = [
+        Line(group, {a: [v or 0.0 for v in tidy(x[a] / scale[a])] for a in axes if a in x}, y) for group, x, y in raw
+    ]
+    measures = {key: name for key, name in MEASURES.items() if any(key in line.y for line in lines)}
+    return Curves(axes, measures, lines, targets), notes
+
+
+def _course(group: Group, notes: list[str]) -> tuple[dict[str, np.ndarray], dict[str, Band]]:
+    """Means over seeds of what was spent and of what was measured, at the rounds that every seed has evaluated."""
+    runs = [run for run in group.runs if run.scored]
+    if not runs:
+        return {}, {}
+    common = sorted(set.intersection(*({row["round"] for row in run.scored} for run in runs)))
+    last = max(run.scored[-1]["round"] for run in runs)
+    if not common:
+        notes.append(f"{group.label}: its seeds have no evaluated round in common.")
+        return {}, {}
+    if common[-1] < last:
+        notes.append(f"{group.label} is drawn up to round {common[-1]}, the last that all its seeds have.")
+    shown = [common[place] for place in spaced(len(common), MOST)]
+    if len(shown) < len(common):
+        notes.append(f"{group.label}: {len(shown)} of {len(common)} evaluated rounds are drawn, evenly spaced.")
+    x: dict[str, np.ndarray] = {}
+    for axis in SPENT:
+        spent = [spent_by(run.rows, axis) for run in runs]
+        at = [{row["round"]: place for place, row in enumerate(run.rows)} for run in runs]
+        if all(one is not None for one in spent):
+            every = [[one[place[number]] for number in shown] for one, place in zip(spent, at)]  # type: ignore[index]
+            x[axis] = np.mean(every, axis=0)
+    y: dict[str, Band] = {}
+    for measure in MEASURES:
+        found = [{row["round"]: row[measure] for row in run.rows} for run in runs]
+        table = np.array([as_floats([one.get(number) for number in shown]) for one in found])
+        if not np.isnan(table).all():
+            y[measure] = Band(tidy(table.mean(0)), tidy(table.min(0)), tidy(table.max(0)))
+    return x, y

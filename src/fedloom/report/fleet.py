@@ -1,0 +1,154 @@
+"""Who took part, with how much, what became of the replies, and where did the time go?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedloom.admit.refused import REASONS
+from fedloom.report.group import Group
+from fedloom.report.read import Numbers, Recorded
+from fedloom.report.values import Bars, Cells, Map, Maps, Row, Series, merged, spaced, tidy
+from fedloom.world.simulated import FATES
+
+CELLS = 120_000  # of all tables of clients and rounds together
+CLIENTS, BINS = 100, 120  # rows and columns of one of them at most
+SHARE, LOST = "share of the model", "lost replies"
+OWN = {"silent": "not to send", "surplus": "not waited for"}  # fates in words
+GREYS = ("#9DB2BF", "#D55E00", "#E69F00", "#CC79A7", "#56B4E9", "#009E73", "#8C6D31", "#0072B2", "#7F7F7F")
+STEPS = {"seconds_down": "download", "seconds_compute": "training", "seconds_up": "upload"}
+
+
+def shares_of(groups: list[Group]) -> tuple[Maps | None, list[str]]:
+    """For every client and round its share of the model, and whether its reply failed to arrive."""
+    with_rows = [group for group in groups if any(len(run.clients.get("round", ())) for run in group.runs)]
+    by, notes = {}, list[tuple[str, str]]()
+    for group in with_rows:
+        run = next(run for run in group.runs if len(run.clients.get("round", ())))
+        most = max(10, CELLS // (2 * len(with_rows) * CLIENTS))
+        by[group.label], said = _tables(run, min(BINS, most))
+        notes.append((group.label, f"seed {run.experiment['seed']}{said}."))
+    if not by:
+        return None, []
+    scales: dict[str, tuple[str, float | None]] = {
+        SHARE: (SHARE, 1.0),
+        LOST: ("replies that did not arrive", 1.0),
+    }
+    first = max(by, key=lambda label: _spread(by[label][SHARE]))  # where there is most to see
+    return Maps(by, scales, "round", "client", first=first), merged(notes)
+
+
+def _spread(table: Map) -> float:
+    known = [value for row in table.z for value in row if value is not None]
+    return float(np.std(known)) if known else 0.0
+
+
+def _tables(run: Recorded, bins: int) -> tuple[dict[str, Map], str]:
+    """One run's tables, and what was left out of them."""
+    rounds, clients = run.clients["round"], run.clients["client"]
+    last = int(rounds.max())
+    each = -(-last // bins)
+    wide = -(-last // each)
+    fleet = max(int(clients.max()) + 1, run.experiment["clients"])
+    shown = spaced(fleet, CLIENTS)
+    row = np.full(fleet, -1)
+    row[shown] = np.arange(len(shown))
+    use = row[clients] >= 0
+    cell = row[clients[use]] * wide + (rounds[use] - 1) // each
+    size = len(shown) * wide
+    met = np.bincount(cell, minlength=size)
+
+    def mean(values: Numbers) -> list[Row]:
+        total = np.bincount(cell, weights=values[use].astype(np.float64), minlength=size)
+        means = np.where(met > 0, total / np.maximum(met, 1), np.nan)
+        return [tidy(line, 2) for line in means.reshape(len(shown), wide)]
+
+    across, down = [float(1 + a * each) for a in range(wide)], [float(client) for client in shown]
+    maps = {
+        SHARE: Map(mean(run.clients["share"]), across, down),
+        LOST: Map(mean(~run.clients["arrived"]), across, down),
+    }
+    said = f", means over {each} rounds" if each > 1 else ""
+    return maps, said + (f", {len(shown)} of {fleet:,} clients, evenly spaced" if len(shown) < fleet else "")
+
+
+def fates_of(run: Recorded) -> dict[str, int]:
+    """What became of all replies of a run, counted."""
+    counts: dict[str, int] = {}
+    columns = run.clients
+    if not len(columns.get("round", ())):
+        return counts
+    arrived, refused = columns["arrived"].astype(bool), columns["rejected"] > 0
+    counts["arrived"] = int(arrived.sum())
+    left = ~arrived & ~refused
+    if "fate" in columns:
+        for code, count in zip(*np.unique(columns["fate"][left], return_counts=True)):
+            name = FATES[int(code)] if 0 <= code < len(FATES) else "unknown"
+            counts[OWN.get(name, name)] = int(count)
+    elif left.any():
+        counts[OWN["silent"]] = int(left.sum())
+    for name in dict.fromkeys(name for line in run.rows for name in line if name.startswith("rejected.")):
+        reason = name.partition(".")[2]
+        total = int(sum(line.get(name) or 0 for line in run.rows))
+        if total:
+            counts[f"refused: {reason if reason in REASONS else 'unknown'}"] = total
+    return counts
+
+
+def losses_of(groups: list[Group]) -> tuple[Bars | None, Cells | None]:
+    """What became of the replies: shares of all, and counts over all seeds."""
+    counts = [(group, [fates_of(run) for run in group.runs]) for group in groups]
+    totals = [(g, {name: sum(one.get(name, 0) for one in each) for one in each for name in one}) for g, each in counts]
+    totals = [(group, total) for group, total in totals if sum(total.values())]
+    names = list(dict.fromkeys(name for _, total in totals for name in total))
+    if not totals or names == ["arrived"]:
+        return None, None
+    series = [
+        Series(
+            name, GREYS[place % len(GREYS)], tidy(np.array([100 * t.get(name, 0) / sum(t.values()) for _, t in totals]))
+        )
+        for place, name in enumerate(names)
+    ]
+    bars = Bars([group.label for group, _ in totals], series, "% of the replies asked for", stacked=True, top=100.0)
+    rows = [[group.label, *(f"{total.get(name, 0):,}" for name in names)] for group, total in totals]
+    return bars, Cells(["", *names], rows, [group for group, _ in totals])
+
+
+def virtual_time_of(groups: list[Group]) -> Bars | None:
+    """Mean virtual seconds of a client in a round: its own work, and waiting for the slowest."""
+    parts: dict[str, dict[str, float]] = {}
+    for group in groups:
+        runs = [run for run in group.runs if all(name in run.clients for name in STEPS) and len(run.clients["round"])]
+        if not runs:
+            continue
+        means = [_seconds(run) for run in runs]
+        parts[group.label] = {name: float(np.mean([one[name] for one in means])) for name in means[0]}
+    if not parts:
+        return None
+    names = [*STEPS.values(), "waiting for others"]
+    colours = ("#56B4E9", "#009E73", "#0072B2", "#C9CED3")
+    series = [Series(n, c, tidy(np.array([own[n] for own in parts.values()]))) for n, c in zip(names, colours)]
+    return Bars(list(parts), series, "virtual seconds per client and round", stacked=True)
+
+
+def _seconds(run: Recorded) -> dict[str, float]:
+    columns = run.clients
+    lasts = {row["round"]: row["virtual_seconds"] or 0.0 for row in run.rows}
+    duration = np.array([lasts.get(number, 0.0) for number in columns["round"].tolist()])
+    own = {word: np.nan_to_num(columns[name].astype(np.float64), posinf=0.0) for name, word in STEPS.items()}
+    waiting = np.maximum(0.0, duration - sum(own.values()))
+    return {**{word: float(v.mean()) for word, v in own.items()}, "waiting for others": float(waiting.mean())}
+
+
+def wall_time_of(groups: list[Group]) -> Bars | None:
+    """Real seconds of a run, mean over seeds: playing rounds, and evaluating."""
+    every = [group for group in groups if any(run.rows for run in group.runs)]
+    if not every:
+        return None
+    series = []
+    for name, word, colour in (
+        ("wall_seconds", "playing rounds", "#0072B2"),
+        ("evaluation_seconds", "evaluating", "#E69F00"),
+    ):
+        sums = [np.mean([sum(row[name] or 0.0 for row in run.rows) for run in g.runs if run.rows]) for g in every]
+        series.append(Series(word, colour, tidy(np.array(sums), 4)))
+    return Bars([group.label for group in every], series, "seconds, mean of a run", stacked=True)

@@ -1,0 +1,119 @@
+"""What does a report say, in which order and in which words?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fedloom.report.curves import curves_of
+from fedloom.report.fleet import losses_of, shares_of, virtual_time_of, wall_time_of
+from fedloom.report.group import Group
+from fedloom.report.inside import classes_of, coverage_of, fairness_of, similarity_of
+from fedloom.report.tables import summary, target_table
+from fedloom.report.values import Cells, Curves, Value
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading with what is seen below it; without a value or tables, `lead` says why."""
+
+    key: str
+    title: str
+    lead: str
+    value: Value | None = None
+    tables: list[tuple[str, Cells]] = field(default_factory=list)  # caption and cells
+    notes: list[str] = field(default_factory=list)
+
+
+SEEDS = "Lines are means over seeds, bands reach from the lowest to the highest seed."
+
+
+def sections_of(groups: list[Group], targets: tuple[float, ...], chosen: bool) -> list[Section]:
+    """All sections; `chosen`: the targets were not asked for."""
+    several = any(len(group.runs) > 1 for group in groups)
+    over = " Means over seeds; ± is the 95 % interval (Student's t)." if several else ""
+    whisker = " Whiskers reach from the lowest to the highest seed." if several else ""
+    sections = [Section("result", "Results", f"At the last evaluation; costs are of the whole run.{over}",
+                        tables=[("", summary(groups))])]  # fmt: skip
+    curves, notes = curves_of(groups, targets)
+    if curves.lines:
+        lead = f"On the test set, at every evaluation. {SEEDS if several else ''}".strip()
+        sections.append(Section("accuracy", "How accuracy grew", lead, curves, notes=notes))
+        sections.append(_targets(groups, targets, chosen, over))
+    else:
+        sections.append(Section("accuracy", "How accuracy grew", "No round has been evaluated yet.", notes=notes))
+    classes, notes = classes_of(groups)
+    if classes is not None:
+        lead = f"Of the global model at the last evaluation.{whisker}"
+        sections.append(Section("classes", "Accuracy of every class", lead, classes, notes=notes))
+    sections += _clients(groups)
+    sections += _inside(groups)
+    sections += _time(groups, curves)
+    return sections
+
+
+def _targets(groups: list[Group], targets: tuple[float, ...], chosen: bool, over: str) -> Section:
+    """Time to accuracy."""
+    title = "What it cost to reach a target"
+    if not targets:
+        return Section("targets", title, "No accuracy was reached by every run; name one with --target.")
+    lead = "Up to the first evaluation at or above the target, over those seeds that reached it." + over
+    if chosen:
+        lead += " The target is the highest round number that every run reached; --target names others."
+    return Section("targets", title, lead, tables=[(f"accuracy {t:g}", target_table(groups, t)) for t in targets])
+
+
+def _clients(groups: list[Group]) -> list[Section]:
+    """Who took part, what was lost, how fair it is."""
+    found = []
+    shares, notes = shares_of(groups)
+    if shares is not None:
+        lead = "Every row is a client, every column a round; blank where the client did not take part."
+        found.append(Section("shares", "Share and dropout of every client", lead, shares, notes=notes))
+    losses, table = losses_of(groups)
+    if losses is not None and table is not None:
+        lead = "Of all replies that were asked for, over all rounds and seeds; counts are below."
+        found.append(Section("losses", "Lost and refused replies", lead, losses, [("replies", table)]))
+    elif shares is not None:
+        found.append(Section("losses", "Lost and refused replies", "Every reply that was asked for arrived."))
+    fairness, table, notes = fairness_of(groups)
+    lead = "Each client's accuracy on test examples of its own, at the last evaluation. "
+    lead += "A line that stays high to the left is fair."
+    if fairness is None or table is None:
+        lead = "Clients had no test examples of their own; --set split=[0.8,0.0,0.2] gives them a fifth of theirs."
+    found.append(
+        Section("fairness", "How fair it is to clients", lead, fairness, [("", table)] if table else [], notes)
+    )
+    return found
+
+
+def _inside(groups: list[Group]) -> list[Section]:
+    """Neurons, and clients that are alike."""
+    found = []
+    coverage, notes = coverage_of(groups)
+    lead = "The part of what leads into each neuron that arrives with a reply, over all rounds and seeds."
+    if coverage is None:
+        lead = "Every reply held the whole model."
+    else:
+        whole = [group.label for group in groups if group.label not in coverage.by]
+        notes += [f"Replies of {', '.join(whole)} hold the whole model."] if whole else []
+    found.append(Section("coverage", "Which neurons arrive", lead, coverage, notes=notes))
+    similarity, notes = similarity_of(groups)
+    if similarity is not None:
+        lead = "Distances of clients' models when both were last heard of; alike clients stand side by side, blank "
+        lead += "where two were never compared. The nearest stands in for a client whose reply is lost."
+        found.append(Section("similarity", "Clients that are alike", lead, similarity, notes=notes))
+    return found
+
+
+def _time(groups: list[Group], curves: Curves) -> list[Section]:
+    """Virtual and real seconds."""
+    found = []
+    virtual, wall = virtual_time_of(groups), wall_time_of(groups)
+    lead = "What a client spends a round on, by the simulated clock, and how long it then waits for the slowest."
+    if virtual is None:
+        lead = "No devices were simulated; --fleet chooses some."
+    found.append(Section("time", "Where virtual time went", lead, virtual))
+    if wall is not None:
+        lead = "On the machine that simulated. On a GPU a step counts until it is handed over, not until it is done."
+        found.append(Section("wall", "Where real time went", lead, wall))
+    return found

@@ -1,0 +1,189 @@
+"""Looking on, and writing elsewhere too."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from fedloom import track
+from fedloom.cli import app
+from fedloom.errors import BadExperiment
+from fedloom.experiment import Experiment
+from fedloom.report.live import alive, changes, curve, left, look
+from fedloom.report.show import follow, view
+from fedloom.track import numbers, tracked
+from report.folders import SMALL, small
+
+
+def shown(folder: Path, terminal: bool) -> tuple[bool, str]:
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=110)
+    return follow(folder, console, 0.01), console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_finished_run_is_told_line_by_line(plain):
+    folder = plain("run")
+    before = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
+    finished, text = shown(folder, terminal=False)
+    assert finished
+    lines = text.splitlines()
+    assert [line.split("  ")[0] for line in lines[:-1]] == [f"round {n}/4" for n in (1, 2, 3, 4)]
+    assert lines[-1] == "the run is finished"
+    assert f"accuracy {look(folder).rows[0]['accuracy']:.4f}" in lines[0]
+    assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == before
+
+
+def test_a_terminal_shows_all_at_once(folders):
+    finished, text = shown(folders[0], terminal=True)
+    assert finished
+    for word in ("fedavg on digits", "4/4", "best", "training loss", "virtual time", "kJ", "replies arrived"):
+        assert word in text
+
+
+def test_it_follows_a_run_to_its_end(plain):
+    folder = plain("run")
+    log = (folder / "log.txt").read_text()
+    (folder / "log.txt").write_text(log.replace("INFO finished", "INFO working"))
+    seen, naps = [], 0
+
+    def nap(seconds: float) -> None:
+        nonlocal naps
+        naps += 1
+        if naps == 3:
+            (folder / "log.txt").write_text(log.replace("INFO finished", "INFO stopped: out of luck"))
+
+    seen = [one.ended for one in changes(folder, 0.1, nap)]
+    assert seen == [None, "stopped: out of luck"]
+
+
+def test_a_process_that_is_gone_ends_the_view(plain, monkeypatch):
+    monkeypatch.setattr("fedloom.report.live.GONE", 0.0)
+    folder = plain("run")
+    (folder / "log.txt").write_text("INFO working\n")
+    (folder / "checkpoint" / "lock").write_text(f"{os.getpid()}\n")
+    assert alive(folder)
+    assert left(look(folder))
+    (folder / "checkpoint" / "lock").write_text("999999999\n")
+    assert not alive(folder)
+    assert [(one.ended or "goes on")[:5] for one in changes(folder, 0, lambda _: None)] == ["goes ", "gone:"]
+    finished, text = shown(folder, terminal=False)
+    assert not finished
+    assert text.splitlines()[-1].startswith("the run is gone")
+
+
+def test_watching_a_run_while_it_goes_on_changes_nothing(plain, tmp_path):
+    straight = (plain("straight") / "model.safetensors").read_bytes()
+    worker = Thread(target=small, args=(tmp_path / "run",))
+    worker.start()
+    while not (tmp_path / "run" / "experiment.json").exists():
+        assert worker.is_alive()
+    finished, text = shown(tmp_path / "run", terminal=False)
+    worker.join()
+    assert finished
+    assert text.count("round ") == 4
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == straight
+
+
+def test_the_command_ends_as_the_run_did(plain, tmp_path):
+    folder = plain("run")
+    assert CliRunner().invoke(app, ["watch", str(folder)]).exit_code == 0
+    (folder / "log.txt").write_text("2026-01-01 00:00:00,000 INFO stopped: a full disk\n")
+    assert CliRunner().invoke(app, ["watch", str(folder)]).exit_code == 3
+    with pytest.raises(BadExperiment, match="is not a run folder"):
+        look(tmp_path)
+
+
+def test_an_empty_run_can_be_seen(plain):
+    folder = plain("run")
+    (folder / "rounds.parquet").unlink()
+    console = Console(file=io.StringIO(), width=100)
+    console.print(view(folder, look(folder)))
+    assert "no round is written yet" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_curves_are_blocks():
+    assert curve([]) == ""
+    assert curve([0.0, 0.5, 1.0]) == "▁▅█"
+    assert len(curve([0.3] * 1000, 60)) == 60
+
+
+# ---- writing elsewhere
+
+
+def test_numbers_of_a_row():
+    row = {"round": 3, "accuracy": 0.5, "loss": None, "per_class": [1.0, float("nan")], "joules": float("nan")}
+    assert numbers(row) == {"accuracy": 0.5, "per_class/0": 1.0}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_tensorboard_has_the_same_numbers(tmp_path):
+    pytest.importorskip("tensorboard")
+    words = ["run", "fedavg", "--clients", "6", "--rounds", "3", "--out", str(tmp_path / "run"), "--json"]
+    ended = CliRunner().invoke(app, [*words, "--tensorboard", str(tmp_path / "tb")])
+    assert ended.exit_code == 0, ended.output
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "tb" / "run"))
+    events.Reload()
+    rows = look(tmp_path / "run").rows
+    got = [(event.step, event.value) for event in events.Scalars("accuracy")]
+    assert [step for step, _ in got] == [1, 2, 3]
+    assert [value for _, value in got] == pytest.approx([row["accuracy"] for row in rows])
+    assert "per_class/3" in events.Tags()["scalars"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow_has_the_same_numbers(tmp_path, monkeypatch):
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    from mlflow.tracking import MlflowClient
+
+    experiment = Experiment(**SMALL)
+    rows = [{"round": n, "accuracy": n / 10, "per_class": [0.1, 0.2], "loss": None} for n in (1, 2, 3)]
+    told = []
+    with tracked(experiment, tmp_path / "run", told.append, None, str(tmp_path / "ml")) as watch:
+        for row in rows:
+            watch(row)
+    assert told == rows
+    client = MlflowClient(tracking_uri=(tmp_path / "ml").as_uri())
+    owner = client.get_experiment_by_name("fedloom")
+    assert owner is not None
+    (run,) = client.search_runs([owner.experiment_id])
+    assert run.info.run_name == "run"
+    assert run.info.status == "FINISHED"
+    assert run.data.params["method"] == "fedavg"
+    assert [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, "accuracy")] == [
+        (1, 0.1),
+        (2, 0.2),
+        (3, 0.3),
+    ]
+
+
+def test_trouble_elsewhere_does_not_stop_the_run(tmp_path, caplog, monkeypatch):
+    pytest.importorskip("tensorboard")
+    state: dict[str, bool] = {}
+    done = []
+
+    def fails() -> None:
+        done.append(1)
+        raise OSError("full")
+
+    track._forgiving("TensorBoard", fails, state)
+    track._forgiving("TensorBoard", fails, state)
+    assert len(done) == 1
+    assert caplog.messages == ["TensorBoard could not be written and gets no more rounds: full"]
+
+
+def test_missing_packages_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(track, "find_spec", lambda name: None)
+    for tensorboard, mlflow, extra in ((tmp_path, None, "tensorboard"), (None, "x", "mlflow")):
+        with (
+            pytest.raises(BadExperiment, match=rf"fedloom\[{extra}\]"),
+            tracked(Experiment(), tmp_path / "run", print, tensorboard, mlflow),
+        ):
+            pass
