@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -29,8 +30,13 @@ def _nowhere(monkeypatch, tmp_path):
     monkeypatch.setenv("FEDLOOM_DATA", str(tmp_path / "data"))
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.syspath_prepend(tmp_path / "here")  # as for a script that lies there
+    handlers = logging.getLogger().handlers[:]
     yield
-    logging.getLogger().handlers.clear()  # each command sets its own
+    logging.getLogger().handlers[:] = handlers
+    for name, module in list(sys.modules.items()):  # pages may call different files alike
+        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 def readers_own(page: Path) -> None:
