@@ -28,12 +28,13 @@ autodoc_class_signature = "mixed"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
-autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_default_options = {"members": True}
 python_display_short_literal_types = True
 python_maximum_signature_line_length = 80
 add_module_names = False
 toc_object_entries = False
 default_role = "code"
+smartquotes = False  # --out is an option and no dash
 
 html_theme = "furo"
 html_title = "fedloom"

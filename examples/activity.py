@@ -2,10 +2,10 @@
 
     FEDLOOM_DATA=folder/with/uci-har.npz python examples/activity.py
 
-UCI-HAR comes divided by people: 21 to train on, 9 to test on. Here all 30 take part; of each, 30 % of the windows, drawn
-by the seed, are kept for the test. FedAvg serves everyone with one model. FedSPU's clients keep a model each and train
-random neurons of it; FedSelect's keep a growing part for themselves. What counts is how each person's own model does on
-that person's own test windows.
+UCI-HAR comes divided by people: 21 to train on, 9 to test on. Here all 30 take part; of each, 30 % of the windows,
+drawn by the seed, are kept for the test. FedAvg serves everyone with one model. FedSPU's clients keep a model each and
+train random neurons of it; FedSelect's keep a growing part for themselves. What counts is how each person's own model
+does on that person's own test windows.
 """
 
 from __future__ import annotations

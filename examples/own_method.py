@@ -2,15 +2,16 @@
 
     python examples/own_method.py
 
-With data that differ, some clients pull the model sideways. This server remembers the model's last step and weighs every
-client's update by how well it points the same way: `exp(sharpness * cosine)`. With `sharpness = 0` all count the same.
-It is a part of fifteen lines; everything else of the method is FedAvg's. It is an example, not a recommendation.
+With data that differ, some clients pull the model sideways. This server remembers the model's last step and weighs
+every client's update by how well it points the same way: `exp(sharpness * cosine)`. With `sharpness = 0` all count the
+same. It is a part of a few lines; everything else of the method is FedAvg's. It is an example, not a recommendation.
 """
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,7 +56,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--seeds", type=int, default=5)
     given = parser.parse_args()
-    named = {"fedavg": {"name": "fedavg"}}
+    named: dict[str, Any] = {"fedavg": "fedavg"}
     for sharpness in (0.0, 1.0, 4.0):
         settings = {"sharpness": sharpness}
         named[f"agreement {sharpness:g}"] = {"name": f"{__file__}:agreement", "settings": settings}

@@ -1,8 +1,8 @@
 """The code that pages show, and how it is run: a page's blocks in order, in one folder and one namespace.
 
 A comment on the line before a block says what else is to be done with it; nobody sees it on the page:
-`<!-- file: NAME -->` the block is that file's text; `<!-- not run: WHY -->`; `<!-- run with: MODULE -->` only where that
-is installed; `<!-- run once there is: fedloom COMMAND -->`; `<!-- quick: OPTIONS -->` are added to its commands.
+`<!-- file: NAME -->` the block is that file's text; `<!-- not run: WHY -->`; `<!-- run with: MODULE -->` only where
+that is installed; `<!-- run once there is: fedloom COMMAND -->`; `<!-- quick: OPTIONS -->` are added to its commands.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from fedloom.cli import app, main
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 FENCE = re.compile(
-    r"^(?:<!-- (?P<mark>[^\n]*?) -->\n)?(?P<fence>`{3,}|:{3,})(?P<language>[^\n]*)\n(?P<text>.*?)^(?P=fence)$", re.M | re.S
+    r"^(?:<!-- (?P<mark>[^\n]*?) -->\n)?(?P<fence>`{3,}|:{3,})(?P<language>[^\n]*)\n(?P<text>.*?)^(?P=fence)$",
+    re.M | re.S,
 )
 LONG = re.compile(r"\brounds=\d\d+")  # in Python; two are as good
 PLAIN = ("", "text")  # what is only read
@@ -104,7 +105,9 @@ def command(words: list[str], where: str, monkeypatch: pytest.MonkeyPatch, quick
         monkeypatch.setattr(sys, "argv", [*words[1:], *(quick or ())])
         runpy.run_path(str(script), run_name="__main__")
     else:
-        raise AssertionError(f"{where}: {shlex.join(words)} is not run; say why before the block: <!-- not run: ... -->")
+        raise AssertionError(
+            f"{where}: {shlex.join(words)} is not run; say why before the block: <!-- not run: ... -->"
+        )
 
 
 def stand_ins(folder: Path) -> None:

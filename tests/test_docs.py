@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from documented import PAGES, PLAIN, ROOT, Block, blocks_of, commands, play, skipped, stand_ins
 
+from documented import PAGES, PLAIN, ROOT, Block, blocks_of, commands, play, skipped, stand_ins
 from fedloom.data.load import load
 
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]

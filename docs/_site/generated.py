@@ -1,4 +1,4 @@
-"""Pages may say `<!-- generated: commands -->`; what is true of the code as it stands is written there at every build."""
+"""Pages may say `<!-- generated: commands -->`; what is true of the code now is written there at every build."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 import typer.main
@@ -20,6 +20,7 @@ from fedloom.experiment import GROUPS, SECTIONS, Experiment
 from fedloom.method import SLOTS
 from fedloom.methods import METHODS
 
+LISTS = {"data": "data", "admit": "checks"}  # where the list is not called by the plural
 DOCS = Path(__file__).parent.parent
 MARK = re.compile(r"^<!-- generated: ([a-z]+)(?: ([a-z]+))? -->$", re.MULTILINE)
 
@@ -58,48 +59,72 @@ def _comments(kind: type) -> dict[str, str]:
     return {name: text for name, text in found if not text.startswith("noqa")}
 
 
+def _kind(annotation: Any) -> str:
+    """A type as one reads it: the words that may stand there, or its name."""
+    if get_origin(annotation) is Literal:
+        return " or ".join(str(word) for word in get_args(annotation))
+    return inspect.formatannotation(annotation).replace("typing.", "")
+
+
 def settings(group: str) -> str:
     """The fields of an experiment, or of one of its groups."""
     kind = Experiment if group == "experiment" else GROUPS[group]
-    comments = _comments(kind)
-    rows = []
+    said, rows = _comments(kind), []
+    if group == "experiment":
+        said |= _helps("run")
+        said |= {name: f"`fedloom list {LISTS.get(name, f'{name}s')}`" for name in SECTIONS}
     for name, field in kind.model_fields.items():
         if group == "experiment" and name in GROUPS:
             continue
-        default = "" if field.default is PydanticUndefined else field.default
-        shown = default.name if name in SECTIONS and group == "experiment" else default
-        kindly = "name" if name in SECTIONS and group == "experiment" else inspect.formatannotation(field.annotation)
-        about = field.description or comments.get(name, "")
-        rows.append((_code(name), about, _code(re.sub(r"typing\.", "", kindly)), _code(str(shown))))
-    return _table(("name", "what it is", "kind", "default"), rows)
+        named = group == "experiment" and name in SECTIONS
+        default = "" if field.default is PydanticUndefined else getattr(field.default, "name", field.default)
+        about = field.description or said.get(name, "")
+        rows.append((_code(name), about, _code(str(default)), "name" if named else _code(_kind(field.annotation))))
+    return _table(("name", "what it is", "default", "kind"), rows)
 
 
-def _options(one: click.Command) -> str:
+def _commands() -> dict[str, Any]:
+    """The commands by name."""
+    group: Any = typer.main.get_command(command)
+    return dict(group.commands)
+
+
+def _helps(name: str) -> dict[str, str]:
+    """What a command's function says of its parameters; some pairs of typer and click forget it for arguments."""
+    function: Any = next(one.callback for one in command.registered_commands if one.name == name)
+    hints = get_type_hints(function, include_extras=True)
+    said = {key: [getattr(more, "help", None) for more in get_args(hint)[1:]] for key, hint in hints.items()}
+    return {key: next(filter(None, texts), "") for key, texts in said.items()}
+
+
+def _options(name: str, one: click.Command) -> str:
     """A command's arguments and options."""
-    rows = []
+    rows, said = [], _helps(name)
     for parameter in one.params:
         shown = ", ".join((*parameter.opts, *parameter.secondary_opts))
         argument = isinstance(parameter, click.Argument) or parameter.param_type_name == "argument"
         default = parameter.default
-        given = "" if argument or default in (None, False, ()) or callable(default) else str(default)
+        given = "" if argument or default is None or default is False or callable(default) else str(default)
         label = (parameter.name or "").upper() if argument else shown
-        rows.append((_code(label), getattr(parameter, "help", "") or "", _code(given)))
+        rows.append((_code(label), said.get(parameter.name or "", ""), _code(given)))
     return _table(("argument or option", "what it is", "default"), rows) if rows else ""
 
 
 def commands() -> str:
     """The command line, from the program itself."""
-    group: Any = typer.main.get_command(command)
     pieces = []
-    for name, one in group.commands.items():
+    for name, one in _commands().items():
         usage = one.make_context(f"fedloom {name}", [], resilient_parsing=True).get_usage()
         about = inspect.cleandoc(one.help or "")
-        pieces += [f"## fedloom {name}", about, f"```text\n{usage}\n```", _options(one)]
+        pieces += [f"## fedloom {name}", about, f"```text\n{usage}\n```", _options(name, one)]
     return "\n\n".join(pieces)
 
 
 def _auto(directive: str, name: str, *options: str) -> str:
-    lines = [f".. {directive}:: {name}", *(f"   :{option}:" for option in options)]
+    lines = [
+        f".. {directive}:: {name}",
+        *(f"   :{option}" if ": " in option else f"   :{option}:" for option in options),
+    ]
     return "```{eval-rst}\n" + "\n".join(lines) + "\n```"
 
 
@@ -140,21 +165,22 @@ def parts() -> str:
     pieces = []
     for slot in SLOTS:
         contract: Any = LocalRule if slot == "local" else getattr(part, slot.capitalize())
-        pieces += [f"## {slot}", _documented(contract, "no-index", "special-members: __call__")]
+        pieces += [f"## {slot}", _documented(contract, "special-members: __call__", *_elsewhere(contract))]
         found = sorted(_leaves(contract), key=lambda leaf: leaf.__name__)
-        pieces += [_part(leaf) for leaf in found if leaf is not contract]
+        pieces += [_documented(leaf, "no-members", *_elsewhere(leaf)) for leaf in found if leaf is not contract]
     return "\n\n".join(pieces)
 
 
-def _part(leaf: type) -> str:
-    """One part; a public name has its entry elsewhere."""
-    return _documented(leaf, "no-members", *(["no-index"] if leaf.__name__ in fedloom.__all__ else []))
+def _elsewhere(thing: type) -> tuple[str, ...]:
+    """A public name has its entry on another page."""
+    return ("no-index",) if thing.__name__ in fedloom.__all__ else ()
 
 
 def _leaves(kind: type) -> set[type]:
     """The parts of one kind that the package has."""
     catalogue("parts")  # imports them all
-    own = {leaf for sub in kind.__subclasses__() for leaf in _leaves(sub)}
+    below: list[type] = kind.__subclasses__()
+    own = {leaf for sub in below for leaf in _leaves(sub)}
     own |= {kind} if not inspect.isabstract(kind) else set()
     return {leaf for leaf in own if leaf.__module__.startswith("fedloom.")}
 

@@ -1,7 +1,7 @@
 """Links from a page to a file of the repository outside `docs/` lead to a page that shows the file.
 
-In a repository browser such a link, `../src/fedloom/round.py`, works as it is; in the site the file is rendered: Markdown
-as text, everything else as highlighted code. Links between files that are shown work too.
+In a repository browser such a link, `../src/fedloom/round.py`, works as it is; in the site the file is rendered:
+Markdown as text, everything else as highlighted code. Links between files that are shown work too.
 """
 
 from __future__ import annotations
