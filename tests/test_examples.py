@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import runpy
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from fedloom import Experiment, Method, run
+from fedloom import Experiment, run
 from fedloom.aggregate.plain_mean import PlainMean
 from fedloom.data.load import data_folder
 
@@ -29,12 +30,14 @@ def test_every_example_has_a_page_that_shows_it():
         assert f"{{literalinclude}} ../examples/{script.name}" in page.read_text()
 
 
-def test_agreement_without_sharpness_is_the_equal_mean(monkeypatch):
-    monkeypatch.setattr(sys, "modules", dict(sys.modules))
-    mine = parts_of("own_method")["agreement"]
-    ours = run(Experiment(**SHORT), method=mine(sharpness=0.0)).model.state_dict()
-    equal = run(Experiment(**SHORT), method=Method(aggregate=PlainMean())).model.state_dict()
-    sharp = run(Experiment(**SHORT), method=mine(sharpness=5.0)).model.state_dict()
+def test_agreement_without_sharpness_is_the_equal_mean():
+    def mine(sharpness: float) -> dict[str, torch.Tensor]:
+        name = f"{EXAMPLES / 'own_method.py'}:agreement"
+        return run(Experiment(**SHORT, method={"name": name, "settings": {"sharpness": sharpness}})).model.state_dict()
+
+    ours, sharp = mine(0.0), mine(5.0)
+    plain = replace(Experiment(**SHORT).build_method(), aggregate=PlainMean())
+    equal = run(Experiment(**SHORT), method=plain).model.state_dict()
     for name, weights in equal.items():
         torch.testing.assert_close(ours[name], weights, rtol=1e-5, atol=1e-6)
     assert any(not torch.allclose(sharp[name], weights) for name, weights in equal.items())

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
+from pydantic import BaseModel
 from sphinx.application import Sphinx
 
 CODE = re.compile(r"`+(.+?)`+")
@@ -60,7 +61,15 @@ def _process(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines:
     lines[:] = restructured(lines)
 
 
+def _sign(
+    app: Sphinx, what: str, name: str, thing: Any, options: Any, signature: str | None, result: str | None
+) -> tuple[str | None, str | None] | None:
+    """A validated value's fields are listed among the settings, and not in its signature."""
+    return ("(**values)", None) if what == "class" and issubclass(thing, BaseModel) else None
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Before napoleon, which reads the sections of what is left."""
     app.connect("autodoc-process-docstring", _process, priority=400)
+    app.connect("autodoc-process-signature", _sign)
     return {"parallel_read_safe": True}

@@ -93,6 +93,8 @@ def _body(app: Sphinx, file: Path) -> tuple[str, set[Path]]:
         return f'href="{app.builder.get_relative_uri(page_of(file), page)}{rest}"'
 
     html = MarkdownIt("commonmark").enable("table").render(file.read_text())
+    html = html.replace("<table>", '<div class="table-wrapper docutils container"><table class="docutils">')
+    html = html.replace("</table>", "</table></div>").replace("<code>", '<code class="docutils literal notranslate">')
     return LINK.sub(turned, html), found
 
 
