@@ -1,5 +1,6 @@
 # make demo   set up .venv and train 100 clients on the embedded digits
 # make test   set up .venv, check style and types, run the tests
+# make docs   build the documentation into docs/_build/html (a test does the same)
 # make bench  milliseconds a round on this machine, loop against local
 # make fuzz   let atheris loose on both decoders, SECONDS each (make fuzz RUNS=1000000 counts runs instead)
 # make lock   write requirements.lock anew (needs uv);  make audit  look for known flaws in it (needs pip-audit)
@@ -9,7 +10,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test check bench fuzz lock audit clean
+.PHONY: demo test check docs bench fuzz lock audit clean
 
 demo: $(VENV)/.ready
 	$(BIN)/fedloom run fedavg --data digits --partition dirichlet --set partition.alpha=0.1 --clients 100 --rounds 100
@@ -21,6 +22,9 @@ check: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(VENV)/.ready
+	$(BIN)/python -m sphinx -W -E -a -q -b html -d docs/_build/doctrees docs docs/_build/html
 
 bench: $(VENV)/.ready
 	$(BIN)/fedloom bench --engine local,loop

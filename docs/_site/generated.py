@@ -1,0 +1,232 @@
+"""Pages may say `<!-- generated: commands -->`; what is true of the code now is written there at every build."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import click
+import typer.main
+from pydantic_core import PydanticUndefined
+from sphinx.application import Sphinx
+
+import fedloom
+from fedloom.catalogue import catalogue
+from fedloom.cli import Kind, app as command
+from fedloom.experiment import GROUPS, SECTIONS, Experiment
+from fedloom.method import SLOTS
+from fedloom.methods import METHODS
+
+LISTS = {"data": "data", "admit": "checks"}  # where the list is not called by the plural
+DOCS = Path(__file__).parent.parent
+MARK = re.compile(r"^<!-- generated: ([a-z]+)(?: ([a-z]+))? -->$", re.MULTILINE)
+
+
+def _cell(text: str) -> str:
+    """Text for a cell of a table."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A Markdown table."""
+    head = list(head)
+    lines = [head, ["---"] * len(head), *([_cell(cell) for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+def names(kind: str) -> str:
+    """What `fedloom list KIND` shows."""
+    rows = ((_code(row.name), row.about, _code(row.settings)) for row in catalogue(kind))
+    return _table(("name", "what it is", "settings and their defaults"), rows)
+
+
+def kinds() -> str:
+    """All that can be listed but parts, which have a page of their own."""
+    shown = [kind.value for kind in Kind if kind is not Kind.parts]
+    return "\n\n".join(f"## {kind.capitalize()}\n\n`fedloom list {kind}`\n\n{names(kind)}" for kind in shown)
+
+
+def _comments(kind: type) -> dict[str, str]:
+    """The comment behind each field in the source, for those without a description."""
+    found = re.findall(r"^ {4}(\w+): [^#\n]*#\s*(.+)$", inspect.getsource(kind), re.MULTILINE)
+    return {name: text for name, text in found if not text.startswith("noqa")}
+
+
+def _kind(annotation: Any) -> str:
+    """A type as one reads it: the words that may stand there, or its name."""
+    if get_origin(annotation) is Literal:
+        return " or ".join(str(word) for word in get_args(annotation))
+    return inspect.formatannotation(annotation).replace("typing.", "")
+
+
+def settings(group: str) -> str:
+    """The fields of an experiment, or of one of its groups."""
+    kind = Experiment if group == "experiment" else GROUPS[group]
+    said, rows = _comments(kind), []
+    if group == "experiment":
+        said |= _helps("run")
+        said |= {name: f"`fedloom list {LISTS.get(name, f'{name}s')}`" for name in SECTIONS}
+    for name, field in kind.model_fields.items():
+        if group == "experiment" and name in GROUPS:
+            continue
+        named = group == "experiment" and name in SECTIONS
+        default = "" if field.default is PydanticUndefined else getattr(field.default, "name", field.default)
+        about = field.description or said.get(name, "")
+        rows.append((_code(name), about, _code(str(default)), "name" if named else _code(_kind(field.annotation))))
+    return _table(("name", "what it is", "default", "kind"), rows)
+
+
+def _commands() -> dict[str, Any]:
+    """The commands by name."""
+    group: Any = typer.main.get_command(command)
+    return dict(group.commands)
+
+
+def _helps(name: str) -> dict[str, str]:
+    """What a command's function says of its parameters; some pairs of typer and click forget it for arguments."""
+    function: Any = next(one.callback for one in command.registered_commands if one.name == name)
+    hints = get_type_hints(function, include_extras=True)
+    said = {key: [getattr(more, "help", None) for more in get_args(hint)[1:]] for key, hint in hints.items()}
+    return {key: next(filter(None, texts), "") for key, texts in said.items()}
+
+
+def _options(name: str, one: click.Command) -> str:
+    """A command's arguments and options."""
+    rows, said = [], _helps(name)
+    for parameter in one.params:
+        shown = ", ".join((*parameter.opts, *parameter.secondary_opts))
+        argument = isinstance(parameter, click.Argument) or parameter.param_type_name == "argument"
+        default = parameter.default
+        given = "" if argument or default is None or default is False or callable(default) else str(default)
+        label = (parameter.name or "").upper() if argument else shown
+        rows.append((_code(label), said.get(parameter.name or "", ""), _code(given)))
+    return _table(("argument or option", "what it is", "default"), rows) if rows else ""
+
+
+def commands() -> str:
+    """The command line, from the program itself."""
+    pieces = []
+    for name, one in _commands().items():
+        usage = one.make_context(f"fedloom {name}", [], resilient_parsing=True).get_usage()
+        about = inspect.cleandoc(one.help or "")
+        pieces += [f"## fedloom {name}", about, f"```text\n{usage}\n```", _options(name, one)]
+    return "\n\n".join(pieces)
+
+
+def _auto(directive: str, name: str, *options: str) -> str:
+    lines = [
+        f".. {directive}:: {name}",
+        *(f"   :{option}" if ": " in option else f"   :{option}:" for option in options),
+    ]
+    return "```{eval-rst}\n" + "\n".join(lines) + "\n```"
+
+
+def _documented(thing: Any, *options: str) -> str:
+    """The entry of a class or function, under the module it is written in."""
+    kind = "autoclass" if inspect.isclass(thing) else "autofunction"
+    if inspect.isclass(thing) and issubclass(thing, Exception):
+        kind = "autoexception"
+    return _auto(kind, f"{thing.__module__}.{thing.__qualname__}", *(options if inspect.isclass(thing) else ()))
+
+
+def public() -> str:
+    """Every public name."""
+    things = [getattr(fedloom, name) for name in fedloom.__all__]
+    titles: dict[str, Callable[[Any], bool]] = {
+        "Running": lambda thing: thing.__module__.split(".")[1] in ("run", "experiment", "result", "checkpoint"),
+        "Data": lambda thing: thing.__module__.startswith("fedloom.data"),
+        "Methods and their parts": lambda thing: thing.__module__.split(".")[1] in ("method", "local"),
+        "A round": lambda thing: thing.__module__.split(".")[1] in ("round", "types", "chance"),
+        "Neurons": lambda thing: thing.__module__.startswith("fedloom.neurons"),
+        "Errors": lambda thing: thing.__module__ == "fedloom.errors",
+        "More": lambda thing: True,
+    }
+    pieces, left = [], things
+    for title, belongs in titles.items():
+        mine, left = [t for t in left if belongs(t)], [t for t in left if not belongs(t)]
+        if mine:
+            hidden = "exclude-members: model_config, model_post_init, count, index"
+            pieces += [f"## {title}", *(_documented(thing, hidden) for thing in mine)]
+    return "\n\n".join(pieces)
+
+
+def parts() -> str:
+    """What each slot asks for, and the parts that fill it, without those hooks that all have."""
+    from fedloom import part
+    from fedloom.local.rule import LocalRule
+
+    pieces = []
+    for slot in SLOTS:
+        contract: Any = LocalRule if slot == "local" else getattr(part, slot.capitalize())
+        pieces += [f"## {slot}", _documented(contract, "special-members: __call__", *_elsewhere(contract))]
+        found = sorted(_leaves(contract), key=lambda leaf: leaf.__name__)
+        pieces += [_documented(leaf, "no-members", *_elsewhere(leaf)) for leaf in found if leaf is not contract]
+    return "\n\n".join(pieces)
+
+
+def _elsewhere(thing: type) -> tuple[str, ...]:
+    """A public name has its entry on another page."""
+    return ("no-index",) if thing.__name__ in fedloom.__all__ else ()
+
+
+def _leaves(kind: type) -> set[type]:
+    """The parts of one kind that the package has."""
+    catalogue("parts")  # imports them all
+    below: list[type] = kind.__subclasses__()
+    own = {leaf for sub in below for leaf in _leaves(sub)}
+    own |= {kind} if not inspect.isabstract(kind) else set()
+    return {leaf for leaf in own if leaf.__module__.startswith("fedloom.")}
+
+
+def methods() -> str:
+    """Every method: its paper, where we differ, and its settings."""
+    pieces = []
+    for name, maker in METHODS.items():
+        pieces += [f"## {name}", _auto("automodule", maker.__module__, "no-members", "no-index")]
+        pieces.append(_documented(maker))
+    return "\n\n".join(pieces)
+
+
+def pages(folder: str) -> str:
+    """A list of the pages that begin so, if there are any."""
+    found = sorted(
+        page.relative_to(DOCS).with_suffix("").as_posix()
+        for page in (*DOCS.glob(f"{folder}*.md"), *DOCS.glob(f"{folder}/*.md"))
+    )
+    listed = "\n".join(found)
+    return f"```{{toctree}}\n:caption: {folder.capitalize()}\n:hidden:\n\n{listed}\n```" if found else ""
+
+
+WRITERS: dict[str, Callable[..., str]] = {
+    "commands": commands,
+    "kinds": kinds,
+    "settings": settings,
+    "public": public,
+    "parts": parts,
+    "methods": methods,
+    "pages": pages,
+}
+
+
+def _read(app: Sphinx, page: str, source: list[str]) -> None:
+    """Put what is generated in the place of its mark."""
+    source[0] = MARK.sub(lambda mark: WRITERS[mark[1]](*(part for part in mark.groups()[1:] if part)), source[0])
+
+
+def _changed(app: Sphinx, env: Any, added: Any, changed: Any, removed: Any) -> list[str]:
+    """Generated pages are written anew at every build."""
+    return [page for page in env.found_docs if MARK.search(Path(env.doc2path(page)).read_text())]
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Before a page is parsed."""
+    app.connect("source-read", _read)
+    app.connect("env-get-outdated", _changed)
+    return {"parallel_read_safe": True}
