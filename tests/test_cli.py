@@ -238,7 +238,7 @@ WRONG: dict[str, tuple[list[str], tuple[str, ...]]] = {
     # refused by the parser
     "rounds a word": (["run", "fedavg", "--rounds", "many"], ("--rounds", "valid int")),
     "option misspelt": (["run", "fedavg", "--round", "1"], ("--round",)),
-    "no method": (["run"], ("method",)),
+    "no method": (["run"], ("Missing argument",)),
     "command": (["rum"], ("rum",)),
     "kind": (["list", "method"], ("method", "methods")),
 }

@@ -100,7 +100,7 @@ def test_pages_are_made_anew_from_parquets_alone(
     assert command(monkeypatch, "tiny", "--seeds", "1", "--device", "cpu", "--out", str(tmp_path)) == 0
     assert command(monkeypatch, "tiny", "--quick", "--seeds", "1", "--device", "cpu", "--out", str(tmp_path)) == 0
     assert [file.name for file in tables_in(tmp_path)] == ["tiny-quick.parquet", "tiny.parquet"]
-    (tmp_path / "tiny.notes.md").write_text("Looked at.\n")
+    (tmp_path / "tiny.notes.txt").write_text("Looked at.\n")
     first = {file: file.read_bytes() for file in write_pages(tmp_path)}
     assert {file.name for file in first} == {"tiny.md", "tiny-quick.md", "README.md"}
     assert b"Looked at." in first[tmp_path / "tiny.md"]

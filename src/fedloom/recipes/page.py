@@ -15,7 +15,7 @@ from fedloom.recipes.recipe import NEVER
 from fedloom.recipes.store import Reproduced, read_table, tables_in
 
 INDEX = "README.md"
-REMARKS = ".notes.md"  # NAME.notes.md beside a Parquet: what was found by looking, for the page
+REMARKS = ".notes.txt"  # NAME.notes.txt beside a Parquet: what was found by looking, for the page
 
 
 def number(value: float, what: str) -> str:
