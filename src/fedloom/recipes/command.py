@@ -205,8 +205,9 @@ def _show_list(as_json: bool) -> None:
     for name, make in RECIPES.items():
         full, small = make(False), make(True)
         cost = {
-            "quick_cpu_seconds": expected([small], range(QUICK_SEEDS), "cpu"), "cpu_seconds": expected([full], range(3), "cpu"),
-            "h200_seconds": expected([full], range(3), "cuda"),
+            "quick_cpu_seconds": expected([small], range(QUICK_SEEDS), "cpu"),
+            "cpu_seconds": expected([full], range(SEEDS), "cpu"),
+            "h200_seconds": expected([full], range(SEEDS), "cuda"),
         }  # fmt: skip
         rows.append({"name": name, "about": full.about, "data": full.data, "runs": 3 * len(full.experiments), **cost})
     if as_json:
