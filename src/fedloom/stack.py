@@ -11,6 +11,7 @@ from fedloom.data.dataset import Dataset
 from fedloom.data.load import load
 from fedloom.engine.joined import Answer, Joint, foreign_rule, training, why_apart
 from fedloom.engine.local import Chunk, Local, budget
+from fedloom.engine.memory import kept_memory
 from fedloom.engine.precision import computing
 from fedloom.engine.residence import cohort_of
 from fedloom.experiment import Experiment
@@ -82,7 +83,7 @@ def play_together(
     experiments: Sequence[Experiment], worlds: Sequence[Simulation], watches: Sequence[Watch | None]
 ) -> list[Result]:
     """Play prepared runs side by side."""
-    with threads_for(worlds), computing(experiments[0].precision):
+    with threads_for(worlds), computing(experiments[0].precision), kept_memory():
         return in_step(
             [
                 (world.engine, partial(play, experiment, world, None, watch))

@@ -158,6 +158,19 @@ def test_a_mean_over_labels_needs_all_of_them() -> None:
     assert found.values == pytest.approx((30.0,))
 
 
+def test_what_a_short_run_never_reached_is_not_judged() -> None:
+    to, pair = Measure("rounds to", at=90), {"against": ("b",), "how": "ratio", "sign": "below"}
+    claims = [
+        Claim("neither", ("a",), to, **pair),  # type: ignore[arg-type]
+        Claim("never", ("a",), to, paper=NEVER),
+        Claim("in time", ("a",), Measure("rounds to", at=20), paper=5.0, tolerance=1.0),
+    ]
+    runs = {("a", 0): rows(0.2), ("b", 0): rows(0.4)}
+    whole = [one.verdict for one in findings(claims, runs, {}, (0,))]
+    assert whole == [NOT, REPRODUCED, NOT]
+    assert [one.verdict for one in findings(claims, runs, {}, (0,), short=True)] == [UNTRIED, UNTRIED, NOT]
+
+
 def test_scaling_choosing_and_tuning() -> None:
     recipe = built("feddd-fig5", False)
     small = scaled(recipe, 0.1)

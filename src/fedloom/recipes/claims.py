@@ -104,12 +104,16 @@ def verdict(claim: Claim, values: Sequence[float]) -> str:
     return REPRODUCED if sure and (claim.paper is None or near) else DIRECTION
 
 
-def findings(claims: Sequence[Claim], runs: Runs, facts: dict[str, float], seeds: Sequence[int]) -> list[Finding]:
-    """All claims with their verdicts."""
+def findings(
+    claims: Sequence[Claim], runs: Runs, facts: dict[str, float], seeds: Sequence[int], short: bool = False
+) -> list[Finding]:
+    """All claims with their verdicts; what `short` runs never reached they might have reached, and it is not judged."""
     found = []
     for claim in claims:
         values = values_of(claim, runs, facts, seeds)
-        found.append(Finding(claim, values, verdict(claim, values)))
+        judged, late = verdict(claim, values), not all(isfinite(value) for value in values)
+        against = judged == NOT or claim.paper == NEVER
+        found.append(Finding(claim, values, UNTRIED if short and late and against else judged))
     return found
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fedloom.recipes.play import Played
     from fedloom.recipes.recipe import Recipe
 
+SEEDS, QUICK_SEEDS = 3, 2
 STYLES = {"reproduced": "green", "holds": "green", "direction only": "yellow", "unsure": "yellow", "not run": "dim"}
 
 
@@ -30,7 +31,7 @@ def reproduce_command(
         list[str] | None, typer.Argument(help="names from --list; runs that they share are run once")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="a smaller version, which says that it is smaller")] = False,
-    seeds: Annotated[int, typer.Option(min=1, help="how many seeds, from 0 on")] = 3,
+    seeds: Annotated[int | None, typer.Option(min=1, help="how many seeds, from 0 on; 3, or 2 with --quick")] = None,
     scale: Annotated[float, typer.Option(help="so many times the rounds, above 0 and at most 1")] = 1.0,
     only: Annotated[
         list[str] | None,
@@ -74,7 +75,8 @@ def reproduce_command(
     from fedloom.recipes.recipe import only as only_of, scaled
 
     recipes = [only_of(scaled(RECIPES[name](quick), scale), only or ()) for name in dict.fromkeys(names)]
-    _reproduce(recipes, list(range(seeds)), scale, out, device, data_dir, minutes, page, as_json)
+    count = seeds or (QUICK_SEEDS if quick else SEEDS)
+    _reproduce(recipes, list(range(count)), scale, out, device, data_dir, minutes, page, as_json)
 
 
 def _reproduce(
@@ -204,8 +206,9 @@ def _show_list(as_json: bool) -> None:
     for name, make in RECIPES.items():
         full, small = make(False), make(True)
         cost = {
-            "quick_cpu_seconds": expected([small], range(3), "cpu"), "cpu_seconds": expected([full], range(3), "cpu"),
-            "h200_seconds": expected([full], range(3), "cuda"),
+            "quick_cpu_seconds": expected([small], range(QUICK_SEEDS), "cpu"),
+            "cpu_seconds": expected([full], range(SEEDS), "cpu"),
+            "h200_seconds": expected([full], range(SEEDS), "cuda"),
         }  # fmt: skip
         rows.append({"name": name, "about": full.about, "data": full.data, "runs": 3 * len(full.experiments), **cost})
     if as_json:
@@ -213,7 +216,7 @@ def _show_list(as_json: bool) -> None:
         return
     table = Table(
         Column("name", no_wrap=True), "what it is", "data", "runs", "quick, 2 cores", "2 cores", "one H200",
-        title="recipes, three seeds; times are reckoned, see recipes/cost.py", title_justify="left",
+        title="recipes, three seeds (two if quick); times are reckoned, see recipes/cost.py", title_justify="left",
     )  # fmt: skip
     for row in rows:
         times = [duration(row[key]) for key in ("quick_cpu_seconds", "cpu_seconds", "h200_seconds")]

@@ -60,7 +60,8 @@ def found_in(table: Reproduced) -> list[Finding]:
 
     about = table.about
     recipe = RECIPES[about["recipe"]](about["quick"])
-    return findings(recipe.claims, table.runs, recipe.facts, about["seeds"])
+    short = about["quick"] or about["scale"] != 1
+    return findings(recipe.claims, table.runs, recipe.facts, about["seeds"], short)
 
 
 def page(table: Reproduced, remarks: str = "") -> str:
