@@ -23,7 +23,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def arrays_of(data: str, number: int) -> dict[str, NDArray[np.generic]]:
-    with np.load(data) as arrays:
+    with np.load(data, allow_pickle=False) as arrays:
         mine = arrays["client_train"] == number
         return {"x": arrays["x_train"][mine], "y": arrays["y_train"][mine]}
 
