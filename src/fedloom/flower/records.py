@@ -1,4 +1,8 @@
-"""How does a message travel in Flower's records? Facts as JSON, payloads as raw bytes; nothing is loaded by numpy."""
+"""How does a message travel in Flower's records? Facts as JSON, payloads as raw bytes; nothing is loaded by numpy.
+
+Flower sends every record, array and chunk of an array by a request of its own, of about a kilobyte. So what is small
+goes into one record; what is large into arrays, which Flower cuts into chunks.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ if TYPE_CHECKING:
 
 FACTS, PAYLOADS, TEXT, STYPE = "fedloom.facts", "fedloom.payloads", "json", "fedloom-1"
 LONGEST = 2**24  # characters of facts that are looked at
+SMALL = 2**22  # bytes of all payloads that go into one record
 
 
 class Item(NamedTuple):
@@ -38,21 +43,20 @@ def pack(parcel: Parcel) -> RecordDict:
     from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
     text = _text({"facts": parcel.facts, "items": [item.facts for item in parcel.items]})
-    payloads = {
-        str(place): Array(dtype="uint8", shape=(len(item.data),), stype=STYPE, data=item.data)
-        for place, item in enumerate(parcel.items)
-        if item.data
-    }
-    return RecordDict({FACTS: ConfigRecord({TEXT: text}), PAYLOADS: ArrayRecord(payloads)})
+    payloads = {str(place): item.data for place, item in enumerate(parcel.items) if item.data}
+    if sum(map(len, payloads.values())) <= SMALL:
+        return RecordDict({FACTS: ConfigRecord({TEXT: text, **payloads})})
+    arrays = {place: Array(dtype="uint8", shape=(len(d),), stype=STYPE, data=d) for place, d in payloads.items()}
+    return RecordDict({FACTS: ConfigRecord({TEXT: text}), PAYLOADS: ArrayRecord(arrays)})
 
 
 def unpack(content: RecordDict) -> Parcel:
     """From Flower's records; `Rejected` where they are not such a parcel."""
     from flwr.app import ArrayRecord, ConfigRecord
 
-    facts, payloads = content.get(FACTS), content.get(PAYLOADS)
-    if not isinstance(facts, ConfigRecord) or not isinstance(payloads, ArrayRecord):
-        raise Rejected("header", f"the message has records {sorted(map(str, content))}; expected {FACTS}, {PAYLOADS}.")
+    facts, arrays = content.get(FACTS), content.get(PAYLOADS, ArrayRecord())
+    if not isinstance(facts, ConfigRecord) or not isinstance(arrays, ArrayRecord):
+        raise Rejected("header", f"the message has records {sorted(map(str, content))}; expected {FACTS}.")
     text = facts.get(TEXT)
     if not isinstance(text, str) or len(text) > LONGEST:
         raise Rejected("header", "the message has no facts as text, or too many.")
@@ -66,8 +70,10 @@ def unpack(content: RecordDict) -> Parcel:
     for place, own in enumerate(said["items"]):
         if not isinstance(own, dict):
             raise Rejected("header", f"what is said of client {place} of the message is no table.")
-        array = payloads.get(str(place))
-        items.append(Item(own, b"" if array is None else bytes(array.data)))
+        array, data = arrays.get(str(place)), facts.get(str(place), b"")
+        if not isinstance(data, bytes):
+            raise Rejected("header", f"what client {place} of the message sends is no bytes.")
+        items.append(Item(own, data if array is None else bytes(array.data)))
     return Parcel(said["facts"], items)
 
 
