@@ -11,6 +11,7 @@ import re
 import runpy
 import shlex
 import sys
+from glob import glob
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +34,8 @@ QUICK = {
     "compare": ["--rounds", "2", "--seeds", "1"],
     "plan": ["--rounds", "2", "--seeds", "1", "--methods", "fedavg,feddd"],
     "bench": ["--list"],  # it measures the machine first, which takes a quarter of a minute; tests/bench do that
+    "reproduce": ["--list"],  # tests/recipes run some
+    "trial": ["--help"],  # tests/flower start real processes
 }
 
 
@@ -96,6 +99,7 @@ def command(words: list[str], where: str, monkeypatch: pytest.MonkeyPatch, quick
     """Run one command line; `quick` options shorten it, None leaves it as it is."""
     if words[0] == "fedloom":
         words = words if quick is None else [*words, *QUICK.get(words[1], ()), *quick]
+        words = [one for word in words for one in (sorted(glob(word)) if "*" in word else [word])]
         monkeypatch.setattr(sys, "argv", words)
         with pytest.raises(SystemExit) as end:
             main()

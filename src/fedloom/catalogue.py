@@ -69,7 +69,7 @@ def _parts() -> list[Row]:
     while waiting:
         part = waiting.pop()
         waiting += part.__subclasses__()
-        if not inspect.isabstract(part) and part is not ServerPart:
+        if not inspect.isabstract(part) and part is not ServerPart and part.__module__.startswith("fedloom."):
             slot = next(
                 base.__name__.lower()
                 for base in part.__mro__
