@@ -134,16 +134,23 @@ def place_of(machine: dict[str, Any]) -> str:
 
 def write_pages(folder: Path) -> list[Path]:
     """Every recipe's page and an index from the Parquets of a folder."""
-    written, index = [], ["# Reproduction", "", "| recipe | what | verdicts |", "|---|---|---|"]
+    written, index = (
+        [],
+        ["# Reproduction", "", *_remarks(folder / "README"), "| recipe | what | verdicts |", "|---|---|---|"],
+    )
     for file in tables_in(folder):
         table = read_table(file)
-        remarks = file.with_suffix("").with_name(file.stem + REMARKS)
-        text = remarks.read_text() if remarks.is_file() else ""
         written.append(file.with_suffix(".md"))
-        replace_file(written[-1], [page(table, text).encode()])
+        replace_file(written[-1], [page(table, "\n".join(_remarks(file.with_suffix("")))).encode()])
         counts = counted(found_in(table))
         verdicts = ", ".join(f"{counts[one]} {one}" for one in VERDICTS if counts[one])
         size = f" ({smaller(table.about)})" if table.about["quick"] or table.about["scale"] != 1 else ""
         index.append(f"| [{file.stem}]({file.stem}.md) | {table.about['about']}{size} | {verdicts} |")
     replace_file(folder / INDEX, [("\n".join(index) + "\n").encode()])
     return [*written, folder / INDEX]
+
+
+def _remarks(stem: Path) -> list[str]:
+    """What somebody wrote beside a page, if anything, and a line between."""
+    file = stem.with_name(stem.name + REMARKS)
+    return [file.read_text().strip(), ""] if file.is_file() else []
