@@ -16,7 +16,7 @@ from packaging.version import Version
 ROOT = Path(__file__).parent.parent
 FILES = sorted(file for folder in ("src", "tests", "benchmarks", "fuzz") for file in (ROOT / folder).rglob("*.py"))
 EXCEPTIONS = {  # what is allowed where, and why
-    "tests/test_docs.py": {"exec", "compile"},  # our own documentation
+    "tests/documented.py": {"exec", "compile"},  # our own documentation
     "tests/test_readme.py": {"exec", "compile"},  # our own README
     "tests/data/test_load.py": {"np.savez"},  # writes what must be refused
     "tests/neurons/test_extract.py": {"torch.save"},  # writes, to show that a module can be saved; never loads

@@ -13,7 +13,7 @@ from fedloom.cli import main
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "how-to-own-fleet.md").read_text()
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
-DEVICES, TRACE, ERRORS = (text for language, text in BLOCKS if not language)
+DEVICES, TRACE, ERRORS = (text for language, text in BLOCKS if language in ("", "text"))
 COMMANDS = [line for line in GUIDE.splitlines() if line.startswith("fedloom ")]
 QUICK = {"run": ["--rounds", "1"], "compare": ["--rounds", "1", "--seeds", "1"]}
 QUICK["plan"] = ["--rounds", "1", "--methods", "fedavg,fedcs"]
