@@ -93,7 +93,8 @@ def claim(**values: object) -> Claim:
         (claim(paper=2.0, tolerance=1.0), (1.0, 1.0), REPRODUCED),
         (claim(paper=2.0, tolerance=0.9), (1.0, 1.0), DIRECTION),
         (claim(paper=2.0, tolerance=0.9), (3.0, 3.0), DIRECTION),
-        (claim(sign="equal", tolerance=1.0), (1.0, -1.0), REPRODUCED),
+        (claim(sign="equal", tolerance=1.0), (0.4, -0.3, 0.1), REPRODUCED),
+        (claim(sign="equal", tolerance=1.0), (1.0, -1.0), DIRECTION),  # too wide to say
         (claim(sign="equal", tolerance=1.0), (1.0,), REPRODUCED),
         (claim(sign="equal", tolerance=1.0), (1.01,), NOT),
         (claim(how="ratio", sign="below"), (0.9, 0.9), REPRODUCED),

@@ -84,7 +84,8 @@ def verdict(claim: Claim, values: Sequence[float]) -> str:
 
     With a direction: reproduced if the mean lies so, surely (its interval leaves out "no difference"; one seed is taken
     at its word), and within the tolerance of the paper's number, if it gives one; direction only if it lies so, but not
-    surely or not near enough. Without: reproduced within the tolerance, else not.
+    surely or not near enough. Without: reproduced within the tolerance, else not; where two are said to be alike and
+    the interval is more than twice as wide as the tolerance, direction only.
     """
     if not values:
         return UNTRIED
@@ -95,11 +96,12 @@ def verdict(claim: Claim, values: Sequence[float]) -> str:
     mean = sum(values) / len(values)
     wanted = claim.nothing if claim.paper is None else claim.paper
     near = isfinite(mean) and abs(mean - wanted) <= claim.tolerance + 1e-9
+    half = interval(list(values)).half if isfinite(mean) else None
     if claim.sign == "equal":
-        return REPRODUCED if near else NOT
+        vague = claim.how != "value" and half is not None and half > 2 * claim.tolerance
+        return (DIRECTION if vague else REPRODUCED) if near else NOT
     if not (mean > claim.nothing if claim.sign == "above" else mean < claim.nothing):
         return NOT
-    half = interval(list(values)).half if isfinite(mean) else None
     sure = half is None or abs(mean - claim.nothing) > half
     return REPRODUCED if sure and (claim.paper is None or near) else DIRECTION
 
