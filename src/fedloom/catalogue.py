@@ -63,6 +63,7 @@ def _parts() -> list[Row]:
             "repair",
             "aggregate",
             "methods",
+            "world",  # what a device can afford
         ):
             importlib.import_module(module.name)
     found, waiting = [], [ServerPart, Upload, LocalRule]
