@@ -8,6 +8,8 @@ from fedloom.recipes.recipe import Recipe
 RECIPES: dict[str, Callable[[bool], Recipe]] = {
     "fedumf-table1": fedumf.table1,
     "fedumf-table2": fedumf.table2,
+    "fedumf-table1-30": fedumf.table1_30,
+    "fedumf-table2-30": fedumf.table2_30,
     "fedumf-table1-cnn": fedumf.table1_cnn,
     "fedumf-table2-cnn": fedumf.table2_cnn,
     "fedumf-table3": fedumf.table3,
