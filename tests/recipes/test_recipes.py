@@ -172,6 +172,15 @@ def test_what_a_short_run_never_reached_is_not_judged() -> None:
     assert [one.verdict for one in findings(claims, runs, {}, (0,), short=True)] == [UNTRIED, UNTRIED, NOT]
 
 
+def test_one_seed_of_several_is_no_more_than_a_direction() -> None:
+    higher = claim(paper=20.0, tolerance=1.0)
+    runs = {("a", 0): rows(0.6), ("b", 0): rows(0.4), ("a", 1): rows(0.6)}
+    [asked] = findings([higher], runs, {}, (0,))
+    [left] = findings([higher], runs, {}, (0, 1))
+    assert (asked.verdict, left.verdict) == (REPRODUCED, DIRECTION)
+    assert (we_found(asked), we_found(left)) == ("20.0 %", "20.0 % (one seed)")
+
+
 def test_scaling_choosing_and_tuning() -> None:
     recipe = built("feddd-fig5", False)
     small = scaled(recipe, 0.1)

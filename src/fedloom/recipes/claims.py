@@ -21,6 +21,7 @@ class Finding(NamedTuple):
     claim: Claim
     values: tuple[float, ...]  # one a seed; infinite: never, NaN: neither of the two ever
     verdict: str
+    alone: bool = False  # one seed's runs are there of several that were asked for
 
     @property
     def found(self) -> Interval | None:
@@ -109,13 +110,18 @@ def verdict(claim: Claim, values: Sequence[float]) -> str:
 def findings(
     claims: Sequence[Claim], runs: Runs, facts: dict[str, float], seeds: Sequence[int], short: bool = False
 ) -> list[Finding]:
-    """All claims with their verdicts; what `short` runs never reached they might have reached, and it is not judged."""
+    """All claims with their verdicts.
+
+    What `short` runs never reached they might have reached, and it is not judged. Where one seed's runs alone are there
+    of several asked for, nothing is more than a direction.
+    """
     found = []
     for claim in claims:
         values = values_of(claim, runs, facts, seeds)
         judged, late = verdict(claim, values), not all(isfinite(value) for value in values)
-        against = judged == NOT or claim.paper == NEVER
-        found.append(Finding(claim, values, UNTRIED if short and late and against else judged))
+        against, alone = judged == NOT or claim.paper == NEVER, len(values) == 1 < len(seeds)
+        judged = UNTRIED if short and late and against else DIRECTION if alone and judged == REPRODUCED else judged
+        found.append(Finding(claim, values, judged, alone))
     return found
 
 

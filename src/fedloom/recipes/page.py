@@ -47,7 +47,7 @@ def we_found(finding: Finding) -> str:
     if found is None:
         return ", ".join(number(value, what) for value in finding.values)
     half = "" if found.half is None else f" ± {number(found.half, what)}"
-    return _with_unit(number(found.mean, what) + half, what)
+    return _with_unit(number(found.mean, what) + half, what) + (" (one seed)" if finding.alone else "")
 
 
 def _with_unit(text: str, what: str) -> str:
