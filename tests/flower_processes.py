@@ -56,8 +56,8 @@ def free_ports(count: int) -> list[int]:
 class Trial:
     """One SuperLink and its nodes; runs are started one after another."""
 
-    def __init__(self, folder: Path, nodes: list[str], patience: float = 60.0) -> None:
-        self.folder, self._ends = folder, patience
+    def __init__(self, folder: Path, nodes: list[str], patience: float = 60.0, warm: bool = False) -> None:
+        self.folder, self._ends, self._warm = folder, patience, warm
         self._link, *self._ports = free_ports(1 + len(nodes))
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._started: list[subprocess.Popen[bytes]] = []
@@ -92,8 +92,9 @@ class Trial:
     def start_node(self, number: int, clients: str) -> None:
         """Start a SuperNode that hosts these clients."""
         config = f'clients="{clients}" state="{self.folder / f"state{number}"}"'
-        self._start(f"node{number}", "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self._link}",
-                    "--port", str(self._ports[number]), "--node-config", config)  # fmt: skip
+        before = ["python", "-m", "fedloom.flower.warm"] if self._warm else []
+        self._start(f"node{number}", *before, "flower-supernode", "--insecure", "--superlink",
+                    f"127.0.0.1:{self._link}", "--port", str(self._ports[number]), "--node-config", config)  # fmt: skip
 
     def run(self, experiment: Experiment, seconds: float = 120.0, **config: Any) -> str:
         """Play an experiment to its end; what was printed. The run folder is `config["out"]`."""
