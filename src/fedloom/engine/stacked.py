@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from fedloom.engine.chain import chain_of, descend_chain
 from fedloom.engine.dropout import KeyedDropout
 from fedloom.engine.frozen import Frozen, freeze
 from fedloom.engine.layers import FUSED, LAYERS, Pass
@@ -71,6 +72,7 @@ class StackedGradient:
         self._dropouts = [layer for layer in layers.values() if isinstance(layer, KeyedDropout)]
         self._now = _Now()
         self._frozen: Frozen | None = None
+        self.chain = chain_of(graph, setting.module, self.layout, setting.loss)
         stacked = {str(n): _Layer(layer, str(n), self._now) if type(layer) in LAYERS else layer
                    for n, layer in layers.items()}  # fmt: skip
         self._network = fx.GraphModule(stacked, graph)  # the graph as straight code: interpreting it takes longer
@@ -119,6 +121,8 @@ class StackedGradient:
         self, first: Tensor, batches: Iterator[Batch], rate: float, shrink: float
     ) -> tuple[Tensor, Tensor] | None:
         """Every tensor of the cohort contiguous by itself, so that products can take the step in place."""
+        if self.chain is not None and self._frozen is None and not self.low and first.device.type == "cpu":
+            return descend_chain(self.chain, self.layout, first, batches, rate, shrink)
         split = self.layout.split(first)
         tensors = {name: t.clone(memory_format=torch.contiguous_format) for name, t in split.items()}
         total = first.new_zeros(len(first))
