@@ -53,12 +53,12 @@ def feed(data: Examples, batches: Batches) -> Iterator[Batch]:
     order = batches.examples.transpose(0, 1).contiguous()  # [S, C, B]
     weight = batches.real.transpose(0, 1).to(torch.float32)
     weight /= weight.sum(2, keepdim=True)
-    steps = zip(batches.active, order, data.y[order], weight, batches.keys.unbind(1))
-    for active, index, y, own, keys in steps:
+    shape = data.x.shape[1:]
+    for active, index, y, own, keys in zip(batches.active, order, data.y[order], weight, batches.keys.unbind(1)):
         if active < len(index):
             index, y, own, keys = index[:active], y[:active], own[:active], keys[:active]
-        x = data.x.index_select(0, index.flatten())  # quicker than data.x[index]
-        yield Batch(x.unflatten(0, index.shape), y, own, keys)
+        x = data.x.index_select(0, index.view(-1)).view(*index.shape, *shape)  # quicker than data.x[index]
+        yield Batch(x, y, own, keys)
 
 
 class Learnt(NamedTuple):

@@ -95,39 +95,45 @@ class _Run:
     def __init__(
         self, links: tuple[Link, ...], tensors: dict[str, Tensor], shape: torch.Size, rate: float, shrink: float
     ) -> None:
-        self.links, self.shape, self.alone = links, shape, shape[0] == 1
+        self.shape, self.alone = shape, shape[0] == 1
         self.seen: list[tuple[Tensor, Tensor, Tensor]] = []  # outputs, targets and weights of steps not yet counted
-        self.weights = [self._own(tensors[f"{link.name}.weight"]) for link in links]  # [C, o, i]
-        self.turned = [w.mT for w in self.weights]
-        self.biases = [self._own(tensors[f"{link.name}.bias"].unsqueeze(1)) if link.bias else None for link in links]
         self.product, self.plus = (torch.mm, torch.addmm) if self.alone else (torch.bmm, torch.baddbmm)
-        how: dict[str, Any] = {"beta": shrink, "alpha": -rate}
-        self.add = (lambda w, a, b: w.addmm_(a, b, **how)) if self.alone else (lambda w, a, b: w.baddbmm_(a, b, **how))
+        weights = [self._own(tensors[f"{link.name}.weight"]) for link in links]  # [C, o, i]
+        biases = [self._own(tensors[f"{link.name}.bias"].unsqueeze(1)) if link.bias else None for link in links]
+        moves = [None if t is None else t.addmm_ if self.alone else t.baddbmm_ for t in (*weights, *biases)]
+        relus = [link.relu for link in links]
+        self.forwards = list(zip([w.mT for w in weights], biases, relus))
+        backwards = list(zip(weights, moves, moves[len(links) :], [None, *relus]))
+        self.backwards = backwards[::-1]  # with what stands before each: None is the input
+        self.how: dict[str, Any] = {"beta": shrink, "alpha": -rate}
+        self.ones = self._own(weights[0].new_ones(()).expand(shape[0], 1, shape[1]))
 
     def _own(self, t: Tensor) -> Tensor:
         return t[0] if self.alone else t[: self.shape[0]]
 
     def step(self, batch: Batch) -> int:
         """Move the weights. How many numbers wait to be counted?"""
-        x = batch.x.flatten(2)[0] if self.alone else batch.x.flatten(2)
+        how, y, weight = self.how, batch.y.unsqueeze(-1), batch.weight.unsqueeze(-1)
+        x = batch.x.flatten(2)
+        if self.alone:
+            x, y, weight = x[0], y[0], weight[0]
         inputs = []
-        for link, w, b in zip(self.links, self.turned, self.biases):
+        for turned, b, relu in self.forwards:
             inputs.append(x)
-            x = self.product(x, w) if b is None else self.plus(b, x, w)
-            x = x.relu_() if link.relu else x
+            x = self.product(x, turned) if b is None else self.plus(b, x, turned)
+            if relu:
+                x.relu_()
         self.seen.append((x, batch.y, batch.weight))
-        weight = batch.weight.to(x).unsqueeze(-1)
-        g = x.softmax(-1).view(*batch.y.shape, -1).mul_(weight).scatter_add_(2, batch.y.unsqueeze(-1), -weight)
-        g = g[0] if self.alone else g
-        ones = g.new_ones(1, 1).expand(*g.shape[:-2], 1, g.shape[-2])
-        for place in range(len(self.links) - 1, -1, -1):
-            w, b, x = self.weights[place], self.biases[place], inputs[place]
-            below = self.product(g, w) if place else None  # before the weight takes its step
-            self.add(w, g.mT, x)
-            if b is not None:
-                self.add(b, ones, g)
+        weight = weight.to(x.dtype)
+        g = x.softmax(-1).mul_(weight).scatter_add_(-1, y, -weight)
+        for w, move, move_bias, relu in self.backwards:
+            below = None if relu is None else self.product(g, w)  # before the weight takes its step
+            x = inputs.pop()
+            move(g.mT, x, **how)
+            if move_bias is not None:
+                move_bias(self.ones, g, **how)
             if below is not None:
-                g = torch.ops.aten.threshold_backward(below, x, 0) if self.links[place - 1].relu else below
+                g = torch.ops.aten.threshold_backward(below, x, 0) if relu else below
         return len(self.seen) * self.seen[0][0].numel()
 
     def settle(self, total: Tensor) -> Tensor:
