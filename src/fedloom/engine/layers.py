@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from fedloom.engine.convolution import AnyConv, own_kernels
 from fedloom.engine.dropout import KeyedDropout
-from fedloom.engine.products import ClientConv, ClientLinear, MaxPool, Part, Step
+from fedloom.engine.pooling import Halve, MaxPool
+from fedloom.engine.products import ClientConv, ClientLinear, Part, Step
 
 
 class Pass(NamedTuple):
@@ -105,6 +106,9 @@ def max_pool(layer: nn.MaxPool2d, name: str, run: Pass, x: Tensor) -> Tensor:
     if x.device.type != "cpu" or x.dim() != 4 or not x.is_contiguous() or layer.return_indices:
         pooled: Tensor = layer(x)
         return pooled
+    if _tiles(layer) and _pair(layer.kernel_size) == (2, 2) and min(x.shape[2:]) > 1:
+        halved: Tensor = Halve.apply(x)  # type: ignore[no-untyped-call]
+        return halved
     how = (layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.ceil_mode)
     out: Tensor = MaxPool.apply(x, how)  # type: ignore[no-untyped-call]
     return out

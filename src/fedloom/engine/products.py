@@ -210,29 +210,3 @@ def _channels(x: Tensor, index: Tensor | None, client: int) -> Tensor:
 def _joined(parts: list[Tensor]) -> Tensor:
     """One client's examples after another's; a single client's as they are."""
     return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-class MaxPool(torch.autograd.Function):
-    """Max-pooling of images on CPUs that keeps the places of the maxima but not the images."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, how: tuple[Any, ...]) -> Tensor:
-        """A few images at a time with channels last, by which torch takes a fraction of the time, copying included."""
-        ctx.how, ctx.shape = how, x.shape
-        few = max(1, 2**16 * len(x) // max(1, x.numel()))
-        found: list[Tensor] = []  # maxima and places, in plain order
-        for first in range(0, len(x), few):
-            some = x[first : first + few].contiguous(memory_format=torch.channels_last)
-            parts = torch.ops.aten.max_pool2d_with_indices(some, *how)
-            found = found or [part.new_empty(len(x), *part.shape[1:]) for part in parts]
-            for whole, part in zip(found, parts):
-                whole[first : first + few] = part
-        ctx.save_for_backward(found[1])
-        return found[0]
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
-        """Each gradient to the place of its maximum."""
-        (places,) = ctx.saved_tensors
-        like = g.new_empty(1).expand(ctx.shape)  # only its shape is read
-        return torch.ops.aten.max_pool2d_with_indices_backward(g, like, *ctx.how, places), None
