@@ -4,7 +4,7 @@ products do. Forwards and backwards are written out, and a weight takes its step
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +15,9 @@ from fedloom.layout import Layout
 from fedloom.types import Batch, Loss
 
 KEPT = 2**18  # numbers of outputs that wait until their losses are computed, many steps at once
+
+
+Product = Callable[..., Tensor]
 
 
 class Link(NamedTuple):
@@ -89,6 +92,11 @@ def descend_chain(
     return layout.join(tensors, 1), total.clone()  # outside, so that others may record what they do with them
 
 
+def _nothing(*_: Tensor, **how: Any) -> Tensor:
+    """Stands for the step of a bias that a layer does not have."""
+    return _[0]
+
+
 class _Run:
     """Steps of the first so many clients; a client that is alone has plain products instead of batched ones."""
 
@@ -97,16 +105,19 @@ class _Run:
     ) -> None:
         self.shape, self.alone = shape, shape[0] == 1
         self.seen: list[tuple[Tensor, Tensor, Tensor]] = []  # outputs, targets and weights of steps not yet counted
-        self.product, self.plus = (torch.mm, torch.addmm) if self.alone else (torch.bmm, torch.baddbmm)
+        self.product: Product = torch.mm if self.alone else torch.bmm
+        self.plus: Product = torch.addmm if self.alone else torch.baddbmm
         weights = [self._own(tensors[f"{link.name}.weight"]) for link in links]  # [C, o, i]
         biases = [self._own(tensors[f"{link.name}.bias"].unsqueeze(1)) if link.bias else None for link in links]
-        moves = [None if t is None else t.addmm_ if self.alone else t.baddbmm_ for t in (*weights, *biases)]
         relus = [link.relu for link in links]
         self.forwards = list(zip([w.mT for w in weights], biases, relus))
-        backwards = list(zip(weights, moves, moves[len(links) :], [None, *relus]))
-        self.backwards = backwards[::-1]  # with what stands before each: None is the input
+        self.backwards = list(zip(weights, self._moves(weights), self._moves(biases), [None, *relus]))[::-1]
         self.how: dict[str, Any] = {"beta": shrink, "alpha": -rate}
         self.ones = self._own(weights[0].new_ones(()).expand(shape[0], 1, shape[1]))
+
+    def _moves(self, tensors: Sequence[Tensor | None]) -> list[Product]:
+        """Each tensor's own product that is added to it in place; nothing where there is no tensor."""
+        return [_nothing if t is None else t.addmm_ if self.alone else t.baddbmm_ for t in tensors]
 
     def _own(self, t: Tensor) -> Tensor:
         return t[0] if self.alone else t[: self.shape[0]]
@@ -126,14 +137,13 @@ class _Run:
         self.seen.append((x, batch.y, batch.weight))
         weight = weight.to(x.dtype)
         g = x.softmax(-1).mul_(weight).scatter_add_(-1, y, -weight)
-        for w, move, move_bias, relu in self.backwards:
-            below = None if relu is None else self.product(g, w)  # before the weight takes its step
+        for w, move, move_bias, before in self.backwards:  # whether ReLU stands before it; None: the examples do
+            below = None if before is None else self.product(g, w)  # before the weight takes its step
             x = inputs.pop()
             move(g.mT, x, **how)
-            if move_bias is not None:
-                move_bias(self.ones, g, **how)
+            move_bias(self.ones, g, **how)
             if below is not None:
-                g = torch.ops.aten.threshold_backward(below, x, 0) if relu else below
+                g = torch.ops.aten.threshold_backward(below, x, 0) if before else below
         return len(self.seen) * self.seen[0][0].numel()
 
     def settle(self, total: Tensor) -> Tensor:

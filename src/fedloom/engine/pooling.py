@@ -34,30 +34,8 @@ class MaxPool(torch.autograd.Function):
         return torch.ops.aten.max_pool2d_with_indices_backward(g, like, *ctx.how, places), None
 
 
-class Halve(torch.autograd.Function):
-    """Max-pooling in windows of 2 x 2 that touch: comparisons of four smaller images, and two bits kept of each."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        """[n, c, H, W] to [n, c, H / 2, W / 2]; of equal numbers the first counts, as with torch."""
-        ctx.shape = x.shape
-        height, width = (size // 2 * 2 for size in x.shape[2:])
-        if not ctx.needs_input_grad[0]:  # whole rows first: they lie side by side
-            rows = torch.maximum(x[:, :, 0:height:2], x[:, :, 1:height:2])
-            return torch.maximum(rows[..., 0:width:2], rows[..., 1:width:2])
-        a, b, c, d = (x[:, :, i:height:2, j:width:2] for i in (0, 1) for j in (0, 1))
-        upper, lower = torch.maximum(a, b), torch.maximum(c, d)
-        below = lower > upper
-        ctx.save_for_backward(below, torch.where(below, d > c, b > a))
-        return torch.maximum(upper, lower, out=upper)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        """Each gradient to the place of its maximum."""
-        below, right = ctx.saved_tensors
-        height, width = ctx.shape[2:]
-        down, across = (torch.arange(0, size // 2 * 2, 2) for size in (height, width))
-        places = right.long().add_(down[:, None] * width + across).add_(below, alpha=width)
-        like = g.new_empty(1).expand(ctx.shape)  # only its shape is read
-        how = ((2, 2), (2, 2), (0, 0), (1, 1), False)
-        return torch.ops.aten.max_pool2d_with_indices_backward(g, like, *how, places)
+def halved(x: Tensor) -> Tensor:
+    """The largest of every window of 2 x 2, without their places: whole rows first, as they lie side by side."""
+    height, width = (size // 2 * 2 for size in x.shape[2:])
+    rows = torch.maximum(x[:, :, 0:height:2], x[:, :, 1:height:2])
+    return torch.maximum(rows[..., 0:width:2], rows[..., 1:width:2])

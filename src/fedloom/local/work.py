@@ -14,7 +14,6 @@ from fedloom.engine.capture import Captured
 from fedloom.errors import BadExperiment
 from fedloom.types import listed
 
-
 FEW = 2**14  # examples that are dealt by NumPy: so few that calls take most of the time
 
 
