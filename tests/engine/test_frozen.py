@@ -59,7 +59,8 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
         nn.Conv2d(5, 6, 2, stride=1), nn.ReLU(), nn.Flatten(), nn.Linear(24, 7), nn.ReLU(), nn.Linear(7, CLASSES),
     ),
     "flat": lambda: nn.Sequential(
-        nn.Conv2d(2, 5, 3), nn.ReLU(inplace=True), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(20, 7), nn.Linear(7, CLASSES)
+        nn.Conv2d(2, 5, 3), nn.ReLU(inplace=True), nn.AvgPool2d(2),
+        nn.Flatten(), nn.Linear(20, 7), nn.Linear(7, CLASSES),
     ),
     "normed": lambda: nn.Sequential(
         nn.Conv2d(2, 5, 3, bias=False), nn.BatchNorm2d(5), nn.ReLU(), nn.MaxPool2d(2),

@@ -112,7 +112,7 @@ class ClientLinear(torch.autograd.Function):
         low: bool,
         lane: Tensor | None = None,
     ) -> Tensor:
-        """One batched product; `low`: of bfloat16 numbers. `lane`: the part's columns of `x`; only it has a gradient."""
+        """One batched product; `low`: of bfloat16 numbers. `lane`: the part's columns of `x`: only it has gradients."""
         rows = x.reshape(len(w), -1, x.shape[-1])
         kept = rows if lane is None else lane.reshape(len(w), -1, lane.shape[-1])
         ctx.save_for_backward(kept, w, b)
