@@ -50,16 +50,15 @@ def initial_state(method: Method, setting: Setting, model: Tensor) -> State:
 
 def feed(data: Examples, batches: Batches) -> Iterator[Batch]:
     """The steps one by one, gathered when they are needed."""
-    weight = batches.real.to(torch.float32)
-    weight /= weight.sum(2, keepdim=True)  # [C, S, B]
-    for step, active in enumerate(batches.active):
-        index = batches.examples[:active, step]
-        yield Batch(
-            data.x.index_select(0, index.flatten()).unflatten(0, index.shape),  # quicker than data.x[index]
-            data.y[index],
-            weight[:active, step],
-            batches.keys[:active, step],
-        )
+    order = batches.examples.transpose(0, 1).contiguous()  # [S, C, B]
+    weight = batches.real.transpose(0, 1).to(torch.float32)
+    weight /= weight.sum(2, keepdim=True)
+    shape = data.x.shape[1:]
+    for active, index, y, own, keys in zip(batches.active, order, data.y[order], weight, batches.keys.unbind(1)):
+        if active < len(index):
+            index, y, own, keys = index[:active], y[:active], own[:active], keys[:active]
+        x = data.x.index_select(0, index.view(-1)).view(*index.shape, *shape)  # quicker than data.x[index]
+        yield Batch(x, y, own, keys)
 
 
 class Learnt(NamedTuple):

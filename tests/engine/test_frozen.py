@@ -58,6 +58,10 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
         nn.Conv2d(2, 5, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(5, 6, 2, stride=1), nn.ReLU(), nn.Flatten(), nn.Linear(24, 7), nn.ReLU(), nn.Linear(7, CLASSES),
     ),
+    "flat": lambda: nn.Sequential(
+        nn.Conv2d(2, 5, 3), nn.ReLU(inplace=True), nn.AvgPool2d(2),
+        nn.Flatten(), nn.Linear(20, 7), nn.Linear(7, CLASSES),
+    ),
     "normed": lambda: nn.Sequential(
         nn.Conv2d(2, 5, 3, bias=False), nn.BatchNorm2d(5), nn.ReLU(), nn.MaxPool2d(2),
         nn.Flatten(), nn.Linear(20, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, CLASSES),
@@ -171,9 +175,22 @@ def test_all_neurons_kept_freeze_nothing() -> None:
     assert freeze(neurons, ["0", "3"], keep, neurons.expand(keep)) is None
 
 
+@pytest.mark.parametrize(
+    ("network", "lanes"), [("mlp", 2), ("cnn", 2), ("flat", 2), ("normed", 1), ("twice", 1), ("resnet20", 1)]
+)
+def test_gradients_stop_at_frozen_neurons_of_plain_fronts(network: str, lanes: int) -> None:
+    here = colour(network)
+    keep = here.setting.neurons.cut(torch.arange(2 * here.setting.neurons.size).view(2, -1).sin(), 0.5)
+    part = StackedGradient(here.setting).freezing(keep, here.setting.neurons.expand(keep))
+    assert (part._running is not part._network) == (lanes == 2)
+
+
+REACHING = {"mlp": 2 * 8 * (10 - 5), "cnn": 2 * 4 * 6 * 4 * (5 - 2)}  # operations for one example that are left out
+
+
 @pytest.mark.parametrize("network", ["mlp", "cnn"])
 def test_work_is_really_saved(network: str) -> None:
-    """The weights' gradients cost as much as the part that moves, all else as ever."""
+    """The weights' gradients cost as much as the part that moves, as do those that reach the first layer."""
     here, batch = colour(network), 6
     neurons, clients = here.setting.neurons, 2
     scores = torch.arange(clients * neurons.size).view(clients, -1).sin()
@@ -189,5 +206,6 @@ def test_work_is_really_saved(network: str) -> None:
         counts.append(counter.get_total_flops())
     every = torch.ones_like(keep)
     saved = batch * int((neurons.flops(every) - neurons.flops(keep)).sum())
+    saved += REACHING[network] * clients * batch  # of the second layer's inputs that are frozen
     assert counts[0] - counts[1] == saved
     assert saved > 0.15 * counts[0]

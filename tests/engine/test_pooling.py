@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedloom.client import Examples
 from fedloom.engine.plain import PlainGradient
+from fedloom.engine.pooling import halved
 from fedloom.engine.stacked import StackedGradient
 from fedloom.types import Batch
 from worlds import CLASSES, World, assert_close, world_of
@@ -68,6 +70,14 @@ def test_steps_agree_with_plain_pytorch(name: str, clients: int, channels: int, 
     assert ours is not None
     assert theirs is not None
     assert_close({"weights": ours[0], "losses": ours[1]}, {"weights": theirs[0], "losses": theirs[1]}, 1e-5)
+
+
+@pytest.mark.parametrize("size", [(2, 2), (4, 6), (5, 7), (2, 9)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_halving_is_torchs_pooling(size: tuple[int, int], dtype: torch.dtype) -> None:
+    x = (torch.arange(6 * 3 * size[0] * size[1]) * 7 % 11 // 3).to(dtype).view(6, 3, *size)
+    x[1, 1, 0, 1] = torch.nan
+    assert torch.equal(halved(x).nan_to_num(99), F.max_pool2d(x, 2).nan_to_num(99))
 
 
 @pytest.mark.parametrize(("name", "moved"), [("pools", True), ("both", False)])

@@ -86,6 +86,19 @@ def test_padding_is_the_clients_own(work: Work, sizes: list[int]) -> None:
         first += size
 
 
+@given(works, fleets)
+def test_few_examples_are_dealt_as_many_are(work: Work, sizes: list[int]) -> None:
+    """By NumPy as by torch, to the last bit."""
+    few = plan(work, sizes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedloom.local.work.FEW", 0)
+        many = plan(work, sizes)
+    assert few.active == many.active
+    for ours, theirs in zip((few.examples, few.real, few.keys), (many.examples, many.real, many.keys)):
+        assert ours.dtype == theirs.dtype
+        assert torch.equal(ours, theirs)
+
+
 def test_orders_are_fresh() -> None:
     work, sizes = Work(epochs=4, batch=0), [12, 12]
     here, next_round, other_seed = (

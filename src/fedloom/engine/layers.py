@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from fedloom.engine.convolution import AnyConv, own_kernels
 from fedloom.engine.dropout import KeyedDropout
-from fedloom.engine.products import ClientConv, ClientLinear, MaxPool, Part, Step
+from fedloom.engine.pooling import MaxPool, halved
+from fedloom.engine.products import ClientConv, ClientLinear, Part, Step
 
 
 class Pass(NamedTuple):
@@ -29,6 +30,7 @@ class Pass(NamedTuple):
     fused: frozenset[str]  # layers that may
     parts: dict[str, Part]  # layers of whose weight only a part moves
     low: bool = False  # products of bfloat16 numbers
+    lane: Tensor | None = None  # the trained part of a layer's inputs, where it alone has a gradient
 
     @property
     def training(self) -> bool:
@@ -63,7 +65,7 @@ def linear(layer: nn.Linear, name: str, run: Pass, x: Tensor) -> Tensor:
     w, b = run.tensors[f"{name}.weight"], run.tensors.get(f"{name}.bias")
     if w.dim() == 2:
         return F.linear(x, w, b)
-    out: Tensor = ClientLinear.apply(x, w, b, run.step_of(name), run.part_of(name), run.low)  # type: ignore[no-untyped-call]
+    out: Tensor = ClientLinear.apply(x, w, b, run.step_of(name), run.part_of(name), run.low, run.lane)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -80,8 +82,8 @@ def conv(layer: nn.Conv1d | nn.Conv2d, name: str, run: Pass, x: Tensor) -> Tenso
         out: Tensor = call(x, w, None, *how)
         return out if b is None else out.add_(b.view(-1, *(1,) * (x.dim() - 2)))
     last = x.device.type == "cpu" and x.dim() == 4  # channels last: on CPUs pooling gains most
-    if x.device.type == "cpu" and (x.shape[1] > 1 or run.clients == 1):
-        out = ClientConv.apply(x, w, b, how, run.step_of(name), run.part_of(name))  # type: ignore[no-untyped-call]
+    if x.device.type == "cpu" and (x.shape[1] > 1 or run.clients == 1 or run.lane is not None):
+        out = ClientConv.apply(x, w, b, how, run.step_of(name), run.part_of(name), run.lane)  # type: ignore[no-untyped-call]
         return out
     if x.device.type == "cuda":
         precision = "bf16" if run.low else "tf32" if torch.backends.cudnn.allow_tf32 else "float32"
@@ -105,6 +107,9 @@ def max_pool(layer: nn.MaxPool2d, name: str, run: Pass, x: Tensor) -> Tensor:
     if x.device.type != "cpu" or x.dim() != 4 or not x.is_contiguous() or layer.return_indices:
         pooled: Tensor = layer(x)
         return pooled
+    recorded = x.requires_grad and torch.is_grad_enabled()
+    if not recorded and _tiles(layer) and _pair(layer.kernel_size) == (2, 2) and min(x.shape[2:]) > 1:
+        return halved(x)
     how = (layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.ceil_mode)
     out: Tensor = MaxPool.apply(x, how)  # type: ignore[no-untyped-call]
     return out

@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from fedloom.engine.chain import chain_of, descend_chain
 from fedloom.engine.dropout import KeyedDropout
 from fedloom.engine.frozen import Frozen, freeze
+from fedloom.engine.lanes import Between, First, Second, front_of, passable
 from fedloom.engine.layers import FUSED, LAYERS, Pass
 from fedloom.engine.products import Step
 from fedloom.layout import Layout
@@ -32,6 +34,7 @@ class _Now:
     """The pass that a network's layers are in."""
 
     run: Pass
+    lane: Tensor  # see `lanes.py`
 
 
 class _Layer(nn.Module):
@@ -71,9 +74,18 @@ class StackedGradient:
         self._dropouts = [layer for layer in layers.values() if isinstance(layer, KeyedDropout)]
         self._now = _Now()
         self._frozen: Frozen | None = None
+        self.chain = chain_of(graph, setting.module, self.layout, setting.loss)
         stacked = {str(n): _Layer(layer, str(n), self._now) if type(layer) in LAYERS else layer
                    for n, layer in layers.items()}  # fmt: skip
         self._network = fx.GraphModule(stacked, graph)  # the graph as straight code: interpreting it takes longer
+        self._running = self._network
+        self._front = front_of(graph, setting.module, self._fused)
+        if self._front is not None:
+            lanes = dict(stacked)
+            lanes[self._front.first] = First(stacked[self._front.first])
+            lanes |= {name: Between(stacked[name], self._now) for name in self._front.between}
+            lanes[self._front.second] = Second(stacked[self._front.second])
+            self._lanes = fx.GraphModule(lanes, graph)
 
     def of_shapes(self, layout: Layout) -> StackedGradient:
         """The same network with tensors of other sizes, such as a sub-model's."""
@@ -86,6 +98,8 @@ class StackedGradient:
         layers = [n for n in sorted(self._fused) if getattr(self.setting.module.get_submodule(n), "groups", 1) == 1]
         other = copy(self)
         other._frozen = freeze(self.setting.neurons, layers, keep, mask)
+        if not self.low and passable(self._front, other._frozen):
+            other._running = self._lanes
         return other
 
     def _losses(self, tensors: dict[str, Tensor], batch: Batch, step: Step | None) -> Tensor:
@@ -97,7 +111,7 @@ class StackedGradient:
         self._now.run = Pass(tensors, len(batch.y), batch.weight, batch.keys, step, fused, parts, self.low)
         for layer in self._dropouts:
             layer.calls = 0  # a new pass
-        return self.setting.loss(self._network(batch.x.flatten(0, 1)), batch.y.flatten(0, 1))
+        return self.setting.loss(self._running(batch.x.flatten(0, 1)), batch.y.flatten(0, 1))
 
     def __call__(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Gradients [C, P] and losses [C]; running statistics move in place."""
@@ -115,10 +129,10 @@ class StackedGradient:
             grads.append(torch.zeros_like(params[:, trained:]))
         return torch.cat(grads, 1), _means(losses, batch.weight)
 
-    def descend(
-        self, first: Tensor, batches: Iterator[Batch], rate: float, shrink: float
-    ) -> tuple[Tensor, Tensor] | None:
+    def descend(self, first: Tensor, batches: Iterator[Batch], rate: float, shrink: float) -> tuple[Tensor, Tensor]:
         """Every tensor of the cohort contiguous by itself, so that products can take the step in place."""
+        if self.chain is not None and self._frozen is None and not self.low and first.device.type == "cpu":
+            return descend_chain(self.chain, self.layout, first, batches, rate, shrink)
         split = self.layout.split(first)
         tensors = {name: t.clone(memory_format=torch.contiguous_format) for name, t in split.items()}
         total = first.new_zeros(len(first))

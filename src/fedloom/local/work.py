@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.chance import Chance, absorb
+from fedloom.chance import Chance, absorb, absorb_here
 from fedloom.engine.capture import Captured
 from fedloom.errors import BadExperiment
 from fedloom.types import listed
+
+FEW = 2**14  # examples that are dealt by NumPy: so few that calls take most of the time
 
 
 class Batches(NamedTuple):
@@ -55,7 +58,8 @@ class Work:
         epochs = max(-(-taken // one) for taken, one in zip(steps, passes))
         facts = listed([sizes, passes, steps], ids.device)
         inputs = (ids, examples, facts, chance.key("batches"), chance.key("network"))
-        chosen, real, keys = _dealt(inputs, longest, width, epochs)
+        few = ids.device.type == "cpu" and examples.numel() * epochs < FEW
+        chosen, real, keys = (_deal_few if few else _dealt)(inputs, longest, width, epochs)
         active = [sum(taken > k for taken in steps) for k in range(longest)]
         return Batches(chosen, real, facts[2], active, keys)
 
@@ -75,6 +79,26 @@ def _deal(inputs: tuple[Tensor, ...], longest: int, width: int, epochs: int) -> 
     which = epoch_of[:, :, None] * widest + inside.clamp(max=widest - 1)
     chosen = examples.gather(1, order.flatten(1).gather(1, which.flatten(1))).view_as(inside)
     return chosen, inside < size[:, :, None], absorb(absorb(network_key, ids[:, None]), step)
+
+
+def _deal_few(inputs: tuple[Tensor, ...], longest: int, width: int, epochs: int) -> tuple[Tensor, ...]:
+    """The same on the host, in half the time where there are few examples."""
+    ids, examples, facts, order_key, network_key = (one.numpy() for one in inputs)
+    size, per_epoch = facts[0, :, None], facts[1, :, None]
+    widest = examples.shape[1]
+    place, epoch, step = np.arange(widest), np.arange(epochs), np.arange(longest)
+    whose = absorb_here(order_key.view(np.uint64), ids[:, None, None])
+    keys = absorb_here(absorb_here(whose, epoch[:, None]), place).view(np.int64)  # [C, E, M]
+    if size.min() < widest:
+        keys[np.broadcast_to((place >= size)[:, None], keys.shape)] = np.iinfo(np.int64).max  # padding goes last
+    order = keys.argsort(axis=-1, kind="stable").reshape(len(ids), -1)
+    inside = ((step % per_epoch) * width)[:, :, None] + np.arange(width)  # [C, S, B]
+    epoch_of = np.minimum(step // per_epoch, epochs - 1)  # those who are done wait in their last epoch
+    which = epoch_of[:, :, None] * widest + np.minimum(inside, widest - 1)
+    row = np.arange(len(ids))[:, None, None]
+    chosen = examples[row, order[row, which]]
+    network = absorb_here(absorb_here(network_key.view(np.uint64), ids[:, None]), step)
+    return tuple(torch.from_numpy(one) for one in (chosen, inside < size[:, :, None], network.view(np.int64)))
 
 
 _dealt = Captured(_deal)

@@ -1,0 +1,156 @@
+"""Chains of linear layers without autograd: the same steps as plain PyTorch takes, and only chains take them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings, strategies as st
+from torch import Tensor, nn
+
+from fedloom.client import Examples
+from fedloom.engine import chain
+from fedloom.engine.gradient import fastest_gradient
+from fedloom.engine.plain import PlainGradient
+from fedloom.engine.stacked import StackedGradient
+from fedloom.types import Batch
+from worlds import CLASSES, World, assert_close, world_of
+
+
+class Written(nn.Module):
+    """A chain in functions instead of layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(12, 5), nn.Linear(5, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.two(F.relu(self.one(torch.flatten(x, 1))))
+
+
+class Again(Written):
+    """A layer used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mid = nn.Linear(5, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.two(self.mid(self.mid(self.one(x.flatten(1)))))
+
+
+class Around(Written):
+    """What ReLU made is read twice."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = F.relu(self.one(x.flatten(1)))
+        return self.two(inner + inner)
+
+
+def frozen_layer() -> nn.Module:
+    network = mlp([5], [True, True], [True])
+    network[1].requires_grad_(False)
+    return network
+
+
+def mlp(widths: list[int], biases: list[bool], relus: list[bool]) -> nn.Sequential:
+    """Linear layers of these widths, with or without biases and ReLU."""
+    torch.manual_seed(0)
+    sizes, layers = [12, *widths, CLASSES], [nn.Flatten()]
+    for place, bias in enumerate(biases[: len(sizes) - 1]):
+        layers.append(nn.Linear(sizes[place], sizes[place + 1], bias=bias))
+        layers += [nn.ReLU()] if place < len(widths) and relus[place] else []
+    return nn.Sequential(*layers)
+
+
+def here(network: nn.Module, dtype: torch.dtype = torch.float64) -> World:
+    """The network on made-up images."""
+    x = (torch.arange(40 * 12) * 0.37).sin().to(dtype).view(40, 1, 3, 4)
+    return world_of(network, Examples(x, torch.arange(40) * 7 % CLASSES), torch.arange(40).split(10), dtype)
+
+
+def batches(place: World, active: list[int], width: int) -> list[Batch]:
+    """A batch of each of the first so many clients for every step; the last client's is short."""
+    found = []
+    for step, now in enumerate(active):
+        at = (torch.arange(now * width).view(now, width) + 3 * step) % len(place.data.y)
+        real = torch.ones(now, width)
+        real[-1, 1:] = 0
+        found.append(Batch(place.data.x[at], place.data.y[at], real / real.sum(1, keepdim=True), at[:, 0]))
+    return found
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(1, 9), max_size=3),
+    st.lists(st.booleans(), min_size=4, max_size=4),
+    st.lists(st.booleans(), min_size=3, max_size=3),
+    st.lists(st.integers(1, 3), min_size=1, max_size=4),
+    st.integers(1, 5),
+    st.sampled_from([1.0, 0.97]),
+)
+def test_chain_steps_are_plain_pytorchs(
+    widths: list[int], biases: list[bool], relus: list[bool], active: list[int], width: int, shrink: float
+) -> None:
+    place = here(mlp(widths, biases, relus))
+    way, active = StackedGradient(place.setting), sorted(active, reverse=True)
+    assert way.chain is not None
+    first = place.model.repeat(active[0], 1) * torch.linspace(1, 1.5, active[0])[:, None].double()
+    feed = batches(place, active, width)
+    ours, theirs = (one.descend(first, iter(feed), 0.1, shrink) for one in (way, PlainGradient(place.setting)))
+    assert theirs is not None
+    assert_close({"weights": ours[0], "losses": ours[1]}, {"weights": theirs[0], "losses": theirs[1]}, 1e-9)
+    ours[0].requires_grad_().sum().backward()  # others may go on from there
+
+
+@pytest.mark.parametrize("clients", [1, 3])
+def test_in_float32_and_counted_little_by_little(clients: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = here(mlp([7, 6], [True] * 3, [True] * 2), torch.float32)
+    first, feed = place.model.repeat(clients, 1), batches(place, [clients] * 5, 4)
+    way = StackedGradient(place.setting)
+    runs = []
+    for kept in (chain.KEPT, 1):
+        monkeypatch.setattr(chain, "KEPT", kept)
+        runs.append(way.descend(first, iter(feed), 0.1, 1.0))
+    way.chain = None
+    runs.append(way.descend(first, iter(feed), 0.1, 1.0))
+    for other in runs[1:]:
+        assert_close(dict(zip("wl", runs[0])), dict(zip("wl", other)), 1e-6)
+    assert torch.equal(first, place.model.repeat(clients, 1))
+
+
+OTHERS: dict[str, Callable[[], nn.Module]] = {
+    "again": Again,
+    "around": Around,
+    "tanh": lambda: nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.Tanh(), nn.Linear(5, CLASSES)),
+    "relu at the end": lambda: nn.Sequential(nn.Flatten(), nn.Linear(12, CLASSES), nn.ReLU()),
+    "not flattened": lambda: nn.Sequential(nn.Linear(4, 2), nn.Flatten(), nn.Linear(6, CLASSES)),
+    "frozen layer": frozen_layer,
+    "dropout": lambda: nn.Sequential(nn.Flatten(), nn.Dropout(0.0), nn.Linear(12, CLASSES)),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_networks_are_no_chains(name: str) -> None:
+    assert StackedGradient(here(OTHERS[name]()).setting).chain is None
+
+
+def test_functions_make_a_chain_too() -> None:
+    place = here(Written())
+    way = fastest_gradient(place.setting, place.data)
+    assert isinstance(way, StackedGradient)
+    assert way.chain is not None
+    assert [link.relu for link in way.chain] == [True, False]
+
+
+def test_a_misread_chain_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = here(Written())
+    read = StackedGradient(place.setting).chain
+    assert read is not None
+    wrong = tuple(link._replace(relu=False) for link in read)
+    monkeypatch.setattr("fedloom.engine.stacked.chain_of", lambda *_: wrong)
+    way = fastest_gradient(place.setting, place.data)
+    assert isinstance(way, StackedGradient)
+    assert way.chain is None
