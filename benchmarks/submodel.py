@@ -1,6 +1,6 @@
 """What does a smaller model save? A client's epoch at a share of the neurons against the whole, in time and memory.
 
-    python benchmarks/submodel.py [--cycles 15] [--threads 2] [--json FILE] [cnn2 2nn fleet resnet18]
+    python benchmarks/submodel.py [--cycles 15] [--threads 2] [--json FILE] [cnn2 2nn shortcuts fleet resnet18]
 
 cnn2, 2nn: cohorts of one client (and, for 2nn, of ten) with 500 made-up images each, one epoch in batches of 50.
 `engine` is what clients do with the part of the model they are sent: plan the batches and learn. `frozen` trains the
@@ -13,6 +13,8 @@ Memory is what the operating system counts: a process of its own for each way pl
 resident size during a second round is compared with the size before it. Freed blocks go back to the system at once
 (MALLOC_MMAP_THRESHOLD_), so that what is counted is in use. The data and the global model are there before.
 
+shortcuts: the same with and without two ways of the engine's own, each in the same cycles: gradients that end at the
+first layer's trained neurons (cnn2, frozen), and chains of linear layers without autograd (2nn).
 fleet: 100 clients with 100 images each, shares 0.2, 0.4, 0.6, 0.8 and 1.0, all in a round, sliced against masked.
 resnet18: how long deriving the neurons and extracting half of them take.
 """
@@ -31,6 +33,7 @@ import time
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
@@ -204,6 +207,33 @@ def client(model: str, clients: int, options: argparse.Namespace) -> dict[str, d
     return results
 
 
+def shortcuts(cycles: int) -> dict[str, float]:
+    """Ratios to the whole model with and without the engine's shortcuts."""
+    work, found = Workload("cnn2", 1, 500), {}
+    frozen = work.way("frozen 0.25")
+
+    def in_one_lane(number: int) -> Tensor:
+        with patch("fedloom.engine.stacked.passable", lambda *_: False):
+            return frozen(number)
+
+    times = measure({"whole": work.way("engine 1"), "lanes": frozen, "one lane": in_one_lane}, cycles)
+    for name in ("lanes", "one lane"):
+        found[f"cnn2 frozen, {name}"] = ratio(times, name, "whole")
+    for clients in (1, 10):
+        with_chain, without = Workload("2nn", clients, 500), Workload("2nn", clients, 500)
+        without.gradient.chain = None
+        pairs = (("chain", with_chain), ("autograd", without))
+        ways = {f"{name}, {share}": work.way(f"engine {share}") for name, work in pairs for share in ("1", "0.25")}
+        times = measure(ways, cycles)
+        for name in ("chain", "autograd"):
+            found[f"2nn x{clients}, {name}"] = ratio(times, f"{name}, 0.25", f"{name}, 1")
+        for share in ("1", "0.25"):
+            gain = ratio(times, f"autograd, {share}", f"chain, {share}")
+            found[f"2nn x{clients} at {share}, chain is so many times faster"] = gain
+    print("\n".join(f"{name}: {value:.2f}" for name, value in found.items()), flush=True)
+    return found
+
+
 def fleet(model: str, cycles: int) -> dict[str, float]:
     """A whole fleet of five tiers, each client's network really smaller or the whole with zeros."""
     work = Workload(model, 100, 100)
@@ -237,7 +267,7 @@ def resnet18(cycles: int) -> dict[str, float]:
 def main() -> None:
     """Run what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workloads", nargs="*", default=["cnn2", "2nn", "fleet", "resnet18"])
+    parser.add_argument("workloads", nargs="*", default=["cnn2", "2nn", "shortcuts", "fleet", "resnet18"])
     parser.add_argument("--cycles", type=int, default=15)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path)
@@ -253,6 +283,8 @@ def main() -> None:
     for model, cohorts in {"cnn2": [1], "2nn": [1, 10]}.items():
         if model in options.workloads:
             results |= {f"{model} x{clients}": client(model, clients, options) for clients in cohorts}
+    if "shortcuts" in options.workloads:
+        results["shortcuts"] = shortcuts(options.cycles)
     if "fleet" in options.workloads:
         results |= {f"fleet {model}": fleet(model, min(3, options.cycles)) for model in SHAPES}
     if "resnet18" in options.workloads:
