@@ -1,5 +1,6 @@
-"""Plain chains of linear layers on a CPU, trained without autograd: for small networks its calls take longer than the
-products do. Forwards and backwards are written out, and a weight takes its step inside the product of its gradient.
+"""Plain chains of linear layers on a CPU, trained without autograd, whose calls take longer than small products do.
+
+Forwards and backwards are written out, and a weight takes its step inside the product of its gradient.
 """
 
 from __future__ import annotations
