@@ -95,7 +95,7 @@ def _mnist(
 ) -> Recipe:  # fmt: skip
     network = "convolutional network (32, 64 of 5x5; dense 512)" if cnn else "2NN (784-200-200-10)"
     notes = [f"The network is McMahan's {network}; the paper says no more than McMahan's network."]
-    rounds = 150
+    rounds, whose = 150, "" if clients == 100 else f", {clients} clients"
     if clients != 100:
         notes.append(
             f"{clients} clients instead of 100: with as many, FedAvg needs the rounds that the paper gives it at a"
@@ -111,7 +111,7 @@ def _mnist(
         "data": "mnist", "model": "cnn-mcmahan" if cnn else "2nn", "partition": "iid" if iid else "shards",
         "rounds": rounds, "clients": clients,
     }  # fmt: skip
-    about = f"MNIST, {deal}: rounds to a test accuracy, FedUMF against FedAvg"
+    about = f"MNIST, {deal}{whose}: rounds to a test accuracy, FedUMF against FedAvg"
     return _table(name, about, cells, targets, common, 1.0, tuple(notes), quick)
 
 
