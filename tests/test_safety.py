@@ -14,7 +14,10 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 ROOT = Path(__file__).parent.parent
-FILES = sorted(file for folder in ("src", "tests", "benchmarks", "fuzz") for file in (ROOT / folder).rglob("*.py"))
+FOLDERS = ("src", "tests", "benchmarks", "fuzz")
+FILES = sorted(
+    file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py") if ".venv" not in file.parts  # of the peers
+)
 EXCEPTIONS = {  # what is allowed where, and why
     "tests/documented.py": {"exec", "compile"},  # our own documentation
     "tests/test_readme.py": {"exec", "compile"},  # our own README
