@@ -16,7 +16,10 @@ from packaging.version import Version
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("src", "tests", "benchmarks", "fuzz")
 FILES = sorted(
-    file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py") if ".venv" not in file.parts  # of the peers
+    file
+    for folder in FOLDERS
+    for file in (ROOT / folder).rglob("*.py")
+    if ".venv" not in file.parts  # of the peers
 )
 EXCEPTIONS = {  # what is allowed where, and why
     "tests/documented.py": {"exec", "compile"},  # our own documentation
