@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from fedloom.client import Start
+from fedloom.engine.convolution import own_kernels
 from fedloom.engine.momentum import move
 from fedloom.engine.products import Step
 from fedloom.engine.stacked import StackedGradient
 from fedloom.local.optimiser import Sgd
 from fedloom.types import Batch, State, column, rows
+
+if TYPE_CHECKING:
+    from fedloom.engine.linked import Linked
 
 
 def even(active: list[int], clients: int) -> bool:
@@ -74,6 +78,17 @@ class Course:
         self.examples = torch.zeros((steps, self.clients, width), dtype=torch.int64, device=self.device)
         self.weight = first.new_zeros((steps, self.clients, width))
         self.keys = torch.zeros((steps, self.clients), dtype=torch.int64, device=self.device)
+        self.linked = self._linked()
+
+    def _linked(self) -> Linked | None:
+        """Kernels for the whole step, where the network is a chain of linear layers."""
+        if not (self.apart and own_kernels(self.device.type)):
+            return None
+        from fedloom.engine.linked import Linked, fits
+
+        assert isinstance(self.gradient, StackedGradient)
+        links = None if self.gradient.low else self.gradient.chain
+        return Linked(links, self) if links is not None and fits(links, self) else None
 
     def moving(self) -> list[Tensor]:
         """What a step changes."""
@@ -84,6 +99,7 @@ class Course:
             self.losses,
             self.number,
             *self.moments.values(),
+            *(() if self.linked is None else (self.linked.losses,)),
         ]
 
     def fill(self, start: Start) -> None:
@@ -119,6 +135,8 @@ class Course:
         weight = batches.real.to(first.dtype)
         weight /= weight.sum(2, keepdim=True)
         self.losses.zero_()
+        if self.linked is not None:
+            self.linked.losses.zero_()
         self.number.zero_()
         self.taken.zero_()
         self.taken[here] = batches.steps
@@ -128,6 +146,10 @@ class Course:
 
     def step(self, size: int, alike: bool) -> None:
         """One step of the first `size` clients; unless all are `alike`, some of them have no step left to take."""
+        if self.linked is not None:
+            self.linked.step(size)
+            self.number += 1
+            return
         now = slice(size)
         index, weight, keys = (
             value.index_select(0, self.number)[0, now] for value in (self.examples, self.weight, self.keys)
@@ -214,6 +236,8 @@ class Course:
                 params = torch.where(trains, params, self.first[: self.cohort])
             return params, self.losses[: self.cohort].clone()
         assert isinstance(self.gradient, StackedGradient)
+        if self.linked is not None:
+            self.losses.copy_(self.linked.losses.sum(1))
         last = self.gradient.layout.join({name: t[: self.cohort] for name, t in self.tensors.items()}, 1)
         return last, self.losses[: self.cohort].clone()
 

@@ -139,7 +139,7 @@ def weight_gradient(
     batch, columns = len(x) // clients, inputs * kernel[0] * kernel[1]
     places = batch * g.shape[2] * g.shape[3]
     rows_at_once, columns_at_once, depth, warps, stages = tile or (
-        _tile(outputs, 32), _tile(columns, 64), 64 if columns <= 32 else 32, 4, 3
+        tile_of(outputs, 32), tile_of(columns, 64), 64 if columns <= 32 else 32, 4, 3
     )  # fmt: skip
     tiles = triton.cdiv(columns, columns_at_once)
     programs = clients * tiles * triton.cdiv(outputs, rows_at_once)
@@ -173,7 +173,7 @@ def _launch(
     """One product per tile; `strides` are the weight's along the result's and the source's channels."""
     batch, channels, height, width = len(src) // clients, out.shape[1], *out.shape[2:]
     rows_at_once, columns_at_once, depth, warps, stages = tile or (
-        128, _tile(channels, 64), 16 if back or src.shape[1] == 16 else 32, 4, 3
+        128, tile_of(channels, 64), 16 if back or src.shape[1] == 16 else 32, 4, 3
     )  # fmt: skip
     grid = (triton.cdiv(batch * height * width, rows_at_once), clients, triton.cdiv(channels, columns_at_once))
     _gather[grid](
@@ -194,7 +194,7 @@ def _images(shape: tuple[int, ...], like: Tensor) -> Tensor:
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
 
 
-def _tile(size: int, most: int) -> int:
+def tile_of(size: int, most: int) -> int:
     """A power of two from 16 on that holds a size, or the most."""
     return int(max(16, min(most, triton.next_power_of_2(size))))
 

@@ -1,0 +1,97 @@
+"""One step of a cohort whose network is a chain of linear layers, on a GPU: a kernel of ours for each product."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+from torch import Tensor
+
+from fedloom.engine.chain_kernels import MOST, _back, _forward, _turn
+from fedloom.engine.kernels import tile_of
+
+if TYPE_CHECKING:
+    from fedloom.engine.chain import Link
+    from fedloom.engine.course import Course
+
+
+class Linked:
+    """The layers' kernels, and places for what goes from one to the next."""
+
+    def __init__(self, links: tuple[Link, ...], course: Course) -> None:
+        self.links, self.course = links, course
+        weights = [course.tensors[f"{link.name}.weight"] for link in links]
+        clients, self.batch = course.clients, course.examples.shape[2]
+        self.sizes = [(w.shape[2], w.shape[1]) for w in weights]  # inputs, outputs
+        self.outs = [w.new_zeros(clients, self.batch, w.shape[1]) for w in weights]
+        self.grads = [torch.zeros_like(out) for out in self.outs[:-1]] + self.outs[-1:]  # the last layer gives its own
+        self.losses = weights[0].new_zeros(clients, self.batch)
+
+    def step(self, size: int) -> None:
+        """Move the weights of the first `size` clients who have a step left to take."""
+        for layer in range(len(self.links)):
+            self._forward(layer, size)
+        for layer in range(len(self.links) - 1, 0, -1):
+            self._back(layer, size)
+        for layer in range(len(self.links)):
+            self._turn(layer, size)
+
+    @property
+    def _precision(self) -> str:
+        """Three products of TF32 numbers are as exact as one of float32 numbers, and quicker."""
+        return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3"
+
+    def _inputs(self, layer: int) -> Tensor:
+        return self.course.data.x if layer == 0 else self.outs[layer - 1]
+
+    def _forward(self, layer: int, size: int) -> None:
+        link, course, (inputs, outputs) = self.links[layer], self.course, self.sizes[layer]
+        last = layer == len(self.links) - 1
+        rows, columns = tile_of(self.batch, 64), MOST if last and outputs > 64 else tile_of(outputs, 64)
+        w = course.tensors[f"{link.name}.weight"]
+        grid = (triton.cdiv(outputs, columns), size, triton.cdiv(self.batch, rows))
+        _forward[grid](
+            self._inputs(layer), course.examples, w, course.tensors[f"{link.name}.bias"] if link.bias else w,
+            self.outs[layer], course.data.y, course.weight, self.losses, course.number, course.taken,
+            self.batch, inputs, outputs, course.clients, PICKS=layer == 0, BIAS=link.bias, RELU=link.relu, LAST=last,
+            PRECISION=self._precision, BM=rows, BN=columns, BK=tile_of(inputs, 32), num_warps=4, num_stages=3,
+        )  # fmt: skip
+
+    def _back(self, layer: int, size: int) -> None:
+        """The gradient of the layer below."""
+        inputs, outputs = self.sizes[layer]
+        rows, columns = tile_of(self.batch, 64), tile_of(inputs, 64)
+        _back[(triton.cdiv(inputs, columns), size, triton.cdiv(self.batch, rows))](
+            self.grads[layer], self.course.tensors[f"{self.links[layer].name}.weight"], self.outs[layer - 1],
+            self.grads[layer - 1], self.course.number, self.course.taken, self.batch, inputs, outputs,
+            RELU=self.links[layer - 1].relu, PRECISION=self._precision, BM=rows, BN=columns, BK=tile_of(outputs, 32),
+            num_warps=4, num_stages=3,
+        )  # fmt: skip
+
+    def _turn(self, layer: int, size: int) -> None:
+        """The layer's own step."""
+        link, course, (inputs, outputs) = self.links[layer], self.course, self.sizes[layer]
+        names = f"{link.name}.weight", f"{link.name}.bias" if link.bias else f"{link.name}.weight"
+        (w, b), heavy, held = [course.tensors[name] for name in names], bool(course.velocity), bool(course.may)
+        speeds = [course.velocity.get(name, w) for name in names]  # not read where there is none
+        may = [course.may.get(name, w) for name in names]
+        rows, columns = tile_of(outputs, 64), tile_of(inputs, 64)
+        tiles, optimiser = triton.cdiv(inputs, columns), course.method.optimiser
+        _turn[(tiles * triton.cdiv(outputs, rows), size)](
+            self.grads[layer], self._inputs(layer), course.examples, w, speeds[0], may[0], b, speeds[1], may[1],
+            course.rate, course.number, course.taken, self.batch, inputs, outputs, course.clients,
+            float(getattr(optimiser, "momentum", 0.0)), float(optimiser.weight_decay),
+            PICKS=layer == 0, BIAS=link.bias, MAY=held, HEAVY=heavy, PRECISION=self._precision, TILES=tiles,
+            BM=rows, BN=columns, BK=tile_of(self.batch, 64), num_warps=4, num_stages=2,
+        )  # fmt: skip
+
+
+def fits(links: tuple[Link, ...] | None, course: Course) -> bool:
+    """Can these kernels take the course's steps?"""
+    if links is None or not course.tensors:
+        return False
+    x, y = course.data
+    last = course.tensors[f"{links[-1].name}.weight"]
+    same = x.dtype == last.dtype == torch.float32 and y.dtype == torch.int64
+    return same and x.is_contiguous() and y.is_contiguous() and last.shape[1] <= MOST
