@@ -44,7 +44,7 @@ def _prepared(case: dict[str, Any]) -> Simulation:
     x = (draw.standard_normal((count, 1, 3, 7)) + y[:, None, None, None]).astype(np.float32)
     data = Dataset("few", x, y, x[:9], y[:9], None, None, 3, 0)
     settings = {"model": "mlp", "clients": 3, "per_round": 3, "partition": "dirichlet"}
-    return prepare(Experiment(device=DEVICE, **settings, **{**case, "training": training}), data=data)
+    return prepare(Experiment(device=DEVICE, **{**settings, **case, "training": training}), data=data)
 
 
 def _played(here: Simulation) -> tuple[Tensor, Tensor]:

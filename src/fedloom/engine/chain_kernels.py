@@ -2,7 +2,8 @@
 
 Examples are read where they lie, the loss is part of the last layer's product, and a weight takes its step, with or
 without momentum, inside the product that would have made its gradient: no gradient as large as the weights is written.
-Clients whose steps are over leave at once.
+Clients whose steps are over leave at once. Sizes come in units (powers of two), from which the compiler sees how many
+numbers it may read at once.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ MOST = 128  # outputs of a network: all of an example's must fit into one tile, 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _forward(  # type: ignore[no-untyped-def]
-    x, rows, w, bias, out, labels, weight, losses, number, taken, BATCH, INPUTS, OUTPUTS, CLIENTS,
+    x, rows, w, bias, out, labels, weight, losses, number, taken, BATCH, IN, OUT, CLIENTS,
+    IN_UNIT: tl.constexpr, OUT_UNIT: tl.constexpr,
     PICKS: tl.constexpr, BIAS: tl.constexpr, RELU: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """A layer's outputs [C, B, o]; of the last layer the gradient of the loss by them, and the losses are counted."""
+    INPUTS, OUTPUTS = IN * IN_UNIT, OUT * OUT_UNIT
     client, step = tl.program_id(1), tl.load(number)
     if tl.load(taken + client) <= step:
         return
@@ -60,10 +63,12 @@ def _forward(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _back(  # type: ignore[no-untyped-def]
-    grad, w, seen, out, number, taken, BATCH, INPUTS, OUTPUTS,
+    grad, w, seen, out, number, taken, BATCH, IN, OUT,
+    IN_UNIT: tl.constexpr, OUT_UNIT: tl.constexpr,
     RELU: tl.constexpr, PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a layer's inputs [C, B, i], through the ReLU (if any) that made them."""
+    INPUTS, OUTPUTS = IN * IN_UNIT, OUT * OUT_UNIT
     client = tl.program_id(1)
     if tl.load(taken + client) <= tl.load(number):
         return
@@ -87,11 +92,12 @@ def _back(  # type: ignore[no-untyped-def]
 @triton.jit  # type: ignore[untyped-decorator]
 def _turn(  # type: ignore[no-untyped-def]
     grad, x, rows, w, speed, may, bias, bias_speed, bias_may, rate, number, taken,
-    BATCH, INPUTS, OUTPUTS, CLIENTS, MOMENTUM, DECAY,
+    BATCH, IN, OUT, CLIENTS, MOMENTUM, DECAY, IN_UNIT: tl.constexpr, OUT_UNIT: tl.constexpr,
     PICKS: tl.constexpr, BIAS: tl.constexpr, MAY: tl.constexpr, HEAVY: tl.constexpr, PRECISION: tl.constexpr,
     TILES: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """A step of a layer's weight [C, o, i] and bias [C, o]."""
+    INPUTS, OUTPUTS = IN * IN_UNIT, OUT * OUT_UNIT
     client, step = tl.program_id(1), tl.load(number)
     if tl.load(taken + client) <= step:
         return
@@ -100,8 +106,6 @@ def _turn(  # type: ignore[no-untyped-def]
     i = (tl.program_id(0) % TILES) * BN + tl.arange(0, BN)
     inside = (o < OUTPUTS)[:, None] & (i < INPUTS)[None, :]
     at = (client.to(tl.int64) * OUTPUTS + o[:, None]) * INPUTS + i[None, :]
-    if MAY:
-        inside = inside & (tl.load(may + at, mask=inside, other=0) != 0)
     acc = tl.zeros((BM, BN), dtype=tl.float32)
     total = tl.zeros((BM,), dtype=tl.float32)
     for first in range(0, BATCH, BK):
@@ -116,6 +120,8 @@ def _turn(  # type: ignore[no-untyped-def]
         acc = tl.dot(g, a, acc, input_precision=PRECISION)
         if BIAS:
             total += tl.sum(g, 1)
+    if MAY:
+        inside = inside & (tl.load(may + at, mask=inside, other=0) != 0)
     own_w = tl.load(w + at, mask=inside, other=0.0)
     moved = acc + DECAY * own_w
     if HEAVY:

@@ -37,36 +37,30 @@ class Linked:
         for layer in range(len(self.links)):
             self._turn(layer, size)
 
-    @property
-    def _precision(self) -> str:
-        """Three products of TF32 numbers are as exact as one of float32 numbers, and quicker."""
-        return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3"
-
-    def _inputs(self, layer: int) -> Tensor:
-        return self.course.data.x if layer == 0 else self.outs[layer - 1]
-
     def _forward(self, layer: int, size: int) -> None:
         link, course, (inputs, outputs) = self.links[layer], self.course, self.sizes[layer]
         last = layer == len(self.links) - 1
-        rows, columns = tile_of(self.batch, 64), MOST if last and outputs > 64 else tile_of(outputs, 64)
+        rows, columns = tile_of(self.batch, 64), tile_of(outputs, MOST if last else 32)
         w = course.tensors[f"{link.name}.weight"]
         grid = (triton.cdiv(outputs, columns), size, triton.cdiv(self.batch, rows))
         _forward[grid](
             self._inputs(layer), course.examples, w, course.tensors[f"{link.name}.bias"] if link.bias else w,
             self.outs[layer], course.data.y, course.weight, self.losses, course.number, course.taken,
-            self.batch, inputs, outputs, course.clients, PICKS=layer == 0, BIAS=link.bias, RELU=link.relu, LAST=last,
-            PRECISION=self._precision, BM=rows, BN=columns, BK=tile_of(inputs, 32), num_warps=4, num_stages=3,
+            self.batch, *self._counts(layer), course.clients, **self._units(layer),
+            PICKS=layer == 0, BIAS=link.bias, RELU=link.relu, LAST=last, PRECISION=_precision(True),
+            BM=rows, BN=columns, BK=tile_of(inputs, 32), num_warps=4, num_stages=3,
         )  # fmt: skip
 
     def _back(self, layer: int, size: int) -> None:
         """The gradient of the layer below."""
         inputs, outputs = self.sizes[layer]
-        rows, columns = tile_of(self.batch, 64), tile_of(inputs, 64)
+        few = outputs <= 16
+        rows, columns = tile_of(self.batch, 64), tile_of(inputs, 64 if few else 32)
         _back[(triton.cdiv(inputs, columns), size, triton.cdiv(self.batch, rows))](
             self.grads[layer], self.course.tensors[f"{self.links[layer].name}.weight"], self.outs[layer - 1],
-            self.grads[layer - 1], self.course.number, self.course.taken, self.batch, inputs, outputs,
-            RELU=self.links[layer - 1].relu, PRECISION=self._precision, BM=rows, BN=columns, BK=tile_of(outputs, 32),
-            num_warps=4, num_stages=3,
+            self.grads[layer - 1], self.course.number, self.course.taken, self.batch, *self._counts(layer),
+            **self._units(layer), RELU=self.links[layer - 1].relu, PRECISION=_precision(not few),
+            BM=rows, BN=columns, BK=tile_of(outputs, 32), num_warps=4, num_stages=1 if few else 3,
         )  # fmt: skip
 
     def _turn(self, layer: int, size: int) -> None:
@@ -76,15 +70,30 @@ class Linked:
         (w, b), heavy, held = [course.tensors[name] for name in names], bool(course.velocity), bool(course.may)
         speeds = [course.velocity.get(name, w) for name in names]  # not read where there is none
         may = [course.may.get(name, w) for name in names]
-        rows, columns = tile_of(outputs, 64), tile_of(inputs, 64)
+        rows, columns = tile_of(outputs, 32), tile_of(inputs, 128)
         tiles, optimiser = triton.cdiv(inputs, columns), course.method.optimiser
         _turn[(tiles * triton.cdiv(outputs, rows), size)](
             self.grads[layer], self._inputs(layer), course.examples, w, speeds[0], may[0], b, speeds[1], may[1],
-            course.rate, course.number, course.taken, self.batch, inputs, outputs, course.clients,
-            float(getattr(optimiser, "momentum", 0.0)), float(optimiser.weight_decay),
-            PICKS=layer == 0, BIAS=link.bias, MAY=held, HEAVY=heavy, PRECISION=self._precision, TILES=tiles,
-            BM=rows, BN=columns, BK=tile_of(self.batch, 64), num_warps=4, num_stages=2,
+            course.rate, course.number, course.taken, self.batch, *self._counts(layer), course.clients,
+            float(getattr(optimiser, "momentum", 0.0)), float(optimiser.weight_decay), **self._units(layer),
+            PICKS=layer == 0, BIAS=link.bias, MAY=held, HEAVY=heavy, PRECISION=_precision(False), TILES=tiles,
+            BM=rows, BN=columns, BK=tile_of(self.batch, 32), num_warps=4, num_stages=1,
         )  # fmt: skip
+
+    def _inputs(self, layer: int) -> Tensor:
+        return self.course.data.x if layer == 0 else self.outs[layer - 1]
+
+    def _units(self, layer: int) -> dict[str, int]:
+        return {name: min(16, size & -size) for name, size in zip(("IN_UNIT", "OUT_UNIT"), self.sizes[layer])}
+
+    def _counts(self, layer: int) -> list[int]:
+        """Inputs and outputs in units."""
+        return [size // unit for size, unit in zip(self.sizes[layer], self._units(layer).values())]
+
+
+def _precision(thrice: bool) -> str:
+    """Three products of TF32 numbers are as exact as one of float32 numbers; which is quicker was measured."""
+    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3" if thrice else "ieee"
 
 
 def fits(links: tuple[Link, ...] | None, course: Course) -> bool:
