@@ -79,6 +79,8 @@ class Course:
         self.weight = first.new_zeros((steps, self.clients, width))
         self.keys = torch.zeros((steps, self.clients), dtype=torch.int64, device=self.device)
         self.linked = self._linked()
+        if self.linked is not None:  # its kernels do not move what may not
+            self.old, self.rest = {}, {}
 
     def _linked(self) -> Linked | None:
         """Kernels for the whole step, where the network is a chain of linear layers."""
@@ -107,11 +109,12 @@ class Course:
         task, first, batches = start.task, start.first, start.batches
         here, some = slice(len(first)), slice(batches.examples.shape[1])
         self.cohort = len(first)
-        for name in ("mask", "keep", "share", "authorised", "ids"):
-            _put(getattr(self.task, name), getattr(task, name))
-        self.task.model.copy_(task.model)
         self.rate.fill_(task.rate)
-        self.round.fill_(task.round)
+        if not self.apart:  # then no step reads the task
+            for name in ("mask", "keep", "share", "authorised", "ids"):
+                _put(getattr(self.task, name), getattr(task, name))
+            self.task.model.copy_(task.model)
+            self.round.fill_(task.round)
         for mine, given in ((self.task.extras, task.extras), (self.state, start.state), (self.moments, start.moments)):
             for name, value in mine.items():
                 if name in given:
@@ -130,19 +133,19 @@ class Course:
                 torch.logical_not(self.may[name], out=value)
         else:
             self.params[here] = first
-        for value in self.velocity.values():
-            value.zero_()
+        if self.velocity:
+            torch._foreach_zero_(list(self.velocity.values()))
         weight = batches.real.to(first.dtype)
         weight /= weight.sum(2, keepdim=True)
-        self.losses.zero_()
-        if self.linked is not None:
-            self.linked.losses.zero_()
+        (self.losses if self.linked is None else self.linked.losses).zero_()
         self.number.zero_()
-        self.taken.zero_()
+        if len(first) < self.clients:
+            self.taken.zero_()
         self.taken[here] = batches.steps
         self.examples[some, here] = batches.examples.transpose(0, 1)
         self.weight[some, here] = weight.transpose(0, 1)
-        self.keys[some, here] = batches.keys.transpose(0, 1)
+        if self.linked is None:
+            self.keys[some, here] = batches.keys.transpose(0, 1)
 
     def step(self, size: int, alike: bool) -> None:
         """One step of the first `size` clients; unless all are `alike`, some of them have no step left to take."""

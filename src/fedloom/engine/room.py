@@ -84,5 +84,6 @@ class Room:
 
 def device_bytes(device: torch.device) -> int:
     """Memory of a GPU that this process may take; others beside it may have their share."""
-    whole: int = torch.cuda.get_device_properties(device).total_memory
-    return int(whole * torch.cuda.get_per_process_memory_fraction(device))
+    index = torch.cuda.current_device() if device.index is None else device.index
+    whole: int = torch.cuda.get_device_properties(index).total_memory
+    return int(whole * torch.cuda.get_per_process_memory_fraction(index))

@@ -60,7 +60,7 @@ class Work:
         inputs = (ids, examples, facts, chance.key("batches"), chance.key("network"))
         few = ids.device.type == "cpu" and examples.numel() * epochs < FEW
         chosen, real, keys = (_deal_few if few else _dealt)(inputs, longest, width, epochs)
-        active = [sum(taken > k for taken in steps) for k in range(longest)]
+        active: list[int] = (np.array(steps) > np.arange(longest)[:, None]).sum(1).tolist()
         return Batches(chosen, real, facts[2], active, keys)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,8 +10,10 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
+from fedloom.engine.capture import Captured
 from fedloom.errors import BadExperiment, unknown
 from fedloom.mask.hidden import into_hidden
+from fedloom.neurons.axes import Axes
 from fedloom.neurons.map import NeuronMap, rounded
 from fedloom.part import Mask
 from fedloom.types import Portion, Reply, Setting, State
@@ -72,10 +75,10 @@ class Regions(Mask):
         if whole or (self.full_first and chance.round == 1):
             every = torch.ones(len(ids), self.count, dtype=torch.bool, device=ids.device)
             return Portion(), {**memory, "ids": ids, "chosen": every}
-        members = self.members(setting.neurons, chance)  # [count, P]
-        region, rest = members.byte().argmax(0), members.all(0)
         chosen = self.chosen(ids, share, chance)
-        return Portion(chosen[:, region] | rest), {**memory, "ids": ids, "chosen": chosen}
+        keys = tuple(self._keys(setting.neurons, chance))
+        (mask,) = _masked((chosen, *keys), self, setting.neurons)
+        return Portion(mask), {**memory, "ids": ids, "chosen": chosen}
 
     @property
     def learns(self) -> bool:
@@ -118,23 +121,45 @@ class Regions(Mask):
             return regions >= self.count - each
         return chance.key("regions drawn", ids[:, None], regions).argsort(1).argsort(1) < each
 
+    def _keys(self, neurons: NeuronMap, chance: Chance) -> Iterator[Tensor]:
+        """What decides the region of each neuron of a group or, by `element`, of each number of a tensor."""
+        drawn = chance if self.redraw else chance._replace(round=0)
+        for name, size in self._dealt(neurons):
+            yield drawn.key(f"regions: {name}", torch.arange(size, device=drawn.device))
+
+    def _dealt(self, neurons: NeuronMap) -> list[tuple[str, int]]:
+        """Names and sizes of all that is dealt."""
+        if self.mode == "neuron":
+            return [(group, span.stop - span.start) for group, span in neurons.spans(neurons.size)]
+        return [(tensor.name, tensor.stop - tensor.start) for tensor in _divided(neurons)]
+
     def members(self, neurons: NeuronMap, chance: Chance) -> Tensor:
         """Which numbers belong to each region [count, P]; the rest belongs to all."""
-        drawn = chance if self.redraw else chance._replace(round=0)
-        regions = torch.arange(self.count, device=drawn.device)[:, None]
-        if self.mode == "neuron":
-            dealt = [self._deal(drawn, group, span) for group, span in neurons.spans(neurons.size)]
-            return neurons.expand(torch.cat([regions[:0, 0], *dealt]) == regions, rows=True)
-        members = torch.ones(self.count, neurons.total, dtype=torch.bool, device=drawn.device)
-        for tensor in into_hidden(neurons):
-            if len(tensor.shape) > 1:  # not a bias
-                span = slice(tensor.start, tensor.stop)
-                members[:, span] = self._deal(drawn, tensor.name, span) == regions
-        return members
+        return _members(list(self._keys(neurons, chance)), self, neurons, chance.device)
 
-    def _deal(self, chance: Chance, name: str, span: slice) -> Tensor:
-        """The region of each member of a group of neurons or of a tensor, as equal in number as possible."""
-        size = span.stop - span.start
-        keys = chance.key(f"regions: {name}", torch.arange(size, device=chance.device))
-        region: Tensor = keys.argsort().argsort() * self.count // size
-        return region
+
+def _divided(neurons: NeuronMap) -> list[Axes]:
+    """Tensors whose numbers are dealt one by one: no biases."""
+    return [tensor for tensor in into_hidden(neurons) if len(tensor.shape) > 1]
+
+
+def _members(keys: list[Tensor], how: Regions, neurons: NeuronMap, device: torch.device) -> Tensor:
+    regions = torch.arange(how.count, device=device)[:, None]
+    dealt = [key.argsort().argsort() * how.count // len(key) for key in keys]  # as equal in number as possible
+    if how.mode == "neuron":
+        return neurons.expand(torch.cat([regions[:0, 0], *dealt]) == regions, rows=True)
+    members = torch.ones(how.count, neurons.total, dtype=torch.bool, device=device)
+    for tensor, region in zip(_divided(neurons), dealt):
+        members[:, tensor.start : tensor.stop] = region == regions
+    return members
+
+
+def _mask(inputs: tuple[Tensor, ...], how: Regions, neurons: NeuronMap) -> tuple[Tensor, ...]:
+    """The numbers [C, P] of the regions that are chosen [C, count], and the rest."""
+    chosen, *keys = inputs
+    members = _members(keys, how, neurons, chosen.device)
+    region, rest = members.byte().argmax(0), members.all(0)
+    return (chosen[:, region] | rest,)
+
+
+_masked = Captured(_mask)

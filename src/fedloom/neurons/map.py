@@ -131,15 +131,8 @@ class NeuronMap:
         if scores.shape[-1] not in (self.size, self.full_size):
             raise BadModel(f"scores must be of {self.size} or {self.full_size} neurons; got {tuple(scores.shape)}.")
         shares = checked(share, scores.device)
-        keep = [scores[..., :0] < shares.unsqueeze(-1)]  # [..., 0], so that a model without hidden neurons works too
-        for group, span in self.spans(scores.shape[-1]):
-            rank = scores[..., span].argsort(dim=-1, descending=True, stable=True).argsort(-1)
-            width, step = self.widths[group], self.steps[group]
-            count = rounded(shares, width, rounding)
-            least = step * ceil(max(minimum, 1) / step)
-            count = torch.where(count < width, (count // step * step).clamp(min=least), count)
-            keep.append(rank < count.unsqueeze(-1))
-        return torch.cat(keep, -1)
+        (keep,) = _cut_down((scores, shares), self, minimum, rounding)
+        return keep
 
     def count(self, keep: Tensor, rows: bool = False) -> Tensor:
         """Entries kept of each tensor [..., T], without making the mask."""
@@ -195,6 +188,23 @@ def chosen(group: str, wanted: Tensor | Sequence[int], width: int) -> Tensor:
             f"keep of group '{group}' must be {width} bools or indices from 0 to {width - 1}; got {wanted.tolist()}."
         )
     return torch.zeros(width, dtype=torch.bool).index_fill(0, wanted.cpu().long(), True)
+
+
+def _cut(inputs: tuple[Tensor, ...], neurons: NeuronMap, minimum: int, rounding: Rounding) -> tuple[Tensor, ...]:
+    """As `NeuronMap.cut`."""
+    scores, shares = inputs
+    keep = [scores[..., :0] < shares.unsqueeze(-1)]  # [..., 0], so that a model without hidden neurons works too
+    for group, span in neurons.spans(scores.shape[-1]):
+        rank = scores[..., span].argsort(dim=-1, descending=True, stable=True).argsort(-1)
+        width, step = neurons.widths[group], neurons.steps[group]
+        count = rounded(shares, width, rounding)
+        least = step * ceil(max(minimum, 1) / step)
+        count = torch.where(count < width, (count // step * step).clamp(min=least), count)
+        keep.append(rank < count.unsqueeze(-1))
+    return (torch.cat(keep, -1),)
+
+
+_cut_down = Captured(_cut)
 
 
 def _expand(keeps: tuple[Tensor, ...], neurons: NeuronMap, rows: bool) -> tuple[Tensor, ...]:

@@ -23,7 +23,8 @@ def main(order: str) -> None:
     facts = json.loads(order)
     device = device_of(facts["device"])
     if device.type == "cuda":
-        torch.cuda.set_per_process_memory_fraction(facts["share"], device)
+        index = torch.cuda.current_device() if device.index is None else device.index
+        torch.cuda.set_per_process_memory_fraction(facts["share"], index)
 
     def say(**words: Any) -> None:
         print(json.dumps(words), file=voice)
