@@ -14,8 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedloom.engine.capture import Captured
-
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # the multipliers of SplitMix64
 _ALL = (1 << 64) - 1
@@ -49,18 +47,6 @@ def absorb(key: Tensor, part: Tensor | int) -> Tensor:
     if isinstance(part, Tensor):
         part = part.to(torch.int64)  # narrower integers would narrow the key
     return _mix(key * _signed(_GOLDEN) + part + 1)
-
-
-def _absorb_all(inputs: tuple[Tensor | int, ...]) -> tuple[Tensor, ...]:
-    """One part after another."""
-    key, *parts = inputs
-    assert isinstance(key, Tensor)
-    for part in parts:
-        key = absorb(key, part)
-    return (key,)
-
-
-_absorbed = Captured(_absorb_all)
 
 
 def absorb_here(key: Words, part: NDArray[np.int64]) -> Words:
@@ -100,9 +86,9 @@ class Chance(NamedTuple):
         for known in (self.seed, word, self.round):
             state = _mix_int((state * _GOLDEN + known + 1) & _ALL)
         key = torch.full((), _signed(state), dtype=torch.int64, device=self.device)
-        if self.device.type == "cuda" and parts and all(isinstance(part, Tensor) for part in parts):
-            return _absorbed((key, *parts))[0]  # type: ignore[arg-type]
-        return _absorb_all((key, *parts))[0]
+        for part in parts:
+            key = absorb(key, part)
+        return key
 
     def on_host(self) -> Chance:
         """The same chance where decisions are read at once, instead of waiting for a device."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from threading import RLock
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,12 +18,13 @@ SHAPES = 16  # graphs kept of each function; the least used goes first
 Made = tuple[Tensor, ...]
 
 
-class _Graph(NamedTuple):
+@dataclass
+class _Graph:
     graph: torch.cuda.CUDAGraph
     inputs: Made
     outputs: Made
     fixed: tuple[Any, ...]  # held, so that what the graph reads lives on
-    done: torch.cuda.Event  # when the last caller, perhaps on another stream, had its values
+    last: torch.cuda.Stream  # on which the last caller had its values
 
 
 class Captured:
@@ -58,13 +60,19 @@ class Captured:
                     log.warning("%s is not captured as a CUDA graph, which is slower: %s", name, problem)
                     return self.make(inputs, *fixed)
             self._keep(key, found)
-            found.done.wait()
+            self._follow(found)
             for place, value in zip(found.inputs, inputs):
                 place.copy_(value, non_blocking=True)
             found.graph.replay()
-            made = tuple(value.clone() for value in found.outputs)
-            found.done.record()
-            return made
+            return tuple(value.clone() for value in found.outputs)
+
+    def _follow(self, found: _Graph) -> None:
+        """A caller on another stream than the last waits until that one had its values."""
+        device = found.last.device_index
+        if torch._C._cuda_getCurrentRawStream(device) != found.last.cuda_stream:  # a torch.cuda.Stream takes longer
+            now = torch.cuda.current_stream(device)
+            now.wait_stream(found.last)
+            found.last = now
 
     def _keep(self, key: Any, graph: _Graph | None) -> None:
         self._graphs[key] = graph
@@ -83,4 +91,4 @@ class Captured:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             outputs = self.make(places, *fixed)
-        return _Graph(graph, places, outputs, fixed, torch.cuda.Event())
+        return _Graph(graph, places, outputs, fixed, torch.cuda.current_stream(inputs[0].device))
