@@ -184,7 +184,7 @@ def node_table(found: Measured) -> Table:
     for name in ("payload up, down", "transport", "on the sockets", "memory"):
         table.add_column(name, justify="right")
     for node in found.nodes:
-        ways = ((node.payload_up, node.payload_down), (node.transport_up, node.transport_down))
-        ways += ((node.socket_up, node.socket_down),)
-        table.add_row(node.name, node.clients, *(", ".join(map(size, both)) for both in ways), size(node.memory))
+        payload, transport = (node.payload_up, node.payload_down), (node.transport_up, node.transport_down)
+        sizes = [", ".join(map(size, both)) for both in (payload, transport, (node.socket_up, node.socket_down))]
+        table.add_row(node.name, node.clients, *sizes, size(node.memory))
     return table

@@ -68,7 +68,9 @@ def measured(experiment: Experiment, world: Simulation, out: Path, trial: Trial,
 def _node(trial: Trial, number: int, columns: dict[str, list[Any]]) -> Node:
     name, carried = f"node-{number}", trial.carried[number]
     own = [client % len(trial.numbers) == number for client in columns["client"]]
-    names = ("bytes_up", "bytes_down", "transport_up", "transport_down")
-    sums = [sum(int(size) for size, mine in zip(columns[name], own) if mine) for name in names]
-    memory = trial.processes.peaks.get(name, 0)
-    return Node(name, trial.deployment.clients[number], *sums, carried.up, carried.down, memory)
+    up, down, other_up, other_down = (
+        sum(int(size) for size, mine in zip(columns[column], own) if mine)
+        for column in ("bytes_up", "bytes_down", "transport_up", "transport_down")
+    )
+    memory, clients = trial.processes.peaks.get(name, 0), trial.deployment.clients[number]
+    return Node(name, clients, up, down, other_up, other_down, carried.up, carried.down, memory)

@@ -78,7 +78,7 @@ class Table:
     def __init__(self, clients: list[int]) -> None:
         self.clients = clients
         self.down, self.up = dict.fromkeys(clients, 0), dict.fromkeys(clients, 0)  # bytes
-        self._carried = {client: (0, 0) for client in clients}  # bytes down and up beside these
+        self._carried = dict.fromkeys(clients, (0, 0))  # bytes down and up beside these
         self._fate = dict.fromkeys(clients, UNAVAILABLE)
         self._phases = {client: dict.fromkeys(PHASES, 0.0) for client in clients}
         self._memory = dict.fromkeys(clients, 0)

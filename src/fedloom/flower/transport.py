@@ -73,7 +73,7 @@ def waiting(seconds: float, work: float = 0.0) -> Bytes:
 
 
 def connections(idle: float, work: float) -> int:
-    """How many are opened for an exchange, `idle` seconds after the last one, that keeps a node busy for `work` seconds.
+    """How many are opened for an exchange that comes `idle` seconds after the last and takes `work` seconds.
 
     Looks keep one open. Objects go over two; both are dropped where the work takes long.
     """
