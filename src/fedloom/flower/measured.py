@@ -69,7 +69,7 @@ def _node(trial: Trial, number: int, columns: dict[str, list[Any]]) -> Node:
     name, carried = f"node-{number}", trial.carried[number]
     own = [client % len(trial.numbers) == number for client in columns["client"]]
     up, down, other_up, other_down = (
-        sum(int(size) for size, mine in zip(columns[column], own) if mine)
+        sum(int(size) for size, mine in zip(columns.get(column, ()), own) if mine)
         for column in ("bytes_up", "bytes_down", "transport_up", "transport_down")
     )
     memory, clients = trial.processes.peaks.get(name, 0), trial.deployment.clients[number]
