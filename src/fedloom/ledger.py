@@ -33,6 +33,7 @@ ROUNDS = pa.schema(
     + [(name, pa.float64()) for name in ("virtual_seconds", "joules", "wall_seconds", "evaluation_seconds")]
 )
 PERSONAL = "personal_accuracy"
+TRANSPORT = ("transport_down", "transport_up")  # bytes, on a real network
 
 
 class Ledger:
@@ -169,6 +170,7 @@ class Ledger:
             "examples_trained": int(rows["examples_trained"].sum()),
             "bytes_down": int(rows["bytes_down"].sum()),
             "bytes_up": int(rows["bytes_up"].sum()),
+            **{name: int(rows[name].sum()) for name in TRANSPORT if name in rows},
             "virtual_seconds": None if entry["virtual"] is None else float(entry["virtual"]),
             "joules": float(rows["joules"].sum()) if "joules" in rows else None,
             "wall_seconds": entry["wall_seconds"],
@@ -211,7 +213,8 @@ def _joined(parts: list[State]) -> State:
 def table_bytes(rows: list[dict[str, Any]]) -> bytes:
     """Rows of rounds as the bytes of a parquet file."""
     added = dict.fromkeys(name for row in rows for name in row if name not in ROUNDS.names)  # by the method's parts
-    return _parquet(pa.Table.from_pylist(rows, pa.schema([*ROUNDS, *((name, pa.float64()) for name in added)])))
+    kinds = [(name, pa.int64() if name in TRANSPORT else pa.float64()) for name in added]
+    return _parquet(pa.Table.from_pylist(rows, pa.schema([*ROUNDS, *kinds])))
 
 
 def _parquet(table: pa.Table) -> bytes:

@@ -159,6 +159,10 @@ def test_a_late_reply_is_counted_in_the_round_that_hears_it(experiment: Experime
     found = served(grid, experiment, deadline=SOON)
     assert [row["arrived"] for row in found.rounds] == [6, 8, 8]
     assert found.rounds[1]["rejected.late"] == HOSTED
+    up, down = ([row[f"transport_{way}"] for row in found.rounds] for way in ("up", "down"))
+    model = found.rounds[0]["bytes_down"] / found.rounds[0]["clients"]
+    assert up[1] > up[2] + HOSTED * model  # no client's bytes have it
+    assert down[1] < down[2] + model  # what it was sent is in its own round
 
 
 def test_a_lost_node_is_lost_replies(experiment: Experiment) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from fedloom.errors import BadExperiment
@@ -23,9 +24,10 @@ def server_app() -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
+        from fedloom.flower.age import since_start
         from fedloom.flower.server import serve
 
-        serve(grid, context.run_config)
+        serve(grid, context.run_config, age=since_start(time.time()))
 
     return app
 

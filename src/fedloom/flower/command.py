@@ -177,13 +177,14 @@ def time_table(found: Measured) -> Table:
 
 
 def node_table(found: Measured) -> Table:
-    """What went over each node's connections, beside the ledger's bytes, and its memory."""
+    """What went over each node's connections during the run, beside the ledger's bytes, and its memory."""
     from fedloom.machine import size
 
     table = Table(Column("node", no_wrap=True), "clients", title="nodes", title_justify="left")
-    for name in ("payload up, down", "on the sockets", "memory"):
+    for name in ("payload up, down", "transport", "on the sockets", "memory"):
         table.add_column(name, justify="right")
     for node in found.nodes:
-        payload, sockets = f"{size(node.payload_up)}, {size(node.payload_down)}", (node.socket_up, node.socket_down)
-        table.add_row(node.name, node.clients, payload, ", ".join(map(size, sockets)), size(node.memory))
+        payload, transport = (node.payload_up, node.payload_down), (node.transport_up, node.transport_down)
+        sizes = [", ".join(map(size, both)) for both in (payload, transport, (node.socket_up, node.socket_down))]
+        table.add_row(node.name, node.clients, *sizes, size(node.memory))
     return table

@@ -26,6 +26,7 @@ from fedloom.flower.personal import EVERYBODY, accuracies
 from fedloom.flower.post import Post
 from fedloom.flower.records import Item, Parcel
 from fedloom.flower.spent import Spent, Table
+from fedloom.flower.transport import Bytes
 from fedloom.types import Reply, Task
 from fedloom.world.simulated import ARRIVED, DOWNLOAD_LOST, SILENT, UPLOAD_LOST, World
 
@@ -41,6 +42,7 @@ class Errand(NamedTuple):
     clients: list[int]
     round: int
     sent: float  # by the wall's clock, which nodes have too
+    size: int  # bytes of its clients' tasks
 
 
 class Network:
@@ -81,7 +83,8 @@ class Network:
                 loads.setdefault(node, []).append(item)
         mine = set()
         for node, load in sorted(loads.items()):
-            errand = Errand(node, [item.facts["client"] for item in load], order.round, time.time())
+            size, clients = sum(item.size for item in load), [item.facts["client"] for item in load]
+            errand = Errand(node, clients, order.round, time.time(), size)
             name = self._post.send("train", node, order._asdict(), load)
             if name is None:
                 log.warning("Flower did not take the message of round %d to node %d", order.round, node)
@@ -94,18 +97,24 @@ class Network:
 
     def _listen(self, mine: set[str], inbox: Inbox, table: Table) -> None:
         """Until all have answered or it is too late; what comes of earlier rounds is counted and dropped."""
+        answered = []
         while True:
             for name, answer in self._post.heard(list(self._open)):
                 errand = self._open.pop(name)
                 if name in mine:
                     self._hear(errand, answer, inbox, table)
-                elif isinstance(answer, Parcel):
+                    answered.append(errand)
+                    continue
+                self._post.meter.add(errand.node, Bytes(down=-errand.size))  # its own round has that
+                if isinstance(answer, Parcel):
                     for item in answer.items:
                         if item.data:
                             inbox.refuse(NOBODY, Rejected("late", f"it answers round {errand.round}."))
             if not mine & self._open.keys() or inbox.late:
                 break
             time.sleep(self._post.interval)
+        for errand in answered:
+            table.carried(errand.clients, self._post.meter.take(errand.node, time.monotonic()))
         for name in mine & self._open.keys():
             log.warning("node %d did not answer round %d in time", self._open[name].node, self._round)
 

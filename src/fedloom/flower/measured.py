@@ -24,7 +24,9 @@ class Node(NamedTuple):
     clients: str
     payload_up: int  # bytes of the codec's messages, as the ledger has them
     payload_down: int
-    socket_up: int  # bytes that went over its connections to the link
+    transport_up: int  # bytes that Flower adds, as the ledger has them: reckoned
+    transport_down: int
+    socket_up: int  # bytes that went over its connections to the link while the run was on
     socket_down: int
     memory: int  # bytes: the most that its processes held at a time
 
@@ -64,8 +66,11 @@ def measured(experiment: Experiment, world: Simulation, out: Path, trial: Trial,
 
 
 def _node(trial: Trial, number: int, columns: dict[str, list[Any]]) -> Node:
-    name, traffic = f"node-{number}", trial.relay.traffic[number]
+    name, carried = f"node-{number}", trial.carried[number]
     own = [client % len(trial.numbers) == number for client in columns["client"]]
-    up, down = (sum(b for b, mine in zip(columns[f"bytes_{way}"], own) if mine) for way in ("up", "down"))
-    memory = trial.processes.peaks.get(name, 0)
-    return Node(name, trial.deployment.clients[number], up, down, traffic.up, traffic.down, memory)
+    up, down, other_up, other_down = (
+        sum(int(size) for size, mine in zip(columns.get(column, ()), own) if mine)
+        for column in ("bytes_up", "bytes_down", "transport_up", "transport_down")
+    )
+    memory, clients = trial.processes.peaks.get(name, 0), trial.deployment.clients[number]
+    return Node(name, clients, up, down, other_up, other_down, carried.up, carried.down, memory)

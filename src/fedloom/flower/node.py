@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import time
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import fedloom
 from fedloom.engine.precision import computing
 from fedloom.errors import FedloomError
+from fedloom.flower.age import since_start
 from fedloom.flower.host import Host, host_of, known
 from fedloom.flower.order import Order
 from fedloom.flower.own import OwnData
@@ -33,7 +33,7 @@ def answer(what: str, content: RecordDict, context: Context, data: OwnData | Non
     except FedloomError as problem:
         found = Parcel({"refused": str(problem)}, [])
     times = {"began": began, "ended": time.time(), "rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
-    return pack(Parcel({**found.facts, **times, "seconds_start": _since_start(began)}, found.items))
+    return pack(Parcel({**found.facts, **times, "seconds_start": since_start(began)}, found.items))
 
 
 def _answers(what: str, parcel: Parcel, host: Host, context: Context) -> Parcel:
@@ -56,14 +56,3 @@ def _taught(host: Host, order: Order, item: Item, store: Store) -> Item:
         return teach(host, order, fact(item.facts, "client", int), item, store)
     except FedloomError as problem:
         return Item({"client": client, "refused": str(problem)})
-
-
-def _since_start(now: float) -> float:
-    """Seconds that this process had been there, imports and all; 0 where the system does not say."""
-    try:
-        with open("/proc/self/stat") as stat, open("/proc/uptime") as uptime:
-            ticks = int(stat.read().rpartition(")")[2].split()[19])
-            up = float(uptime.read().split()[0])
-        return max(0.0, up - ticks / os.sysconf("SC_CLK_TCK") - (time.time() - now))
-    except (OSError, ValueError, IndexError):
-        return 0.0

@@ -37,6 +37,11 @@ class Parcel(NamedTuple):
     facts: dict[str, Any]
     items: list[Item]
 
+    @property
+    def size(self) -> int:
+        """Bytes of all that is said."""
+        return len(_text(self.facts)) + sum(item.size for item in self.items)
+
 
 def pack(parcel: Parcel) -> RecordDict:
     """As Flower's records."""

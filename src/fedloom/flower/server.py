@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -69,14 +70,16 @@ def serve(
     config: Mapping[str, Any],
     watch: Watch | None = None,
     interval: float = INTERVAL,
+    age: float = 0.0,
 ) -> Result:
-    """Play all rounds of the run config's experiment on the nodes of `grid`."""
+    """Play all rounds of the run config's experiment on the nodes of `grid`; nodes have waited for `age` seconds."""
+    began = time.monotonic() - age
     if "experiment" not in config:
         raise BadExperiment("run config: 'experiment' is missing; it is the experiment as JSON text.")
     experiment, terms = experiment_of(str(config["experiment"])), Terms.read(config)
     check(terms.out, experiment, terms.resume)
     world = prepare(experiment)
-    post = Post(grid, {"classes": world.classes}, 2 * terms.deadline + 60, interval)
+    post = Post(grid, {"classes": world.classes}, 2 * terms.deadline + 60, interval, began)
     roster = Roster(post, world.clients, world.setting.fleet, experiment.clients, fedloom.__version__)
     roster.wait(terms.patience, log.info)
     if not roster.present():

@@ -21,6 +21,10 @@ class Traffic:
     down: int = 0
     connections: int = 0
 
+    def since(self, then: Traffic) -> Traffic:
+        """What was added."""
+        return Traffic(self.up - then.up, self.down - then.down, self.connections - then.connections)
+
 
 def reset(writer: asyncio.StreamWriter) -> None:
     """End a connection as one ends whose other side is gone."""

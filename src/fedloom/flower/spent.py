@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedloom.flower.records import Item
+from fedloom.flower.transport import Bytes
 from fedloom.types import State
 from fedloom.world.simulated import DOWNLOAD_LOST, LATE, UNAVAILABLE
 
@@ -22,6 +23,8 @@ class Spent(NamedTuple):
     rss_bytes: Tensor  # the most memory that the node's process held
     bytes_down: Tensor
     bytes_up: Tensor
+    transport_down: Tensor  # bytes of the client's part of what else its node's link carried, reckoned
+    transport_up: Tensor
     duration: Tensor  # [] seconds until the server went on
 
     @property
@@ -33,6 +36,7 @@ class Spent(NamedTuple):
         """One column each, for tables [C each]."""
         total = torch.stack(list(self.phases.values())).sum(0)
         sizes = {"rss_bytes": self.rss_bytes, "bytes_down": self.bytes_down, "bytes_up": self.bytes_up}
+        sizes |= {"transport_down": self.transport_down, "transport_up": self.transport_up}
         return {"fate": self.fate, "seconds": total, **self.phases, **sizes}
 
 
@@ -57,6 +61,12 @@ def _seconds(value: Any) -> float:
     return float(value) if real else 0.0
 
 
+def work_of(facts: dict[str, Any]) -> float:
+    """Seconds that a node was busy with a message, as it says."""
+    began, ended = _seconds(facts.get("began")), _seconds(facts.get("ended"))
+    return max(0.0, ended - began) + _seconds(facts.get("seconds_start"))
+
+
 def memory_of(facts: dict[str, Any]) -> int:
     """Bytes that a node's process held, if it says so."""
     return int(_seconds(facts.get("rss")))
@@ -68,6 +78,7 @@ class Table:
     def __init__(self, clients: list[int]) -> None:
         self.clients = clients
         self.down, self.up = dict.fromkeys(clients, 0), dict.fromkeys(clients, 0)  # bytes
+        self._carried = dict.fromkeys(clients, (0, 0))  # bytes down and up beside these
         self._fate = dict.fromkeys(clients, UNAVAILABLE)
         self._phases = {client: dict.fromkeys(PHASES, 0.0) for client in clients}
         self._memory = dict.fromkeys(clients, 0)
@@ -86,6 +97,13 @@ class Table:
         self._phases[client] = phases_of(sent, came, facts, item.facts)
         self._memory[client] = memory_of(facts)
 
+    def carried(self, clients: list[int], link: Bytes) -> None:
+        """What the link of a node has carried, of which these clients' bytes are a part; they share the rest."""
+        down = max(0, round(link.down) - sum(self.down[client] for client in clients))
+        up = max(0, round(link.up) - sum(self.up[client] for client in clients))
+        for place, client in enumerate(clients):
+            self._carried[client] = (down + place) // len(clients), (up + place) // len(clients)
+
     def spent(self, duration: Tensor) -> Spent:
         """All of it."""
 
@@ -97,4 +115,5 @@ class Table:
             for name in PHASES
         }
         memory, down, up = (column(values, torch.int64) for values in (self._memory, self.down, self.up))
-        return Spent(column(self._fate, torch.int64), phases, memory, down, up, duration)
+        other_down, other_up = column(self._carried, torch.int64).view(-1, 2).unbind(1)
+        return Spent(column(self._fate, torch.int64), phases, memory, down, up, other_down, other_up, duration)

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from fedloom.flower.control import Control, Scalars, State
 from fedloom.flower.folder import WARM, Deployment, link_command, node_command, write_folder
 from fedloom.flower.measured import Measured, measured
 from fedloom.flower.processes import Processes, stopped_by_signals
-from fedloom.flower.sockets import Relay
+from fedloom.flower.sockets import Relay, Traffic
 from fedloom.folder import check
 from fedloom.simulation import prepare
 from fedloom.watch import Watch
@@ -47,6 +47,7 @@ class Trial:
     lasting: bool  # whether the link keeps in a file what it knows
     numbers: list[int] = field(default_factory=list)  # Flower's, of the nodes
     times: dict[str, float] = field(default_factory=dict)  # seconds of each stretch
+    carried: list[Traffic] = field(default_factory=list)  # by each node's connections while the run was on
 
     def start_link(self) -> None:
         """Start the link, or start it again: it remembers who may come in."""
@@ -183,9 +184,11 @@ def run_trial(
         with started(experiment, nodes, root, states, {"checkpoint-every": checkpoint_every}) as trial:
             tell(f"a link and {nodes} nodes are up at 127.0.0.1:{trial.port}, with TLS and a key each")
             config: Scalars = {"out": str(out), "resume": resume, "deadline": deadline}
+            before = [replace(traffic) for traffic in trial.relay.traffic]
             with trial.timed("run"):
                 run = trial.control.start(trial.deployment.app, config)
                 state = trial.wait(run, follow(out, watch))
+            trial.carried = [now.since(then) for now, then in zip(trial.relay.traffic, before)]
             for name in trial.processes.heads:
                 if not trial.processes.running(name):
                     tell(f"{name} ended before the run did; it said: {trial.processes.said(name, 3)}")
