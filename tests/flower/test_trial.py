@@ -18,7 +18,7 @@ from fedloom.cli import main
 from fedloom.experiment import Experiment
 from fedloom.flower.trial import run_trial, started
 from fedloom.layout import flatten, layout_of
-from fedloom.ledger import table_rows
+from fedloom.parquet import table_rows
 from fedloom.run import run
 
 EXCHANGE = 20_000  # bytes that Flower's own requests may take for a message and its answer
