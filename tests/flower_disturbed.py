@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from fedloom.chance import Chance
 from fedloom.experiment import Experiment
 from fedloom.flower.trial import Trial, started
-from fedloom.ledger import table_rows
+from fedloom.parquet import table_rows
 from fedloom.round import play_round
 from fedloom.simulation import prepare
 from fedloom.types import Reply, Task

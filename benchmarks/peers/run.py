@@ -44,6 +44,7 @@ COLUMNS = (
     "accuracy",
 )  # fmt: skip
 LIMIT = 300  # seconds for one process
+UNCOMPILED = "PYTHONDONTWRITEBYTECODE"  # would compile fedloom in every process; pip compiled the peers beforehand
 PACKAGES = {"plain": "torch", "pfl": "pfl", "flower": "flwr", "fluke": "fluke-fl", "fedjax": "fedjax"}
 
 
@@ -93,7 +94,7 @@ def play(peer: str, way: Way, work: str) -> dict[str, Any]:
     if not Path(python).exists():
         return {"error": f"no environment; run benchmarks/peers/setup.sh {peer}"}
     script = HERE / (f"{peer}.py" if peer == "plain" else f"{peer}_.py")
-    environment = {k: v for k, v in os.environ.items() if k not in _threads(1)} | way.environment
+    environment = {k: v for k, v in os.environ.items() if k not in (*_threads(1), UNCOMPILED)} | way.environment
     environment["PYTHONPATH"] = str(HERE.parents[1] / "src") if peer == "fedloom" else ""
     environment["PYTHONWARNINGS"] = "ignore"
     if way.ranks > 1:

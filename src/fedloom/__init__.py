@@ -2,22 +2,25 @@
 
 from importlib.metadata import version as _version
 
-from fedloom.chance import Chance
-from fedloom.checkpoint.saver import Checkpoints
-from fedloom.data.dataset import Dataset
-from fedloom.data.load import load as load_data
-from fedloom.errors import BadData, BadExperiment, BadModel, FedloomError, RunStopped
-from fedloom.experiment import Experiment
-from fedloom.local.chain import Chain
-from fedloom.local.rule import LocalRule
-from fedloom.method import Method
-from fedloom.neurons.extract import extract, scatter
-from fedloom.neurons.map import NeuronMap
-from fedloom.neurons.trace import neuron_map
-from fedloom.result import Result
-from fedloom.round import play_round
-from fedloom.run import resume, run
-from fedloom.types import Cohort, Fleet, Reply, Setting, Task
+from fedloom.loading import uncollected as _uncollected
+
+with _uncollected():
+    from fedloom.chance import Chance
+    from fedloom.checkpoint.saver import Checkpoints
+    from fedloom.data.dataset import Dataset
+    from fedloom.data.load import load as load_data
+    from fedloom.errors import BadData, BadExperiment, BadModel, FedloomError, RunStopped
+    from fedloom.experiment import Experiment
+    from fedloom.local.chain import Chain
+    from fedloom.local.rule import LocalRule
+    from fedloom.method import Method
+    from fedloom.neurons.extract import extract, scatter
+    from fedloom.neurons.map import NeuronMap
+    from fedloom.neurons.trace import neuron_map
+    from fedloom.result import Result
+    from fedloom.round import play_round
+    from fedloom.run import resume, run
+    from fedloom.types import Cohort, Fleet, Reply, Setting, Task
 
 __version__ = _version("fedloom")
 

@@ -85,6 +85,8 @@ def opened(
     folder: Path, experiment: Experiment, world: Simulation, resume: bool, when: Checkpoints
 ) -> Iterator[Opened]:
     """The folder, locked, with its experiment written and its log open."""
+    import fedloom.parquet  # noqa: F401  what writes it is loaded now: nothing may be missing at the end
+
     with ExitStack() as stack:
         with writing(folder):
             (folder / LOCK).parent.mkdir(parents=True, exist_ok=True)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from io import BytesIO
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
@@ -24,14 +21,6 @@ from fedloom.world.simulated import Costs
 if TYPE_CHECKING:
     from fedloom.flower.spent import Spent
 
-ROUNDS = pa.schema(
-    [("round", pa.int64())]
-    + [(name, pa.float64()) for name in ("accuracy", "top5", "loss")]
-    + [("per_class", pa.list_(pa.float64()))]
-    + [(name, pa.float64()) for name in ("personal_accuracy", "training_loss")]
-    + [(name, pa.int64()) for name in ("clients", "arrived", "rejected", "examples_trained", "bytes_down", "bytes_up")]
-    + [(name, pa.float64()) for name in ("virtual_seconds", "joules", "wall_seconds", "evaluation_seconds")]
-)
 PERSONAL = "personal_accuracy"
 TRANSPORT = ("transport_down", "transport_up")  # bytes, on a real network
 
@@ -180,9 +169,10 @@ class Ledger:
 
     def write(self, folder: Path) -> None:
         """Both tables and what else was kept, each replaced as a whole."""
-        clients = pa.table({name: value.numpy() for name, value in _joined(self._clients).items()})
+        from fedloom.parquet import column_bytes, table_bytes  # only here: most rounds write nothing
+
         replace_file(folder / "rounds.parquet", [table_bytes(self.rounds())])
-        replace_file(folder / "clients.parquet", [_parquet(clients)])
+        replace_file(folder / "clients.parquet", [column_bytes(_joined(self._clients))])
         if kept := self.kept:
             replace_file(folder / "kept.safetensors", pack(kept))
 
@@ -208,21 +198,3 @@ def _joined(parts: list[State]) -> State:
         return torch.cat([torch.cat(list(some)).cpu() for _, some in alike])
 
     return {name: column(name) for name in dict.fromkeys(name for rows in parts for name in rows)}
-
-
-def table_bytes(rows: list[dict[str, Any]]) -> bytes:
-    """Rows of rounds as the bytes of a parquet file."""
-    added = dict.fromkeys(name for row in rows for name in row if name not in ROUNDS.names)  # by the method's parts
-    kinds = [(name, pa.int64() if name in TRANSPORT else pa.float64()) for name in added]
-    return _parquet(pa.Table.from_pylist(rows, pa.schema([*ROUNDS, *kinds])))
-
-
-def _parquet(table: pa.Table) -> bytes:
-    pq.write_table(table, file := BytesIO())
-    return file.getvalue()
-
-
-def table_rows(file: Path) -> list[dict[str, Any]]:
-    """The rows of such a file; what was never recorded of a round is not in its row."""
-    rows = pq.ParquetFile(file).read().to_pylist()
-    return [{k: v for k, v in row.items() if v is not None or k in ROUNDS.names} for row in rows]

@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from fedloom.errors import RunStopped
 from fedloom.experiment import Experiment
 from fedloom.flower.records import Item, Parcel, pack, unpack
-from fedloom.ledger import table_rows
+from fedloom.parquet import table_rows
 from flower_fake import FakeGrid
 from flower_world import assert_same, fake, served, simulated, tiny, tiny_data, weights
 

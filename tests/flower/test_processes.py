@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 
 from fedloom.checkpoint.store import list_all
 from fedloom.experiment import Experiment
-from fedloom.ledger import table_rows
 from fedloom.methods import METHODS
+from fedloom.parquet import table_rows
 from flower_processes import Trial
 from flower_world import simulated
 

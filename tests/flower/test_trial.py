@@ -18,7 +18,7 @@ from fedloom.experiment import Experiment
 from fedloom.flower.measured import Node
 from fedloom.flower.trial import run_trial
 from fedloom.layout import flatten, layout_of
-from fedloom.ledger import table_rows
+from fedloom.parquet import table_rows
 from fedloom.run import run
 
 NODE = 20_000  # bytes that sockets may carry beside the ledger's in a whole run, and 3 % of those

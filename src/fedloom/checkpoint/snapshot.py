@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedloom.checkpoint.store import Found, tensors
 from fedloom.checkpoint.tensors import pack
-from fedloom.ledger import Ledger, table_bytes, table_rows
+from fedloom.ledger import Ledger
 from fedloom.method import SERVER_SLOTS, Memory
 from fedloom.simulation import Simulation
 from fedloom.types import State
@@ -45,6 +45,8 @@ class Snapshot(NamedTuple):
 
     def files(self) -> dict[str, Iterable[bytes | memoryview]]:
         """The contents of every file."""
+        from fedloom.parquet import table_bytes
+
         packed: dict[str, Iterable[bytes | memoryview]] = {file: pack(own) for file, own in self.tensors.items()}
         return {**packed, ROWS: [table_bytes(self.rows)]}
 
@@ -66,6 +68,8 @@ def take(world: Simulation, ledger: Ledger, at: Reached) -> Snapshot:
 
 def put_back(world: Simulation, ledger: Ledger, found: Found) -> Reached:
     """The simulation as it was when the checkpoint was taken."""
+    from fedloom.parquet import table_rows
+
     server, device = tensors(found, SERVER), world.model.device
     memory = _parted("memory", server)
     whole: Memory = {}

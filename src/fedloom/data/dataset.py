@@ -74,9 +74,8 @@ def _check_values(where: str, x: NDArray[Any], client: NDArray[Any] | None) -> N
     largest = np.finfo(np.float32).max
     for start in range(0, len(x), BLOCK):
         block = x[start : start + BLOCK].reshape(len(x[start : start + BLOCK]), -1)
-        bad = ~(np.abs(block) <= largest)  # NaN compares false
-        if bad.any():
-            row, place = np.argwhere(bad)[0]
+        if not (block.min() >= -largest and block.max() <= largest):  # NaN is its own extreme and compares false
+            row, place = np.argwhere(~(np.abs(block) <= largest))[0]
             whose = _whose(client, start + row)
             raise BadData(
                 f"{where}, row {start + row}{whose} holds {block[row, place]}; expected finite float32 numbers"

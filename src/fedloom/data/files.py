@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 from numpy.typing import NDArray
 
 from fedloom.data.dataset import NEEDED, OPTIONAL
@@ -125,6 +122,10 @@ def _names(files: Sequence[Path]) -> str:
 
 def _read_table(path: Path) -> Table:
     """One table with columns text, label and perhaps client."""
+    import pyarrow as pa  # only here: it takes a while to load, and most data are arrays
+    import pyarrow.csv
+    import pyarrow.parquet
+
     try:
         if path.suffix == ".csv":
             columns = pa.csv.ConvertOptions(column_types=dict.fromkeys(("text", "label", "client"), pa.string()))

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from math import sqrt
 from typing import Any, NamedTuple
 
-from scipy.stats import t as student
-
 Rows = Sequence[dict[str, Any]]  # one a round, as in rounds.parquet
 
 
@@ -52,5 +50,7 @@ def interval(values: Sequence[float]) -> Interval:
     count, mean = len(values), sum(values) / len(values)
     if count < 2:
         return Interval(mean, None, count)
+    from scipy.stats import t as student  # only here: it takes a second to load
+
     deviation = sqrt(sum((value - mean) ** 2 for value in values) / (count - 1))
     return Interval(mean, float(student.ppf(0.975, count - 1)) * deviation / sqrt(count), count)

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from fedloom.experiment import Experiment
 from fedloom.layout import load
-from fedloom.ledger import table_rows
+from fedloom.parquet import table_rows
 from fedloom.result import Result
 from fedloom.simulation import Simulation
 

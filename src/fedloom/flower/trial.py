@@ -202,7 +202,7 @@ def run_trial(
 
 def follow(out: Path, watch: Watch | None) -> Callable[[], None]:
     """Tell `watch` of the rows that were added to a run's table since the last look."""
-    from fedloom.ledger import table_rows
+    from fedloom.parquet import table_rows
 
     file, seen, changed = out / "rounds.parquet", 0, 0
 

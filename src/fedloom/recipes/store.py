@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from fedloom.errors import BadData
 from fedloom.experiment import Experiment
 from fedloom.files import replace_file
-from fedloom.ledger import ROUNDS, table_bytes, table_rows
+from fedloom.parquet import ROUNDS, table_bytes, table_rows
 from fedloom.recipes.measure import Run, Runs
 from fedloom.result import Result
 

@@ -5,10 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.parquet
 import torch
 from torch import Tensor
 
@@ -71,6 +67,10 @@ def read_numbers(path: Path, needed: tuple[str, ...], optional: tuple[str, ...])
 
 def _read(path: Path) -> Any:
     """The table; cells of a CSV file as texts."""
+    import pyarrow as pa  # only here: it takes a while to load, and few fleets are tables
+    import pyarrow.csv
+    import pyarrow.parquet
+
     try:
         if path.suffix == ".parquet":
             with pa.parquet.ParquetFile(path) as file:
@@ -84,6 +84,9 @@ def _read(path: Path) -> Any:
 
 def _numbers(path: Path, name: str, column: Any) -> Tensor:
     """One column [rows]."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     if column.null_count:
         row = column.is_null().to_pylist().index(True)
         raise BadData(f"{path}: column {name}, row {row} is empty; expected a number")
