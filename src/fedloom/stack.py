@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from fedloom.client import Learnt, initial_state
 from fedloom.data.dataset import Dataset
 from fedloom.data.load import load
-from fedloom.engine.joined import Answer, Joint, alike, foreign_rule, training, why_apart
+from fedloom.engine.joined import Answer, Joint, foreign_rule, training, why_apart
 from fedloom.engine.local import Chunk, Local, budget
 from fedloom.engine.memory import kept_memory
 from fedloom.engine.precision import computing
@@ -60,21 +60,17 @@ def run_all(
             told.add(note)
 
     waiting = list(range(len(experiments)))
-    last: tuple[Any, Simulation | None] = (None, None)  # kind and first run of the group before
     while waiting:
         first = waiting[0]
         company = [n for n in waiting if n == first or kinds[n] == kinds[first] is not None] if stack else [first]
-        before = last[1] if stack and kinds[first] is not None and kinds[first] == last[0] else None
-        if len(company) == 1 and before is None:
+        if len(company) == 1:
             say([experiments[first]], foreign_rule(methods[first]) if stack else None)
             results[first] = run(experiments[first], data=data, watch=watches[first])
         else:
-            worlds, why = _prepared([experiments[n] for n in company], data, before)
-            last = kinds[first], worlds[0]
-            alone = len(company) == 1  # nobody is left to train it with
+            worlds, why = _prepared([experiments[n] for n in company], data)
             company = company[: len(worlds)]
             some = [experiments[n] for n in company]
-            say(some, None if alone else why)
+            say(some, why)
             results.update(zip(company, play_together(some, worlds, [watches[n] for n in company])))
         if done is not None:
             for n in company:
@@ -88,8 +84,6 @@ def play_together(
 ) -> list[Result]:
     """Play prepared runs side by side."""
     with threads_for(worlds), computing(experiments[0].precision), kept_memory():
-        if len(worlds) == 1:
-            return [play(experiments[0], worlds[0], None, watches[0])]
         return in_step(
             [
                 (world.engine, partial(play, experiment, world, None, watch))
@@ -142,17 +136,10 @@ def kind_of(experiment: Experiment, method: Method) -> tuple[Any, ...] | None:
     return *facts, experiment.precision, experiment.memory, *training(method)
 
 
-def _prepared(
-    experiments: Sequence[Experiment], data: Dataset | None, last: Simulation | None
-) -> tuple[list[Simulation], str]:
-    """The first of these runs with as many others as are trained together, and why not more.
-
-    `last` is a run of the same kind that is over: what it made is used again.
-    """
+def _prepared(experiments: Sequence[Experiment], data: Dataset | None) -> tuple[list[Simulation], str]:
+    """The first of these runs with as many others as are trained together, and why not more."""
     data = data or load(experiments[0].data.name, **experiments[0].data.settings)
-    worlds = [prepare(experiments[0], data=data, beside=last)]
-    if last is not None and alike(last.engine, worlds[0].engine):
-        worlds[0].engine.walk = last.engine.walk  # with what it captured
+    worlds = [prepare(experiments[0], data=data)]
     room, why = room_beside(worlds[0])
     taken = 1 / room  # cohorts may differ, so each run takes a part of its own
     for experiment in experiments[1:]:
@@ -172,8 +159,6 @@ def room_beside(world: Simulation) -> tuple[float, str]:
     engine, setting = world.engine, world.setting
     if (why := why_apart(engine)) is not None:
         return 1.0, why
-    if world.model.device.type == "cuda" and getattr(engine.gradient, "chain", None) is not None:
-        return 1.0, "their steps are few kernels that keep the device busy"
     own, cohort = (
         initial_state(world.method, setting, world.model).values(),
         cohort_of(world.method, setting.fleet.size),

@@ -15,7 +15,7 @@ from fedloom.client import Examples, Gradient, Learnt, Walk, beside, initial_sta
 from fedloom.engine.gradient import fastest_gradient
 from fedloom.engine.plain import PlainGradient
 from fedloom.engine.replay import Replays
-from fedloom.engine.room import Place, device_bytes
+from fedloom.engine.room import Place
 from fedloom.engine.shards import Shards
 from fedloom.engine.sliced import learn_sliced, widths
 from fedloom.engine.stacked import StackedGradient
@@ -31,7 +31,7 @@ BUDGET = 2**30  # bytes a chunk of clients may take on a CPU; a constant, so tha
 
 def budget(device: torch.device) -> int:
     """Bytes that clients in training may take."""
-    return BUDGET if device.type == "cpu" else device_bytes(device) // 2
+    return BUDGET if device.type == "cpu" else torch.cuda.get_device_properties(device).total_memory // 2
 
 
 class Chunk(NamedTuple):

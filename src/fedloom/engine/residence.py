@@ -12,7 +12,7 @@ import torch
 
 from fedloom.client import initial_state
 from fedloom.engine.local import BUDGET, client_bytes
-from fedloom.engine.room import Place, device_bytes
+from fedloom.engine.room import Place
 from fedloom.errors import BadExperiment
 from fedloom.machine import free_memory, size
 from fedloom.method import Method
@@ -97,7 +97,7 @@ def sizes_of(
     state = sum(value.nbytes for value in initial_state(method, setting, model).values())
     client, budget = client_bytes(method, setting), BUDGET
     if device.type == "cuda":
-        budget = device_bytes(device) // 2
+        budget = torch.cuda.get_device_properties(device).total_memory // 2
     return Sizes(
         examples=examples,
         example=setting.example[0].nbytes + 8,  # a label is of int64

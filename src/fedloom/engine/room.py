@@ -80,10 +80,3 @@ class Room:
                 torch.zeros(1, device=device)  # or the next kernel reports the failure as its own
             return
         weakref.finalize(self, runtime.cudaHostUnregister, start)
-
-
-def device_bytes(device: torch.device) -> int:
-    """Memory of a GPU that this process may take; others beside it may have their share."""
-    index = torch.cuda.current_device() if device.index is None else device.index
-    whole: int = torch.cuda.get_device_properties(index).total_memory
-    return int(whole * torch.cuda.get_per_process_memory_fraction(index))

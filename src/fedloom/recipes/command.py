@@ -6,7 +6,6 @@ import json
 import shlex
 import sys
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,10 +45,6 @@ def reproduce_command(
     minutes: Annotated[
         float | None, typer.Option(min=0, help="begin no more runs after so long; the same command goes on")
     ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(min=1, help="processes that run beside one another; several on a GPU where cores are idle"),
-    ] = None,
     page: Annotated[Path | None, typer.Option(metavar="FILE.md", help="write all pages into this one file too")] = None,
     pages: Annotated[
         Path | None, typer.Option(metavar="DIR", help="run nothing: write the pages of DIR's Parquets anew")
@@ -81,19 +76,18 @@ def reproduce_command(
 
     recipes = [only_of(scaled(RECIPES[name](quick), scale), only or ()) for name in dict.fromkeys(names)]
     count = seeds or (QUICK_SEEDS if quick else SEEDS)
-    _reproduce(recipes, list(range(count)), scale, out, device, data_dir, minutes, jobs, page, as_json)
+    _reproduce(recipes, list(range(count)), scale, out, device, data_dir, minutes, page, as_json)
 
 
 def _reproduce(
     recipes: list[Recipe], seeds: list[int], scale: float, out: Path, device: str, data_dir: Path | None,
-    minutes: float | None, jobs: int | None, page: Path | None, as_json: bool,
+    minutes: float | None, page: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Run, keep, print."""
     from fedloom.chart import duration
     from fedloom.lock import locked
     from fedloom.machine import device_of
     from fedloom.recipes.cost import expected, runs_of
-    from fedloom.recipes.jobs import Helpers, cores, jobs_for
     from fedloom.recipes.play import play
     from fedloom.show import progress
 
@@ -105,12 +99,10 @@ def _reproduce(
         f"{len(runs)} runs of {len(recipes)} recipes, about {duration(guess)} if none is there yet", style="dim"
     )
     out.mkdir(parents=True, exist_ok=True)
-    count = jobs or jobs_for(device_of(device).type, cores())
-    with locked(out / "lock", f"folder '{out}'"), ExitStack() as stack:
-        helpers = stack.enter_context(Helpers(count, out, device, data_dir)) if count > 1 else None
+    with locked(out / "lock", f"folder '{out}'"):
         try:
             with counted(console, "reproduce", sum(one.rounds for one in runs.values()), progress) as watch:
-                played = play(recipes, seeds, out, device, data_dir, watch, telling(console), minutes, helpers)
+                played = play(recipes, seeds, out, device, data_dir, watch, telling(console), minutes)
         except KeyboardInterrupt:
             errors.print(f"interrupted; finished runs are in {out}, the same command goes on", soft_wrap=True)
             raise typer.Exit(130) from None

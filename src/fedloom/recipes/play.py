@@ -16,7 +16,6 @@ from fedloom.data.load import load
 from fedloom.errors import BadData, FedloomError
 from fedloom.experiment import Experiment
 from fedloom.machine import device_of
-from fedloom.recipes.jobs import Helpers
 from fedloom.recipes.measure import MEASURES
 from fedloom.recipes.recipe import TUNING_SEED, Measure, Recipe, Tuning, changed, tuned
 from fedloom.recipes.store import Kept, Store, key_of
@@ -42,10 +41,9 @@ class Stage:
     """The store, the data and the clock of one command."""
 
     def __init__(
-        self, store: Store, device: str, data_dir: Path | None, watch: Watch, tell: Tell, until: float | None,
-        helpers: Helpers | None = None,
-    ) -> None:  # fmt: skip
-        self.store, self.device, self.data_dir, self.helpers = store, device, data_dir, helpers
+        self, store: Store, device: str, data_dir: Path | None, watch: Watch, tell: Tell, until: float | None
+    ) -> None:
+        self.store, self.device, self.data_dir = store, device, data_dir
         self.watch, self.tell, self.until = watch, tell, until
         self.ran, self.left, self.failed = 0, 0, dict[str, str]()
         self._data: tuple[str, Dataset | str] = ("", "")  # the last set, or why there is none
@@ -58,29 +56,13 @@ class Stage:
                 here = changed(experiment, device=self.device)
                 kind = kind_of(here, here.build_method()) or key_of(here)
                 groups.setdefault((here.data.model_dump_json(), repr(kind)), []).append((name, here))
-        if self.helpers is not None:
-            parts = [part for group in groups.values() for part in _by_seed(group)]
-            self.left += self.helpers.play(parts, self._hear, self._late)
-            return
         for (_, _), group in sorted(groups.items(), key=lambda pair: pair[0][0]):  # a data set is read once
-            if self._late():
+            if self.until is not None and time.monotonic() > self.until:
                 self.left += len(group)
                 continue
-            self.together(group)
+            self._together(group)
 
-    def _late(self) -> bool:
-        return self.until is not None and time.monotonic() > self.until
-
-    def _hear(self, words: dict[str, Any]) -> None:
-        """What a helper says."""
-        if "row" in words:
-            self.watch(*words["row"])
-        if "tell" in words:
-            self.tell(words["tell"])
-        self.ran += words.get("ran", 0)
-        self.failed |= words.get("failed", {})
-
-    def together(self, group: list[tuple[str, Experiment]]) -> None:
+    def _together(self, group: list[tuple[str, Experiment]]) -> None:
         """Runs that might be trained together; if one fails the others of its group are tried one by one."""
         data = self._load(group[0][1])
         if isinstance(data, str):
@@ -139,11 +121,11 @@ class Stage:
 
 def play(
     recipes: Sequence[Recipe], seeds: Sequence[int], out: Path, device: str, data_dir: Path | None, watch: Watch,
-    tell: Tell, minutes: float | None = None, helpers: Helpers | None = None,
+    tell: Tell, minutes: float | None = None,
 ) -> Played:  # fmt: skip
     """Choose the rates that are to be chosen, then run everything that `out` does not have yet."""
     store, until = Store(out), None if minutes is None else time.monotonic() + 60 * minutes
-    stage = Stage(store, device, data_dir, watch, tell, until, helpers)
+    stage = Stage(store, device, data_dir, watch, tell, until)
     tunings = {f"{recipe.name}: {one.prefix}": one for recipe in recipes for one in recipe.trials}
     trials = {key_of(one): (f"{name}rate", one) for name, tuning in tunings.items() for one in tried(tuning)}
     before = sum(store.has(one) for _, one in trials.values())
@@ -161,12 +143,6 @@ def play(
     before += sum(store.has(one) for _, one in runs.values())
     stage.play(runs)
     return Played(final, rates, stage.ran, before, stage.failed, stage.left)
-
-
-def _by_seed(group: list[tuple[str, Experiment]]) -> list[list[tuple[str, Experiment]]]:
-    """A group's runs of each seed by themselves."""
-    seeds = dict.fromkeys(one.seed for _, one in group)
-    return [[each for each in group if each[1].seed == seed] for seed in seeds]
 
 
 def _let_go() -> None:
