@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from fedloom.engine.blocks import blocks_of
 from fedloom.engine.chain import chain_of, descend_chain
 from fedloom.engine.dropout import KeyedDropout
 from fedloom.engine.frozen import Frozen, freeze
@@ -131,8 +132,11 @@ class StackedGradient:
 
     def descend(self, first: Tensor, batches: Iterator[Batch], rate: float, shrink: float) -> tuple[Tensor, Tensor]:
         """Every tensor of the cohort contiguous by itself, so that products can take the step in place."""
-        if self.chain is not None and self._frozen is None and not self.low and first.device.type == "cpu":
-            return descend_chain(self.chain, self.layout, first, batches, rate, shrink)
+        if self.chain is not None and not self.low and first.device.type == "cpu":
+            names, frozen = [link.name for link in self.chain], self._frozen
+            blocks = None if frozen is None else blocks_of(names, frozen, self.layout)
+            if frozen is None or blocks is not None:
+                return descend_chain(self.chain, self.layout, first, batches, rate, shrink, blocks)
         split = self.layout.split(first)
         tensors = {name: t.clone(memory_format=torch.contiguous_format) for name, t in split.items()}
         total = first.new_zeros(len(first))
