@@ -170,7 +170,7 @@ class _Run:
         for w, move, move_bias, before, (r, c) in self.backwards:  # is ReLU before it? None: the examples are
             below = None if before is None else self.product(g, w)  # before the weight takes its step
             x = inputs.pop()
-            own, seen = g if r is None else g[..., :r], x if c is None else x[..., :c]
+            own, seen = g if r is None else g.narrow(-1, 0, r), x if c is None else x.narrow(-1, 0, c)
             move(own.mT, seen, **how)
             move_bias(self.ones, own, **how)
             if below is not None:
