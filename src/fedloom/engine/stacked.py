@@ -21,6 +21,7 @@ from fedloom.engine.frozen import Frozen, freeze
 from fedloom.engine.lanes import Between, First, Second, front_of, passable
 from fedloom.engine.layers import FUSED, LAYERS, Pass
 from fedloom.engine.products import Step
+from fedloom.engine.tiles import Tiled, tiled_front
 from fedloom.layout import Layout
 from fedloom.types import Batch, Setting
 
@@ -87,6 +88,11 @@ class StackedGradient:
             lanes |= {name: Between(stacked[name], self._now) for name in self._front.between}
             lanes[self._front.second] = Second(stacked[self._front.second])
             self._lanes = fx.GraphModule(lanes, graph)
+        tiles = tiled_front(graph, setting.module, self._fused)
+        self._tiled: nn.Module | None = None
+        if tiles is not None:
+            joined = stacked | {tiles[0]: Tiled(stacked[tiles[0]]), tiles[1]: nn.Identity()}
+            self._tiled = fx.GraphModule(joined, graph)
 
     def of_shapes(self, layout: Layout) -> StackedGradient:
         """The same network with tensors of other sizes, such as a sub-model's."""
@@ -112,7 +118,9 @@ class StackedGradient:
         self._now.run = Pass(tensors, len(batch.y), batch.weight, batch.keys, step, fused, parts, self.low)
         for layer in self._dropouts:
             layer.calls = 0  # a new pass
-        return self.setting.loss(self._running(batch.x.flatten(0, 1)), batch.y.flatten(0, 1))
+        plain = step is not None and self._frozen is None and not self.low and batch.x.device.type == "cpu"
+        running = self._tiled if plain and self._tiled is not None else self._running
+        return self.setting.loss(running(batch.x.flatten(0, 1)), batch.y.flatten(0, 1))
 
     def __call__(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Gradients [C, P] and losses [C]; running statistics move in place."""
