@@ -47,17 +47,12 @@ class ConvPool(torch.autograd.Function):
         """Gradients of weight and bias."""
         x, w, places = ctx.saved_tensors
         each = w if w.dim() == 5 else w[None]
-        g, width = g.contiguous(), ctx.sizes[1]
-        kind = torch.int16 if ctx.sizes[0] * width < 2**15 else torch.int64  # short numbers are quicker
-        at = places.to(kind)
-        at += (at >> 1) * (width - 2)  # in images as wide as those that were pooled
-        at += torch.arange(0, 2 * g.shape[2] * width, 2 * width, dtype=kind)[:, None]
-        at += torch.arange(0, 2 * g.shape[3], 2, dtype=kind)
+        g = g.contiguous()
         found: list[Tensor | None] = [None] * len(each)
         for client, here in _pieces(len(each), len(x), each.shape[1]):
             own = g[here]
             like = own.new_empty(1).expand(*own.shape[:2], *ctx.sizes)  # only its shape is read
-            own = torch.ops.aten.max_pool2d_with_indices_backward(own, like, *POOL, at[here].long())
+            own = torch.ops.aten.max_pool2d_with_indices_backward(own, like, *POOL, _spread(places[here], *ctx.sizes))
             gw = torch.ops.aten.convolution_backward(
                 own, x[here], each[client], None, [1, 1], ctx.padding, [1, 1], False, [0, 0], 1, (False, True, False)
             )[1]
@@ -65,6 +60,16 @@ class ConvPool(torch.autograd.Function):
             found[client] = gw if before is None else before.add_(gw)
         gb = g.unflatten(0, (len(each), -1)).sum((1, 3, 4)).view(w.shape[:-3]) if ctx.biased else None
         return None, torch.stack([gw for gw in found if gw is not None]).view_as(w), gb, None
+
+
+def _spread(places: Tensor, height: int, width: int) -> Tensor:
+    """Places in windows [..., h, w] as places in the images [height, width] that were pooled."""
+    kind = torch.int16 if height * width < 2**15 else torch.int64  # short numbers are quicker
+    at = places.to(kind)
+    at += (at >> 1) * (width - 2)
+    at += torch.arange(0, 2 * at.shape[-2] * width, 2 * width, dtype=kind)[:, None]
+    at += torch.arange(0, 2 * at.shape[-1], 2, dtype=kind)
+    return at.long()
 
 
 def _fourfold(w: Tensor) -> Tensor:
