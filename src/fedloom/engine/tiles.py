@@ -84,7 +84,7 @@ def _fourfold(w: Tensor) -> Tensor:
 def _pieces(clients: int, images: int, channels: int) -> list[tuple[int, slice]]:
     """Whose images come next: a client's at once, or in two halves where there are few channels."""
     many = images // clients
-    some = -(-many // 2) if channels <= NARROW else many
+    some = -(-many // 4) * 2 if channels <= NARROW else many  # an even number for two threads
     return [
         (client, slice(client * many + first, client * many + min(many, first + some)))
         for client in range(clients)
