@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-NARROW = 8  # channels that torch's convolutions on CPUs take at a time: fewer are padded
+NARROW = 8  # channels up to which a batch is taken in two halves, which saves memory and costs some time
 POOL = ([2, 2], [2, 2], [0, 0], [1, 1], False)
 
 
