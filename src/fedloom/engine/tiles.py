@@ -2,7 +2,7 @@
 
 The four numbers of every window are computed as four images that lie one after another: a kernel that is larger by one
 holds the filter at four places and moves by two. Comparing whole images takes a fraction of pooling's time, and what
-pooling drops is never kept: a few images at a time, only the maxima and their places are.
+pooling drops is not kept: only the maxima and their places are.
 """
 
 from __future__ import annotations
