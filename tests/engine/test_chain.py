@@ -105,6 +105,45 @@ def test_chain_steps_are_plain_pytorchs(
     ours[0].requires_grad_().sum().backward()  # others may go on from there
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(2, 9), min_size=1, max_size=3),
+    st.lists(st.booleans(), min_size=4, max_size=4),
+    st.lists(st.booleans(), min_size=3, max_size=3),
+    st.lists(st.integers(1, 3), min_size=1, max_size=4),
+    st.floats(0.1, 1.0),
+    st.integers(0, 1000),
+)
+def test_frozen_neurons_stay_and_others_move_as_without_freezing(
+    widths: list[int], biases: list[bool], relus: list[bool], active: list[int], share: float, seed: int
+) -> None:
+    place = here(mlp(widths, biases, relus))
+    neurons, active, shrink = place.setting.neurons, sorted(active, reverse=True), 0.97
+    keep = neurons.cut(torch.rand(active[0], neurons.size, generator=torch.Generator().manual_seed(seed)), share)
+    mask = neurons.expand(keep)
+    first = place.model.repeat(active[0], 1) * torch.linspace(1, 1.5, active[0])[:, None].double()
+    feed = batches(place, active, 4)
+    last, losses = StackedGradient(place.setting).freezing(keep, mask).descend(first, iter(feed), 0.1, shrink)
+    now, total, plain = first.clone(), torch.zeros_like(losses), PlainGradient(place.setting)
+    for batch in feed:  # every gradient in full, and what is frozen put back
+        count = len(batch.y)
+        slopes, own = plain(now[:count].clone(), batch)
+        now[:count] = torch.where(mask[:count], now[:count] * shrink - 0.1 * slopes, now[:count])
+        total[:count] += own
+    assert_close({"weights": last, "losses": losses}, {"weights": now, "losses": total}, 1e-9)
+    assert torch.equal(last[~mask], first[~mask])
+
+
+def test_no_neuron_kept_is_not_every_neuron() -> None:
+    place = here(mlp([5, 4], [True] * 3, [True] * 2))
+    neurons, first = place.setting.neurons, place.model[None]
+    keep = torch.zeros(1, neurons.size, dtype=torch.bool)
+    frozen = StackedGradient(place.setting).freezing(keep, neurons.expand(keep))
+    last, _ = frozen.descend(first, iter(batches(place, [1], 4)), 0.1, 1.0)
+    moved = place.setting.layout.split(last != first)
+    assert [name for name, value in moved.items() if value.any()] == ["5.bias"]
+
+
 @pytest.mark.parametrize("clients", [1, 3])
 def test_in_float32_and_counted_little_by_little(clients: int, monkeypatch: pytest.MonkeyPatch) -> None:
     place = here(mlp([7, 6], [True] * 3, [True] * 2), torch.float32)

@@ -54,6 +54,10 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "mlp": lambda: nn.Sequential(
         nn.Flatten(), nn.Linear(72, 10), nn.ReLU(), nn.Linear(10, 8, bias=False), nn.Tanh(), nn.Linear(8, CLASSES)
     ),
+    "chain": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(72, 10), nn.ReLU(), nn.Linear(10, 8, bias=False), nn.Linear(8, 9), nn.ReLU(),
+        nn.Linear(9, CLASSES),
+    ),
     "cnn": lambda: nn.Sequential(
         nn.Conv2d(2, 5, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(5, 6, 2, stride=1), nn.ReLU(), nn.Flatten(), nn.Linear(24, 7), nn.ReLU(), nn.Linear(7, CLASSES),
@@ -117,7 +121,7 @@ def test_frozen_equals_masked(network: str, optimiser: str, calls: list[int]) ->
     assert len(calls) > 2  # in buckets
 
 
-@pytest.mark.parametrize("network", ["mlp", "cnn", "normed", "twice"])
+@pytest.mark.parametrize("network", ["mlp", "chain", "cnn", "normed", "twice"])
 @pytest.mark.parametrize("optimiser", ["decay", "heavy", "adam"])
 def test_to_the_tenth_digit(network: str, optimiser: str) -> None:
     method = replace(FROZEN, optimiser=OPTIMISERS[optimiser])

@@ -1,6 +1,7 @@
 """Plain chains of linear layers on a CPU, trained without autograd, whose calls take longer than small products do.
 
-Forwards and backwards are written out, and a weight takes its step inside the product of its gradient.
+Forwards and backwards are written out, and a weight takes its step inside the product of its gradient. Of a frozen
+network all activations are computed, and then only the gradients that what moves needs (see `blocks.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
+from fedloom.engine.blocks import Blocks
 from fedloom.layout import Layout
 from fedloom.types import Batch, Loss
 
@@ -76,21 +78,36 @@ def _is_cross_entropy(loss: Loss) -> bool:
 
 
 def descend_chain(
-    links: tuple[Link, ...], layout: Layout, first: Tensor, batches: Iterator[Batch], rate: float, shrink: float
+    links: tuple[Link, ...],
+    layout: Layout,
+    first: Tensor,
+    batches: Iterator[Batch],
+    rate: float,
+    shrink: float,
+    blocks: Blocks | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """All steps of `w <- shrink * w - rate * g` from `first` [C, P]: weights [C, P] and summed losses [C]."""
+    """All steps of `w <- shrink * w - rate * g` from `first` [C, P]: weights [C, P] and summed losses [C].
+
+    `blocks`: what moves of every layer of a frozen network.
+    """
     total = first.new_zeros(len(first))
     with torch.inference_mode():  # nothing is recorded, which saves a part of every call
-        tensors = {name: t.clone(memory_format=torch.contiguous_format) for name, t in layout.split(first).items()}
+        tensors = _apart(layout, first) if blocks is None else blocks.sort(layout, first)
         run: _Run | None = None
         for batch in batches:
             if run is None or run.shape != batch.y.shape:
                 total = total if run is None else run.settle(total)
-                run = _Run(links, tensors, batch.y.shape, rate, shrink)
+                run = _Run(links, tensors, batch.y.shape, rate, shrink, None if blocks is None else blocks.sizes)
             if run.step(batch) > KEPT:
                 total = run.settle(total)
         total = total if run is None else run.settle(total)
-    return layout.join(tensors, 1), total.clone()  # outside, so that others may record what they do with them
+    # outside, so that others may record what they do with them
+    return layout.join(tensors, 1) if blocks is None else blocks.put_back(layout, first, tensors), total.clone()
+
+
+def _apart(layout: Layout, first: Tensor) -> dict[str, Tensor]:
+    """Every tensor of the models by itself."""
+    return {name: t.clone(memory_format=torch.contiguous_format) for name, t in layout.split(first).items()}
 
 
 def _nothing(*_: Tensor, **how: Any) -> Tensor:
@@ -102,7 +119,13 @@ class _Run:
     """Steps of the first so many clients; a client that is alone has plain products instead of batched ones."""
 
     def __init__(
-        self, links: tuple[Link, ...], tensors: dict[str, Tensor], shape: torch.Size, rate: float, shrink: float
+        self,
+        links: tuple[Link, ...],
+        tensors: dict[str, Tensor],
+        shape: torch.Size,
+        rate: float,
+        shrink: float,
+        sizes: list[tuple[int | None, int | None]] | None,
     ) -> None:
         self.shape, self.alone = shape, shape[0] == 1
         self.seen: list[tuple[Tensor, Tensor, Tensor]] = []  # outputs, targets and weights of steps not yet counted
@@ -112,7 +135,13 @@ class _Run:
         biases = [self._own(tensors[f"{link.name}.bias"].unsqueeze(1)) if link.bias else None for link in links]
         relus = [link.relu for link in links]
         self.forwards = list(zip([w.mT for w in weights], biases, relus))
-        self.backwards = list(zip(weights, self._moves(weights), self._moves(biases), [None, *relus]))[::-1]
+        many = sizes or [(None, None)] * len(links)  # rows and columns that move, the first ones; None: all
+        lane = None if len(links) == 1 else many[1][1]  # neurons of the first layer that gradients reach
+        moving = [w[..., :r, :c] for w, (r, c) in zip(weights, many)]
+        moving_biases = [b if b is None else b[..., :r] for b, (r, _) in zip(biases, many)]
+        down = [w[..., :lane] if place == 1 else w for place, w in enumerate(weights)]
+        moves = self._moves(moving), self._moves(moving_biases)
+        self.backwards = list(zip(down, *moves, [None, *relus], many))[::-1]
         self.how: dict[str, Any] = {"beta": shrink, "alpha": -rate}
         self.ones = self._own(weights[0].new_ones(()).expand(shape[0], 1, shape[1]))
 
@@ -138,12 +167,14 @@ class _Run:
         self.seen.append((x, batch.y, batch.weight))
         weight = weight.to(x.dtype)
         g = x.softmax(-1).mul_(weight).scatter_add_(-1, y, -weight)
-        for w, move, move_bias, before in self.backwards:  # whether ReLU stands before it; None: the examples do
+        for w, move, move_bias, before, (r, c) in self.backwards:  # is ReLU before it? None: the examples are
             below = None if before is None else self.product(g, w)  # before the weight takes its step
             x = inputs.pop()
-            move(g.mT, x, **how)
-            move_bias(self.ones, g, **how)
+            own, seen = g if r is None else g.narrow(-1, 0, r), x if c is None else x.narrow(-1, 0, c)
+            move(own.mT, seen, **how)
+            move_bias(self.ones, own, **how)
             if below is not None:
+                x = seen if below.shape[-1] == seen.shape[-1] else x
                 g = torch.ops.aten.threshold_backward(below, x, 0) if before else below
         return len(self.seen) * self.seen[0][0].numel()
 

@@ -7,6 +7,8 @@ freezing saves real work; where `lanes.py` can, gradients of activations also en
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -16,11 +18,25 @@ from fedloom.engine.products import Part
 from fedloom.neurons.map import NeuronMap
 
 
-class Frozen(NamedTuple):
+class Cut(NamedTuple):
+    """Which rows and columns of a weight [outputs, inputs, ...] are trained, every client's own; None: all."""
+
+    rows: Tensor | None  # [C, r]
+    columns: Tensor | None  # [C, c]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Frozen:
     """What moves of a cohort's models: of some layers a part of the weight, of all other tensors what the mask says."""
 
-    parts: dict[str, Part]  # by layer
+    cuts: dict[str, Cut]  # by layer
     mask: Tensor  # [C, P]
+
+    @cached_property
+    def parts(self) -> dict[str, Part]:
+        """The cuts with the places of what moves: not every way needs them."""
+        return {layer: part(cut, self.mask) for layer, cut in self.cuts.items()}
 
 
 def freeze(neurons: NeuronMap, layers: Iterable[str], keep: Tensor, mask: Tensor) -> Frozen | None:
@@ -38,20 +54,20 @@ def freeze(neurons: NeuronMap, layers: Iterable[str], keep: Tensor, mask: Tensor
     if all(index is None for index in chosen):
         return None
     weights = {tensor.name: tensor for tensor in neurons.tensors}
-    parts = {}
+    cuts = {}
     for layer in layers:
         weight = weights[f"{layer}.weight"]
         rows, columns = (None if which is None else chosen[which] for which in weight.along[:2])
-        cut = [index for index in (rows, columns) if index is not None]
-        if cut and all(index.shape[1] for index in cut):
-            parts[layer] = part(rows, columns, weight.shape, keep)
-    return Frozen(parts, mask)
+        given = [index for index in (rows, columns) if index is not None]
+        if given and all(index.shape[1] for index in given):
+            cuts[layer] = Cut(rows, columns, weight.shape)
+    return Frozen(cuts, mask)
 
 
-def part(rows: Tensor | None, columns: Tensor | None, shape: tuple[int, ...], keep: Tensor) -> Part:
-    """The rows [C, r] and columns [C, c] of weights of this shape, and where they lie."""
-    outputs, inputs, *kernel = shape
-    clients, device = len(keep), keep.device
+def part(cut: Cut, mask: Tensor) -> Part:
+    """The rows and columns, and where they lie."""
+    rows, columns, (outputs, inputs, *kernel) = cut
+    clients, device = len(mask), mask.device
     row = torch.arange(outputs, device=device).expand(clients, -1) if rows is None else rows
     row = row + outputs * torch.arange(clients, device=device)[:, None]
     if columns is None:

@@ -50,9 +50,9 @@ def front_of(graph: fx.Graph, module: nn.Module, fused: frozenset[str]) -> Front
 
 def passable(front: Front | None, frozen: Frozen | None) -> bool:
     """Are the trained neurons of the first layer just the inputs that the second one trains?"""
-    if front is None or frozen is None or not {front.first, front.second} <= frozen.parts.keys():
+    if front is None or frozen is None or not {front.first, front.second} <= frozen.cuts.keys():
         return False
-    rows, columns = frozen.parts[front.first].rows, frozen.parts[front.second].columns
+    rows, columns = frozen.cuts[front.first].rows, frozen.cuts[front.second].columns
     if rows is None or columns is None or rows.device.type != "cpu" or columns.shape[1] % rows.shape[1]:
         return False
     fan = columns.shape[1] // rows.shape[1]  # places of an image that is flattened between

@@ -14,12 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from fedloom.engine.blocks import blocks_of
 from fedloom.engine.chain import chain_of, descend_chain
 from fedloom.engine.dropout import KeyedDropout
 from fedloom.engine.frozen import Frozen, freeze
 from fedloom.engine.lanes import Between, First, Second, front_of, passable
 from fedloom.engine.layers import FUSED, LAYERS, Pass
 from fedloom.engine.products import Step
+from fedloom.engine.tiles import Tiled, tiled_front
 from fedloom.layout import Layout
 from fedloom.types import Batch, Setting
 
@@ -86,6 +88,11 @@ class StackedGradient:
             lanes |= {name: Between(stacked[name], self._now) for name in self._front.between}
             lanes[self._front.second] = Second(stacked[self._front.second])
             self._lanes = fx.GraphModule(lanes, graph)
+        tiles = tiled_front(graph, setting.module, self._fused)
+        self._tiled: nn.Module | None = None
+        if tiles is not None:
+            joined = stacked | {tiles[0]: Tiled(stacked[tiles[0]]), tiles[1]: nn.Identity()}
+            self._tiled = fx.GraphModule(joined, graph)
 
     def of_shapes(self, layout: Layout) -> StackedGradient:
         """The same network with tensors of other sizes, such as a sub-model's."""
@@ -111,7 +118,9 @@ class StackedGradient:
         self._now.run = Pass(tensors, len(batch.y), batch.weight, batch.keys, step, fused, parts, self.low)
         for layer in self._dropouts:
             layer.calls = 0  # a new pass
-        return self.setting.loss(self._running(batch.x.flatten(0, 1)), batch.y.flatten(0, 1))
+        plain = step is not None and self._frozen is None and not self.low and batch.x.device.type == "cpu"
+        running = self._tiled if plain and self._tiled is not None else self._running
+        return self.setting.loss(running(batch.x.flatten(0, 1)), batch.y.flatten(0, 1))
 
     def __call__(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Gradients [C, P] and losses [C]; running statistics move in place."""
@@ -131,8 +140,11 @@ class StackedGradient:
 
     def descend(self, first: Tensor, batches: Iterator[Batch], rate: float, shrink: float) -> tuple[Tensor, Tensor]:
         """Every tensor of the cohort contiguous by itself, so that products can take the step in place."""
-        if self.chain is not None and self._frozen is None and not self.low and first.device.type == "cpu":
-            return descend_chain(self.chain, self.layout, first, batches, rate, shrink)
+        if self.chain is not None and not self.low and first.device.type == "cpu":
+            names, frozen = [link.name for link in self.chain], self._frozen
+            blocks = None if frozen is None else blocks_of(names, frozen, self.layout)
+            if frozen is None or blocks is not None:
+                return descend_chain(self.chain, self.layout, first, batches, rate, shrink, blocks)
         split = self.layout.split(first)
         tensors = {name: t.clone(memory_format=torch.contiguous_format) for name, t in split.items()}
         total = first.new_zeros(len(first))

@@ -1,0 +1,135 @@
+"""A network's first convolution and the max-pooling of 2 x 2 after it, as one step on CPUs.
+
+The four numbers of every window are computed as four images that lie one after another: a kernel that is larger by one
+holds the filter at four places and moves by two. Comparing whole images takes a fraction of pooling's time, and what
+pooling drops is not kept: only the maxima and their places are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+NARROW = 8  # channels up to which a batch is taken in two halves, which saves memory and costs some time
+POOL = ([2, 2], [2, 2], [0, 0], [1, 1], False)
+
+
+class ConvPool(torch.autograd.Function):
+    """Inputs [C * B, i, ...] without gradients, weights [C, o, i, ...] (of a lone client [o, i, ...]) and biases."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, padding: tuple[int, int]) -> Tensor:
+        """The largest of every window of the convolved images."""
+        each = w if w.dim() == 5 else w[None]
+        sizes = [size + 2 * pad - kernel + 1 for size, pad, kernel in zip(x.shape[2:], padding, w.shape[-2:])]
+        shape = (len(x), each.shape[1], sizes[0] // 2, sizes[1] // 2)
+        out, places = x.new_empty(shape), torch.empty(shape, dtype=torch.uint8)
+        kernels = [_fourfold(one) for one in each]
+        for client, here in _pieces(len(each), len(x), each.shape[1]):
+            four = torch.conv2d(x[here], kernels[client], None, 2, padding).unflatten(1, (4, -1))
+            first, second, third, fourth = four.unbind(1)
+            top, bottom = torch.maximum(first, second), torch.maximum(third, fourth)
+            torch.maximum(top, bottom, out=out[here])
+            down, right, beside = (torch.gt(*pair).view(torch.uint8) for pair in
+                                   ((bottom, top), (second, first), (fourth, third)))  # fmt: skip
+            right ^= down & (right ^ beside)  # the lower one's where that is larger; of equal ones the first counts
+            torch.add(right, down, alpha=2, out=places[here])
+        if b is not None:
+            out.unflatten(0, (len(each), -1)).add_(b.view(len(each), 1, -1, 1, 1))
+        ctx.save_for_backward(x, w, places)
+        ctx.padding, ctx.sizes, ctx.biased = padding, sizes, b is not None
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of weight and bias."""
+        x, w, places = ctx.saved_tensors
+        each = w if w.dim() == 5 else w[None]
+        g = g.contiguous()
+        found: list[Tensor | None] = [None] * len(each)
+        for client, here in _pieces(len(each), len(x), each.shape[1]):
+            own = g[here]
+            like = own.new_empty(1).expand(*own.shape[:2], *ctx.sizes)  # only its shape is read
+            own = torch.ops.aten.max_pool2d_with_indices_backward(own, like, *POOL, _spread(places[here], *ctx.sizes))
+            gw = torch.ops.aten.convolution_backward(
+                own, x[here], each[client], None, [1, 1], ctx.padding, [1, 1], False, [0, 0], 1, (False, True, False)
+            )[1]
+            before = found[client]
+            found[client] = gw if before is None else before.add_(gw)
+        gb = g.unflatten(0, (len(each), -1)).sum((1, 3, 4)).view(w.shape[:-3]) if ctx.biased else None
+        return None, torch.stack([gw for gw in found if gw is not None]).view_as(w), gb, None
+
+
+def _spread(places: Tensor, height: int, width: int) -> Tensor:
+    """Places in windows [..., h, w] as places in the images [height, width] that were pooled."""
+    kind = torch.int16 if height * width < 2**15 else torch.int64  # short numbers are quicker
+    at = places.to(kind)
+    at += (at >> 1) * (width - 2)
+    at += torch.arange(0, 2 * at.shape[-2] * width, 2 * width, dtype=kind)[:, None]
+    at += torch.arange(0, 2 * at.shape[-1], 2, dtype=kind)
+    return at.long()
+
+
+def _fourfold(w: Tensor) -> Tensor:
+    """A filter [o, i, h, w] at the four places of a kernel that is larger by one [4 * o, i, h + 1, w + 1]."""
+    outputs, inputs, height, width = w.shape
+    four = w.new_zeros(2, 2, outputs, inputs, height + 1, width + 1)
+    down, right, *rest = four.stride()
+    four.as_strided((2, 2, *w.shape), (down + width + 1, right + 1, *rest)).copy_(w)  # one lower, one further right
+    return four.flatten(0, 2)
+
+
+def _pieces(clients: int, images: int, channels: int) -> list[tuple[int, slice]]:
+    """Whose images come next: a client's at once, or in two halves where there are few channels."""
+    many = images // clients
+    some = -(-many // 4) * 2 if channels <= NARROW else many  # an even number for two threads
+    return [
+        (client, slice(client * many + first, client * many + min(many, first + some)))
+        for client in range(clients)
+        for first in range(0, many, max(1, some))
+    ]
+
+
+def tiled_front(graph: fx.Graph, module: nn.Module, fused: frozenset[str]) -> tuple[str, str] | None:
+    """Names of a convolution of the examples and of the pooling that alone reads it, if they can be one step."""
+    node = next(node for node in graph.nodes if node.op == "placeholder")
+    names = []
+    for kind in (nn.Conv2d, nn.MaxPool2d):
+        readers = list(node.users)
+        node = readers[0]
+        if len(readers) > 1 or node.op != "call_module" or type(module.get_submodule(str(node.target))) is not kind:
+            return None
+        names.append(str(node.target))
+    conv, pool = (module.get_submodule(name) for name in names)
+    assert isinstance(conv, nn.Conv2d)
+    assert isinstance(pool, nn.MaxPool2d)
+    plain = conv.stride == conv.dilation == (1, 1) and conv.groups == 1 and conv.padding_mode == "zeros"
+    if not plain or isinstance(conv.padding, str) or names[0] not in fused or not _halves(pool):
+        return None
+    return names[0], names[1]
+
+
+def _halves(pool: nn.MaxPool2d) -> bool:
+    """Windows of 2 x 2 side by side?"""
+    sizes = [(size, size) if isinstance(size, int) else tuple(size) for size in
+             (pool.kernel_size, pool.stride, pool.padding, pool.dilation)]  # fmt: skip
+    return sizes == [(2, 2), (2, 2), (0, 0), (1, 1)] and not pool.ceil_mode and not pool.return_indices
+
+
+class Tiled(nn.Module):
+    """The convolution together with the pooling, which is then nothing."""
+
+    stacked: Any  # the layer with its name and the pass it is in
+
+    def __init__(self, stacked: nn.Module) -> None:
+        super().__init__()
+        self.stacked = stacked
+
+    def forward(self, x: Tensor) -> Tensor:
+        """All of the cohort's activations after the pooling."""
+        layer, name, tensors = self.stacked.layer, self.stacked.name, self.stacked.now.run.tensors
+        b = tensors.get(f"{name}.bias")
+        out: Tensor = ConvPool.apply(x.contiguous(), tensors[f"{name}.weight"], b, layer.padding)  # type: ignore[no-untyped-call]
+        return out
