@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from fedloom.engine.frozen import Frozen
-from fedloom.engine.products import Part, Step, convolved_back, joined, settled
+from fedloom.engine.products import Part, Step, convolved_back, settled, taken
 
 BETWEEN = (nn.ReLU, nn.MaxPool2d, nn.AvgPool2d, nn.Flatten)  # layers that keep neurons apart and draw no numbers
 
@@ -77,8 +77,7 @@ class Trained(torch.autograd.Function):
         ctx.save_for_backward(x, w, b)
         ctx.how, ctx.step, ctx.part = how, step, part
         assert part.rows is not None
-        axis = -1 if how is None else 1
-        return joined([one.index_select(axis, rows) for one, rows in zip(out.chunk(len(w)), part.rows)])
+        return taken(out, part.rows, -1 if how is None else 1)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:

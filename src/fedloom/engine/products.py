@@ -229,3 +229,8 @@ def _channels(x: Tensor, index: Tensor | None, client: int) -> Tensor:
 def joined(parts: list[Tensor]) -> Tensor:
     """One client's examples after another's; a single client's as they are."""
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def taken(x: Tensor, rows: Tensor, axis: int = 1) -> Tensor:
+    """Each client's own neurons [C, r] along an axis of [C * B, ...]."""
+    return joined([one.index_select(axis, own) for one, own in zip(x.chunk(len(rows)), rows)])

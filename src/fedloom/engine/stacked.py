@@ -21,7 +21,7 @@ from fedloom.engine.frozen import Frozen, freeze
 from fedloom.engine.lanes import Between, First, Second, front_of, passable
 from fedloom.engine.layers import FUSED, LAYERS, Pass
 from fedloom.engine.products import Step
-from fedloom.engine.tiles import Tiled, tiled_front
+from fedloom.engine.tiles import Tiled, TiledFirst, tiled_front
 from fedloom.layout import Layout
 from fedloom.types import Batch, Setting
 
@@ -80,19 +80,21 @@ class StackedGradient:
         stacked = {str(n): _Layer(layer, str(n), self._now) if type(layer) in LAYERS else layer
                    for n, layer in layers.items()}  # fmt: skip
         self._network = fx.GraphModule(stacked, graph)  # the graph as straight code: interpreting it takes longer
-        self._running = self._network
+        self._running: nn.Module = self._network
+        tiles, self._quick = tiled_front(graph, setting.module, self._fused), None  # what runs where steps are fused
+        if tiles is not None:
+            joined = {tiles[0]: Tiled(stacked[tiles[0]]), tiles[1]: nn.Identity()}
+            self._quick = fx.GraphModule(stacked | joined, graph)
         self._front = front_of(graph, setting.module, self._fused)
         if self._front is not None:
-            lanes = dict(stacked)
+            lanes = stacked | {name: Between(stacked[name], self._now) for name in self._front.between}
             lanes[self._front.first] = First(stacked[self._front.first])
-            lanes |= {name: Between(stacked[name], self._now) for name in self._front.between}
             lanes[self._front.second] = Second(stacked[self._front.second])
             self._lanes = fx.GraphModule(lanes, graph)
-        tiles = tiled_front(graph, setting.module, self._fused)
-        self._tiled: nn.Module | None = None
-        if tiles is not None:
-            joined = stacked | {tiles[0]: Tiled(stacked[tiles[0]]), tiles[1]: nn.Identity()}
-            self._tiled = fx.GraphModule(joined, graph)
+            self._quick_lanes = None
+            if tiles is not None:
+                joined = {tiles[0]: TiledFirst(stacked[tiles[0]]), tiles[1]: nn.Identity()}
+                self._quick_lanes = fx.GraphModule(lanes | joined, graph)
 
     def of_shapes(self, layout: Layout) -> StackedGradient:
         """The same network with tensors of other sizes, such as a sub-model's."""
@@ -105,8 +107,10 @@ class StackedGradient:
         layers = [n for n in sorted(self._fused) if getattr(self.setting.module.get_submodule(n), "groups", 1) == 1]
         other = copy(self)
         other._frozen = freeze(self.setting.neurons, layers, keep, mask)
+        if other._frozen is not None:
+            other._quick = None
         if not self.low and passable(self._front, other._frozen):
-            other._running = self._lanes
+            other._running, other._quick = self._lanes, self._quick_lanes
         return other
 
     def _losses(self, tensors: dict[str, Tensor], batch: Batch, step: Step | None) -> Tensor:
@@ -118,8 +122,8 @@ class StackedGradient:
         self._now.run = Pass(tensors, len(batch.y), batch.weight, batch.keys, step, fused, parts, self.low)
         for layer in self._dropouts:
             layer.calls = 0  # a new pass
-        plain = step is not None and self._frozen is None and not self.low and batch.x.device.type == "cpu"
-        running = self._tiled if plain and self._tiled is not None else self._running
+        quick = step is not None and not self.low and batch.x.device.type == "cpu"
+        running = self._quick if quick and self._quick is not None else self._running
         return self.setting.loss(running(batch.x.flatten(0, 1)), batch.y.flatten(0, 1))
 
     def __call__(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:

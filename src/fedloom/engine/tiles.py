@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from fedloom.engine.products import Part, Step, settled, taken
+
 NARROW = 8  # channels up to which a batch is taken in two halves, which saves memory and costs some time
 POOL = ([2, 2], [2, 2], [0, 0], [1, 1], False)
 
@@ -22,44 +24,88 @@ class ConvPool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, padding: tuple[int, int]) -> Tensor:
         """The largest of every window of the convolved images."""
-        each = w if w.dim() == 5 else w[None]
-        sizes = [size + 2 * pad - kernel + 1 for size, pad, kernel in zip(x.shape[2:], padding, w.shape[-2:])]
-        shape = (len(x), each.shape[1], sizes[0] // 2, sizes[1] // 2)
-        out, places = x.new_empty(shape), torch.empty(shape, dtype=torch.uint8)
-        kernels = [_fourfold(one) for one in each]
-        for client, here in _pieces(len(each), len(x), each.shape[1]):
-            four = torch.conv2d(x[here], kernels[client], None, 2, padding).unflatten(1, (4, -1))
-            first, second, third, fourth = four.unbind(1)
-            top, bottom = torch.maximum(first, second), torch.maximum(third, fourth)
-            torch.maximum(top, bottom, out=out[here])
-            down, right, beside = (torch.gt(*pair).view(torch.uint8) for pair in
-                                   ((bottom, top), (second, first), (fourth, third)))  # fmt: skip
-            right ^= down & (right ^ beside)  # the lower one's where that is larger; of equal ones the first counts
-            torch.add(right, down, alpha=2, out=places[here])
-        if b is not None:
-            out.unflatten(0, (len(each), -1)).add_(b.view(len(each), 1, -1, 1, 1))
+        out, places = _largest(x, w, b, padding)
         ctx.save_for_backward(x, w, places)
-        ctx.padding, ctx.sizes, ctx.biased = padding, sizes, b is not None
+        ctx.padding, ctx.biased = padding, b is not None
         return out
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of weight and bias."""
         x, w, places = ctx.saved_tensors
-        each = w if w.dim() == 5 else w[None]
-        g = g.contiguous()
-        found: list[Tensor | None] = [None] * len(each)
-        for client, here in _pieces(len(each), len(x), each.shape[1]):
-            own = g[here]
-            like = own.new_empty(1).expand(*own.shape[:2], *ctx.sizes)  # only its shape is read
-            own = torch.ops.aten.max_pool2d_with_indices_backward(own, like, *POOL, _spread(places[here], *ctx.sizes))
-            gw = torch.ops.aten.convolution_backward(
-                own, x[here], each[client], None, [1, 1], ctx.padding, [1, 1], False, [0, 0], 1, (False, True, False)
-            )[1]
-            before = found[client]
-            found[client] = gw if before is None else before.add_(gw)
-        gb = g.unflatten(0, (len(each), -1)).sum((1, 3, 4)).view(w.shape[:-3]) if ctx.biased else None
-        return None, torch.stack([gw for gw in found if gw is not None]).view_as(w), gb, None
+        gw, gb = _back(g, x, w if w.dim() == 5 else w[None], places, ctx.padding)
+        return None, gw.view_as(w), gb.view(w.shape[:-3]) if ctx.biased else None, None
+
+
+class TrainedTiles(torch.autograd.Function):
+    """The trained channels, taken out of all that were pooled; backwards, the layer's step (see `lanes.py`)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        out: Tensor,
+        places: Tensor,
+        x: Tensor,
+        w: Tensor,
+        b: Tensor | None,
+        padding: tuple[int, int],
+        step: Step | None,
+        part: Part,
+    ) -> Tensor:
+        """Pooled outputs and places [C * B, o, ...] of inputs [C * B, i, ...]."""
+        assert part.rows is not None
+        ctx.save_for_backward(x, w, b, taken(places, part.rows))
+        ctx.padding, ctx.step, ctx.part = padding, step, part
+        return taken(out, part.rows)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of weight and bias, or the step itself; none of the inputs, below which nothing is trained."""
+        x, w, b, places = ctx.saved_tensors
+        gw, gb = _back(g, x, w[:, : g.shape[1]], places, ctx.padding)
+        told = settled(gw, None if b is None else gb, w, b, ctx.step, ctx.part)
+        return None, None, None, *told, None, None, None
+
+
+def _largest(x: Tensor, w: Tensor, b: Tensor | None, padding: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Of every window the largest number, and its place (uint8)."""
+    each = w if w.dim() == 5 else w[None]
+    shape = (len(x), each.shape[1], *(size // 2 for size in _sizes(x, each, padding)))
+    out, places = x.new_empty(shape), torch.empty(shape, dtype=torch.uint8)
+    kernels = [_fourfold(one) for one in each]
+    for client, here in _pieces(len(each), len(x), each.shape[1]):
+        four = torch.conv2d(x[here], kernels[client], None, 2, padding).unflatten(1, (4, -1))
+        first, second, third, fourth = four.unbind(1)
+        top, bottom = torch.maximum(first, second), torch.maximum(third, fourth)
+        torch.maximum(top, bottom, out=out[here])
+        down, right, beside = (torch.gt(*pair).view(torch.uint8) for pair in
+                               ((bottom, top), (second, first), (fourth, third)))  # fmt: skip
+        right ^= down & (right ^ beside)  # the lower one's where that is larger; of equal ones the first counts
+        torch.add(right, down, alpha=2, out=places[here])
+    if b is not None:
+        out.unflatten(0, (len(each), -1)).add_(b.view(len(each), 1, -1, 1, 1))
+    return out, places
+
+
+def _back(g: Tensor, x: Tensor, like: Tensor, places: Tensor, padding: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Gradients of weights like these [C, o, i, ...] and of their biases [C, o]."""
+    g, sizes = g.contiguous(), _sizes(x, like, padding)
+    found: list[Tensor | None] = [None] * len(like)
+    for client, here in _pieces(len(like), len(x), like.shape[1]):
+        own = g[here]
+        whole = own.new_empty(1).expand(*own.shape[:2], *sizes)  # only its shape is read
+        own = torch.ops.aten.max_pool2d_with_indices_backward(own, whole, *POOL, _spread(places[here], *sizes))
+        gw = torch.ops.aten.convolution_backward(
+            own, x[here], like[client], None, [1, 1], padding, [1, 1], False, [0, 0], 1, (False, True, False)
+        )[1]
+        before = found[client]
+        found[client] = gw if before is None else before.add_(gw)
+    return torch.stack([gw for gw in found if gw is not None]), g.unflatten(0, (len(like), -1)).sum((1, 3, 4))
+
+
+def _sizes(x: Tensor, w: Tensor, padding: tuple[int, int]) -> list[int]:
+    """Height and width of the convolved images."""
+    return [size + 2 * pad - kernel + 1 for size, pad, kernel in zip(x.shape[2:], padding, w.shape[-2:])]
 
 
 def _spread(places: Tensor, height: int, width: int) -> Tensor:
@@ -132,4 +178,20 @@ class Tiled(nn.Module):
         layer, name, tensors = self.stacked.layer, self.stacked.name, self.stacked.now.run.tensors
         b = tensors.get(f"{name}.bias")
         out: Tensor = ConvPool.apply(x.contiguous(), tensors[f"{name}.weight"], b, layer.padding)  # type: ignore[no-untyped-call]
+        return out
+
+
+class TiledFirst(Tiled):
+    """The same of a frozen network: all outputs without a record, and the other lane begins."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """All of the cohort's activations after the pooling."""
+        layer, name, now = self.stacked.layer, self.stacked.name, self.stacked.now
+        run, x = now.run, x.contiguous()
+        w, b = run.tensors[f"{name}.weight"], run.tensors.get(f"{name}.bias")
+        with torch.no_grad():
+            out, places = _largest(x, w, b, layer.padding)
+        now.lane = TrainedTiles.apply(  # type: ignore[no-untyped-call]
+            out, places, x, w, b, layer.padding, run.step_of(name), run.part_of(name)
+        )
         return out
