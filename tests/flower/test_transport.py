@@ -185,13 +185,13 @@ def test_a_runs_tables_have_it(tmp_path: Path) -> None:
     """One exchange a node and round, whoever it hosts; hello and the app in the first round."""
     experiment = tiny(tiny_data(tmp_path), method="fedavg", per_round=8, split=(1.0, 0.0, 0.0))
     found = served(fake(experiment), experiment, out=str(tmp_path / "run"))
-    clients = pq.read_table(tmp_path / "run" / "clients.parquet").to_pandas()
+    clients = pq.read_table(tmp_path / "run" / "clients.parquet").to_pylist()
     rounds = pq.read_table(tmp_path / "run" / "rounds.parquet")
     assert [str(rounds.schema.field(f"transport_{way}").type) for way in ("up", "down")] == ["int64", "int64"]
     least = exchange(Load(3, 0), Load(3, 0))
     for way in ("up", "down"):
         column, base = f"transport_{way}", getattr(least, way)
-        by_round = clients.groupby("round")[column].sum().tolist()
+        by_round = [sum(row[column] for row in clients if row["round"] == n) for n in rounds["round"].to_pylist()]
         assert by_round == rounds[column].to_pylist() == [row[column] for row in found.rounds]
         for size in by_round[1:]:
             assert len(NODES) * base < size < len(NODES) * (1.2 * base + 100)
