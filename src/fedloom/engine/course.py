@@ -90,7 +90,7 @@ class Course:
 
         assert isinstance(self.gradient, StackedGradient)
         links = None if self.gradient.low else self.gradient.chain
-        return Linked(links, self) if links is not None and fits(links, self) else None
+        return Linked(links, self) if links and fits(links, self) else None
 
     def moving(self) -> list[Tensor]:
         """What a step changes."""
@@ -110,7 +110,7 @@ class Course:
         here, some = slice(len(first)), slice(batches.examples.shape[1])
         self.cohort = len(first)
         self.rate.fill_(task.rate)
-        if not self.apart:  # then no step reads the task
+        if not self.apart:  # else no step reads the task
             for name in ("mask", "keep", "share", "authorised", "ids"):
                 _put(getattr(self.task, name), getattr(task, name))
             self.task.model.copy_(task.model)
