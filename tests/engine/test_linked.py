@@ -33,6 +33,9 @@ CASES: dict[str, dict[str, Any]] = {
     "frozen": {"method": "fedspu", "training": HEAVY},
     "masked": {"method": "federated-dropout", "execution": "masked"},
     "sliced": {"method": "federated-dropout", "training": HEAVY},
+    "ordered": {"method": "fjord", "training": {"weight_decay": 1e-2}},
+    "dealt": {"method": "ist"},
+    "one size": {"method": {"name": "federated-dropout", "settings": {"shares": (0.5,)}}},
 }
 
 
@@ -68,6 +71,7 @@ def test_kernels_take_the_same_steps(name: str, monkeypatch: pytest.MonkeyPatch)
     found = _played(_prepared(CASES[name]))
     assert made
     assert all(one is not None for one in made)
+    assert {one.course.narrow for one in made} == {name in ("sliced", "ordered", "dealt", "one size")}
     for ours, theirs in zip(found, wanted):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=2e-6)
 

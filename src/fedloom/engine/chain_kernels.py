@@ -4,6 +4,10 @@ Examples are read where they lie, the loss is part of the last layer's product, 
 without momentum, inside the product that would have made its gradient: no gradient as large as the weights is written.
 Clients whose steps are over leave at once. Sizes come in units (powers of two), from which the compiler sees how many
 numbers it may read at once.
+
+Where clients keep some of a layer's neurons only (CUT_IN, CUT_OUT), a list for each client says which (`live`) and how
+many (`kept`). Outputs and gradients of the kept ones stand side by side, weights stay where they are in the whole
+network, and tiles beyond what a client keeps end before they begin.
 """
 
 from __future__ import annotations
@@ -15,16 +19,35 @@ MOST = 128  # outputs of a network: all of an example's must fit into one tile, 
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _kept(kept, client, SIZE, CUT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """How many of a layer's neurons a client keeps."""
+    if CUT:
+        return tl.load(kept + client)
+    else:
+        return SIZE
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _places(live, client, SIZE, n, kept, CUT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Where the n-th kept neurons stand in the whole layer."""
+    if CUT:
+        return tl.load(live + client * SIZE + n, mask=n < kept, other=0)
+    else:
+        return n
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _forward(  # type: ignore[no-untyped-def]
-    x, rows, w, bias, out, labels, weight, losses, number, taken, BATCH, IN, OUT, CLIENTS,
-    IN_UNIT: tl.constexpr, OUT_UNIT: tl.constexpr,
+    x, rows, w, bias, out, labels, weight, losses, number, taken, live_in, kept_in, live_out, kept_out,
+    BATCH, IN, OUT, CLIENTS, IN_UNIT: tl.constexpr, OUT_UNIT: tl.constexpr, CUT_IN: tl.constexpr, CUT_OUT: tl.constexpr,
     PICKS: tl.constexpr, BIAS: tl.constexpr, RELU: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """A layer's outputs [C, B, o]; of the last layer the gradient of the loss by them, and the losses are counted."""
     INPUTS, OUTPUTS = IN * IN_UNIT, OUT * OUT_UNIT
     client, step = tl.program_id(1), tl.load(number)
-    if tl.load(taken + client) <= step:
+    inputs, outputs = _kept(kept_in, client, INPUTS, CUT_IN), _kept(kept_out, client, OUTPUTS, CUT_OUT)
+    if (tl.load(taken + client) <= step) | (tl.program_id(0) * BN >= outputs):
         return
     m, n = tl.program_id(2) * BM + tl.arange(0, BM), tl.program_id(0) * BN + tl.arange(0, BN)
     inside = m < BATCH
@@ -36,21 +59,23 @@ def _forward(  # type: ignore[no-untyped-def]
         if PICKS:
             row = picked
     w += client.to(tl.int64) * OUTPUTS * INPUTS
+    to = _places(live_out, client, OUTPUTS, n, outputs, CUT_OUT)
     acc = tl.zeros((BM, BN), dtype=tl.float32)
-    for first in range(0, INPUTS, BK):
+    for first in range(0, inputs, BK):
         k = first + tl.arange(0, BK)
-        there = k < INPUTS
+        there = k < inputs
+        of = _places(live_in, client, INPUTS, k, inputs, CUT_IN)
         a = tl.load(x + row[:, None] * INPUTS + k[None, :], mask=inside[:, None] & there[None, :], other=0.0)
-        v = tl.load(w + n[None, :] * INPUTS + k[:, None], mask=(n < OUTPUTS)[None, :] & there[:, None], other=0.0)
+        v = tl.load(w + to[None, :] * INPUTS + of[:, None], mask=(n < outputs)[None, :] & there[:, None], other=0.0)
         acc = tl.dot(a, v, acc, input_precision=PRECISION)
     if BIAS:
-        acc += tl.load(bias + client * OUTPUTS + n, mask=n < OUTPUTS, other=0.0)[None, :]
+        acc += tl.load(bias + client * OUTPUTS + to, mask=n < outputs, other=0.0)[None, :]
     if RELU:
         acc = tl.where(acc < 0, 0.0, acc)  # what is no number stays none
     if LAST:
         label = tl.load(labels + picked, mask=inside, other=0)
         counts = tl.load(weight + at, mask=inside, other=0.0)
-        z = tl.where((n < OUTPUTS)[None, :], acc, -float("inf"))
+        z = tl.where((n < outputs)[None, :], acc, -float("inf"))
         top = tl.max(z, 1)
         power = tl.exp(z - top[:, None])
         total = tl.sum(power, 1)
@@ -58,31 +83,34 @@ def _forward(  # type: ignore[no-untyped-def]
         loss = tl.log(total) + top - tl.sum(tl.where(is_label, acc, 0.0), 1)
         tl.store(losses + own, tl.load(losses + own, mask=inside, other=0.0) + loss * counts, mask=inside)
         acc = (power / total[:, None] - is_label.to(tl.float32)) * counts[:, None]
-    tl.store(out + own[:, None] * OUTPUTS + n[None, :], acc, mask=inside[:, None] & (n < OUTPUTS)[None, :])
+    tl.store(out + own[:, None] * OUTPUTS + n[None, :], acc, mask=inside[:, None] & (n < outputs)[None, :])
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _back(  # type: ignore[no-untyped-def]
-    grad, w, seen, out, number, taken, BATCH, IN, OUT,
-    IN_UNIT: tl.constexpr, OUT_UNIT: tl.constexpr,
+    grad, w, seen, out, number, taken, live_in, kept_in, live_out, kept_out,
+    BATCH, IN, OUT, IN_UNIT: tl.constexpr, OUT_UNIT: tl.constexpr, CUT_IN: tl.constexpr, CUT_OUT: tl.constexpr,
     RELU: tl.constexpr, PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a layer's inputs [C, B, i], through the ReLU (if any) that made them."""
     INPUTS, OUTPUTS = IN * IN_UNIT, OUT * OUT_UNIT
     client = tl.program_id(1)
-    if tl.load(taken + client) <= tl.load(number):
+    inputs, outputs = _kept(kept_in, client, INPUTS, CUT_IN), _kept(kept_out, client, OUTPUTS, CUT_OUT)
+    if (tl.load(taken + client) <= tl.load(number)) | (tl.program_id(0) * BN >= inputs):
         return
     m, n = tl.program_id(2) * BM + tl.arange(0, BM), tl.program_id(0) * BN + tl.arange(0, BN)
     own = client.to(tl.int64) * BATCH + m
     w += client.to(tl.int64) * OUTPUTS * INPUTS
+    to = _places(live_in, client, INPUTS, n, inputs, CUT_IN)
     acc = tl.zeros((BM, BN), dtype=tl.float32)
-    for first in range(0, OUTPUTS, BK):
+    for first in range(0, outputs, BK):
         k = first + tl.arange(0, BK)
-        there = k < OUTPUTS
+        there = k < outputs
+        of = _places(live_out, client, OUTPUTS, k, outputs, CUT_OUT)
         g = tl.load(grad + own[:, None] * OUTPUTS + k[None, :], mask=(m < BATCH)[:, None] & there[None, :], other=0.0)
-        v = tl.load(w + k[:, None] * INPUTS + n[None, :], mask=there[:, None] & (n < INPUTS)[None, :], other=0.0)
+        v = tl.load(w + of[:, None] * INPUTS + to[None, :], mask=there[:, None] & (n < inputs)[None, :], other=0.0)
         acc = tl.dot(g, v, acc, input_precision=PRECISION)
-    inside = (m < BATCH)[:, None] & (n < INPUTS)[None, :]
+    inside = (m < BATCH)[:, None] & (n < inputs)[None, :]
     at = own[:, None] * INPUTS + n[None, :]
     if RELU:
         acc = tl.where(tl.load(seen + at, mask=inside, other=0.0) > 0, acc, 0.0)
@@ -91,21 +119,25 @@ def _back(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _turn(  # type: ignore[no-untyped-def]
-    grad, x, rows, w, speed, may, bias, bias_speed, bias_may, rate, number, taken,
-    BATCH, IN, OUT, CLIENTS, MOMENTUM, DECAY, IN_UNIT: tl.constexpr, OUT_UNIT: tl.constexpr,
+    grad, x, rows, w, speed, may, bias, bias_speed, bias_may, rate, number, taken, live_in, kept_in,
+    live_out, kept_out, BATCH, IN, OUT, CLIENTS, MOMENTUM, DECAY,
+    IN_UNIT: tl.constexpr, OUT_UNIT: tl.constexpr, CUT_IN: tl.constexpr, CUT_OUT: tl.constexpr,
     PICKS: tl.constexpr, BIAS: tl.constexpr, MAY: tl.constexpr, HEAVY: tl.constexpr, PRECISION: tl.constexpr,
     TILES: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """A step of a layer's weight [C, o, i] and bias [C, o]."""
     INPUTS, OUTPUTS = IN * IN_UNIT, OUT * OUT_UNIT
     client, step = tl.program_id(1), tl.load(number)
-    if tl.load(taken + client) <= step:
+    inputs, outputs = _kept(kept_in, client, INPUTS, CUT_IN), _kept(kept_out, client, OUTPUTS, CUT_OUT)
+    row_tile, column_tile = tl.program_id(0) // TILES, tl.program_id(0) % TILES
+    if (tl.load(taken + client) <= step) | (row_tile * BM >= outputs) | (column_tile * BN >= inputs):
         return
     pace = tl.load(rate).to(tl.float32)
-    o = (tl.program_id(0) // TILES) * BM + tl.arange(0, BM)
-    i = (tl.program_id(0) % TILES) * BN + tl.arange(0, BN)
-    inside = (o < OUTPUTS)[:, None] & (i < INPUTS)[None, :]
-    at = (client.to(tl.int64) * OUTPUTS + o[:, None]) * INPUTS + i[None, :]
+    o, i = row_tile * BM + tl.arange(0, BM), column_tile * BN + tl.arange(0, BN)
+    inside = (o < outputs)[:, None] & (i < inputs)[None, :]
+    to = _places(live_out, client, OUTPUTS, o, outputs, CUT_OUT)
+    of = _places(live_in, client, INPUTS, i, inputs, CUT_IN)
+    at = (client.to(tl.int64) * OUTPUTS + to[:, None]) * INPUTS + of[None, :]
     acc = tl.zeros((BM, BN), dtype=tl.float32)
     total = tl.zeros((BM,), dtype=tl.float32)
     for first in range(0, BATCH, BK):
@@ -115,8 +147,8 @@ def _turn(  # type: ignore[no-untyped-def]
         if PICKS:
             row = tl.load(rows + (step * CLIENTS + client) * BATCH + m, mask=m < BATCH, other=0)
         real = m < BATCH
-        g = tl.load(grad + own[None, :] * OUTPUTS + o[:, None], mask=real[None, :] & (o < OUTPUTS)[:, None], other=0.0)
-        a = tl.load(x + row[:, None] * INPUTS + i[None, :], mask=real[:, None] & (i < INPUTS)[None, :], other=0.0)
+        g = tl.load(grad + own[None, :] * OUTPUTS + o[:, None], mask=real[None, :] & (o < outputs)[:, None], other=0.0)
+        a = tl.load(x + row[:, None] * INPUTS + i[None, :], mask=real[:, None] & (i < inputs)[None, :], other=0.0)
         acc = tl.dot(g, a, acc, input_precision=PRECISION)
         if BIAS:
             total += tl.sum(g, 1)
@@ -129,9 +161,9 @@ def _turn(  # type: ignore[no-untyped-def]
         tl.store(speed + at, moved, mask=inside)
     tl.store(w + at, own_w - pace * moved, mask=inside)
     if BIAS:  # noqa: SIM102  known when it is compiled
-        if tl.program_id(0) % TILES == 0:
-            there = o < OUTPUTS
-            at_bias = client * OUTPUTS + o
+        if column_tile == 0:
+            there = o < outputs
+            at_bias = client * OUTPUTS + to
             if MAY:
                 there = there & (tl.load(bias_may + at_bias, mask=there, other=0) != 0)
             own_b = tl.load(bias + at_bias, mask=there, other=0.0)

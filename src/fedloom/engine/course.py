@@ -7,21 +7,43 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedloom.client import Start
+from fedloom.client import Examples, Gradient, Start
 from fedloom.engine.convolution import own_kernels
 from fedloom.engine.momentum import move
 from fedloom.engine.products import Step
 from fedloom.engine.stacked import StackedGradient
 from fedloom.local.optimiser import Sgd
+from fedloom.method import Method
 from fedloom.types import Batch, State, column, rows
 
 if TYPE_CHECKING:
+    from fedloom.engine.chain import Link
     from fedloom.engine.linked import Linked
 
 
 def even(active: list[int], clients: int) -> bool:
     """Does everyone take every step?"""
     return all(now == clients for now in active)
+
+
+def ways(method: Method, gradient: Gradient) -> tuple[bool, bool]:
+    """Is the step part of the backward pass? Or one with momentum, tensor by tensor?"""
+    rule, optimiser = method.local, method.optimiser
+    if rule.corrects or not isinstance(gradient, StackedGradient):
+        return False, False
+    heavy = isinstance(optimiser, Sgd) and optimiser.momentum > 0 and optimiser.clip is None and optimiser.fresh
+    return optimiser.plain, heavy
+
+
+def links_of(method: Method, gradient: Gradient, data: Examples) -> tuple[Link, ...] | None:
+    """The layers, where kernels of ours take whole steps of a chain of linear ones."""
+    if not (any(ways(method, gradient)) and own_kernels(data.x.device.type)):
+        return None
+    from fedloom.engine.linked import fits
+
+    assert isinstance(gradient, StackedGradient)
+    links = None if gradient.low else gradient.chain
+    return links if links and fits(links, gradient, data) else None
 
 
 class Course:
@@ -37,11 +59,10 @@ class Course:
         self.pool: Any = None  # memory of these graphs, of which none runs beside another
         rule, optimiser = method.local, method.optimiser
         # the step is fused into the backward pass; what the mask holds in place is put back afterwards
-        self.fused = optimiser.plain and not rule.corrects and isinstance(gradient, StackedGradient)
-        heavy = isinstance(optimiser, Sgd) and optimiser.momentum > 0 and optimiser.clip is None and not moments
-        self.heavy = heavy and not rule.corrects and isinstance(gradient, StackedGradient)
+        self.fused, self.heavy = ways(method, gradient)
         self.apart = self.fused or self.heavy  # every tensor by itself
-        self.corrects, self.held = rule.corrects, rule.trains(task) is not None
+        self.narrow = start.held and links_of(method, gradient, start.data) is not None  # neurons not kept are left out
+        self.corrects, self.held = rule.corrects, rule.trains(task) is not None and not self.narrow
         self.rate = torch.zeros((), dtype=torch.float64, device=self.device)
         self.round = torch.zeros((), dtype=torch.int64, device=self.device)
         self.task = task._replace(
@@ -84,13 +105,12 @@ class Course:
 
     def _linked(self) -> Linked | None:
         """Kernels for the whole step, where the network is a chain of linear layers."""
-        if not (self.apart and own_kernels(self.device.type)):
+        links = links_of(self.method, self.gradient, self.data)
+        if links is None:
             return None
-        from fedloom.engine.linked import Linked, fits
+        from fedloom.engine.linked import Linked
 
-        assert isinstance(self.gradient, StackedGradient)
-        links = None if self.gradient.low else self.gradient.chain
-        return Linked(links, self) if links and fits(links, self) else None
+        return Linked(links, self)
 
     def moving(self) -> list[Tensor]:
         """What a step changes."""
@@ -124,13 +144,15 @@ class Course:
         _put(self.first, first)
         if self.tensors:
             assert isinstance(self.gradient, StackedGradient)
-            trains, layout = self.method.local.trains(task), self.gradient.layout
+            trains, layout = self.method.local.trains(task) if self.held else None, self.gradient.layout
             _copy(self.tensors, layout.split(first))
             _copy(self.old, layout.split(first))
             if trains is not None:
                 _copy(self.may, layout.split(trains))
             for name, value in self.rest.items():
                 torch.logical_not(self.may[name], out=value)
+            if self.narrow and self.linked is not None and task.keep is not None:
+                self.linked.keep(task.keep, self.gradient.setting.neurons)
         else:
             self.params[here] = first
         if self.velocity:

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
 from torch import Tensor
 
+from fedloom.engine.capture import Captured
 from fedloom.engine.chain_kernels import MOST, _back, _forward, _turn
 from fedloom.engine.kernels import tile_of
+from fedloom.neurons.map import NeuronMap
 
 if TYPE_CHECKING:
+    from fedloom.client import Examples
     from fedloom.engine.chain import Link
     from fedloom.engine.course import Course
+    from fedloom.engine.stacked import StackedGradient
+
+
+Launch = Callable[..., None]
+
+
+def _run(kernel: Any, grid: tuple[int, ...], *facts: Any, **how: Any) -> None:
+    kernel[grid](*facts, **how)
+
+
+def _make(kernel: Any, grid: tuple[int, ...], *facts: Any, **how: Any) -> None:
+    kernel.warmup(*facts, grid=grid, **how)
 
 
 class Linked:
@@ -27,6 +44,29 @@ class Linked:
         self.outs = [w.new_zeros(clients, self.batch, w.shape[1]) for w in weights]
         self.grads = [torch.zeros_like(out) for out in self.outs[:-1]] + self.outs[-1:]  # the last layer gives its own
         self.losses = weights[0].new_zeros(clients, self.batch)
+        # of every hidden layer: which neurons each client keeps, those first, and how many
+        self.live, self.kept = (
+            [torch.zeros(size, dtype=torch.int32, device=course.device) for size in sizes]
+            for sizes in ([(clients, w.shape[1]) for w in weights[:-1]], [(clients,)] * (len(links) - 1))
+        )
+        self._launch: Launch = _run
+        self._compile()
+
+    def _compile(self) -> None:
+        """All kernels side by side: one after another they take seconds."""
+        if self.course.device.type != "cuda" or not hasattr(triton, "AsyncCompileMode"):
+            return  # interpreted, or by an older Triton: compiled when they first run
+        self._launch = _make
+        with ThreadPoolExecutor() as pool, triton.AsyncCompileMode(pool):
+            self.step(self.course.clients)
+        self._launch = _run
+
+    def keep(self, keep: Tensor, neurons: NeuronMap) -> None:
+        """Only these neurons [C, K] are there in the steps to come."""
+        along = {tensor.name: tensor.along[0] for tensor in neurons.tensors}
+        found = _sorted((keep,), neurons, tuple(along[f"{link.name}.weight"] for link in self.links[:-1]))
+        places = [place[: len(keep)] for place in (*self.live, *self.kept)]
+        torch._foreach_copy_(places, list(found))
 
     def step(self, size: int) -> None:
         """Move the weights of the first `size` clients who have a step left to take."""
@@ -43,10 +83,10 @@ class Linked:
         rows, columns = tile_of(self.batch, 64), tile_of(outputs, MOST if last else 32)
         w = course.tensors[f"{link.name}.weight"]
         grid = (triton.cdiv(outputs, columns), size, triton.cdiv(self.batch, rows))
-        _forward[grid](
+        self._launch(_forward, grid,
             self._inputs(layer), course.examples, w, course.tensors[f"{link.name}.bias"] if link.bias else w,
             self.outs[layer], course.data.y, course.weight, self.losses, course.number, course.taken,
-            self.batch, *self._counts(layer), course.clients, **self._units(layer),
+            *self._lists(layer), self.batch, *self._counts(layer), course.clients, **self._units(layer),
             PICKS=layer == 0, BIAS=link.bias, RELU=link.relu, LAST=last, PRECISION=_precision(True),
             BM=rows, BN=columns, BK=tile_of(inputs, 32), num_warps=4, num_stages=3,
         )  # fmt: skip
@@ -56,10 +96,11 @@ class Linked:
         inputs, outputs = self.sizes[layer]
         few = outputs <= 16
         rows, columns = tile_of(self.batch, 64), tile_of(inputs, 64 if few else 32)
-        _back[(triton.cdiv(inputs, columns), size, triton.cdiv(self.batch, rows))](
+        grid = (triton.cdiv(inputs, columns), size, triton.cdiv(self.batch, rows))
+        self._launch(_back, grid,
             self.grads[layer], self.course.tensors[f"{self.links[layer].name}.weight"], self.outs[layer - 1],
-            self.grads[layer - 1], self.course.number, self.course.taken, self.batch, *self._counts(layer),
-            **self._units(layer), RELU=self.links[layer - 1].relu, PRECISION=_precision(not few),
+            self.grads[layer - 1], self.course.number, self.course.taken, *self._lists(layer), self.batch,
+            *self._counts(layer), **self._units(layer), RELU=self.links[layer - 1].relu, PRECISION=_precision(not few),
             BM=rows, BN=columns, BK=tile_of(outputs, 32), num_warps=4, num_stages=1 if few else 3,
         )  # fmt: skip
 
@@ -72,10 +113,12 @@ class Linked:
         may = [course.may.get(name, w) for name in names]
         rows, columns = tile_of(outputs, 32), tile_of(inputs, 128)
         tiles, optimiser = triton.cdiv(inputs, columns), course.method.optimiser
-        _turn[(tiles * triton.cdiv(outputs, rows), size)](
+        grid = (tiles * triton.cdiv(outputs, rows), size)
+        self._launch(_turn, grid,
             self.grads[layer], self._inputs(layer), course.examples, w, speeds[0], may[0], b, speeds[1], may[1],
-            course.rate, course.number, course.taken, self.batch, *self._counts(layer), course.clients,
-            float(getattr(optimiser, "momentum", 0.0)), float(optimiser.weight_decay), **self._units(layer),
+            course.rate, course.number, course.taken, *self._lists(layer), self.batch, *self._counts(layer),
+            course.clients, float(getattr(optimiser, "momentum", 0.0)), float(optimiser.weight_decay),
+            **self._units(layer),
             PICKS=layer == 0, BIAS=link.bias, MAY=held, HEAVY=heavy, PRECISION=_precision(False), TILES=tiles,
             BM=rows, BN=columns, BK=tile_of(self.batch, 32), num_warps=4, num_stages=1,
         )  # fmt: skip
@@ -83,12 +126,32 @@ class Linked:
     def _inputs(self, layer: int) -> Tensor:
         return self.course.data.x if layer == 0 else self.outs[layer - 1]
 
+    def _lists(self, layer: int) -> list[Tensor]:
+        """Which of the layer's inputs and outputs are kept; not read where all are."""
+        before, own = max(0, layer - 1), min(layer, len(self.live) - 1)
+        if not self.live:
+            return [self.losses] * 4
+        return [self.live[before], self.kept[before], self.live[own], self.kept[own]]
+
     def _units(self, layer: int) -> dict[str, int]:
-        return {name: min(16, size & -size) for name, size in zip(("IN_UNIT", "OUT_UNIT"), self.sizes[layer])}
+        """In what units inputs and outputs are counted, and whether they are cut; examples and classes never are."""
+        units = {name: min(16, size & -size) for name, size in zip(("IN_UNIT", "OUT_UNIT"), self.sizes[layer])}
+        cut = self.course.narrow
+        return units | {"CUT_IN": cut and layer > 0, "CUT_OUT": cut and layer < len(self.live)}
 
     def _counts(self, layer: int) -> list[int]:
         """Inputs and outputs in units."""
         return [size // unit for size, unit in zip(self.sizes[layer], self._units(layer).values())]
+
+
+def _sort(keeps: tuple[Tensor, ...], neurons: NeuronMap, lists: tuple[int, ...]) -> tuple[Tensor, ...]:
+    """Of every list of neurons: those kept [C, n], in order and before the others, and how many they are [C]."""
+    kept = [neurons.padded(keeps[0])[:, neurons.lists[which]] for which in lists]
+    orders = [(~one).to(torch.uint8).argsort(dim=1, stable=True).to(torch.int32) for one in kept]
+    return *orders, *(one.sum(1, dtype=torch.int32) for one in kept)
+
+
+_sorted = Captured(_sort)
 
 
 def _precision(thrice: bool) -> str:
@@ -96,9 +159,9 @@ def _precision(thrice: bool) -> str:
     return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3" if thrice else "ieee"
 
 
-def fits(links: tuple[Link, ...], course: Course) -> bool:
-    """Can these kernels take the course's steps?"""
-    x, y = course.data
-    last = course.tensors[f"{links[-1].name}.weight"]
+def fits(links: tuple[Link, ...], gradient: StackedGradient, data: Examples) -> bool:
+    """Can these kernels take the steps?"""
+    x, y = data
+    last = gradient.setting.module.get_parameter(f"{links[-1].name}.weight")
     same = x.dtype == last.dtype == torch.float32 and y.dtype == torch.int64
-    return same and x.is_contiguous() and y.is_contiguous() and last.shape[1] <= MOST
+    return same and x.is_contiguous() and y.is_contiguous() and last.shape[0] <= MOST

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.client import Examples, Gradient, Learnt, Walk, beside, initial_state, judged, learn, narrowed, reply_of
+from fedloom.engine.course import links_of
 from fedloom.engine.gradient import fastest_gradient
 from fedloom.engine.plain import PlainGradient
 from fedloom.engine.replay import Replays
@@ -120,7 +121,7 @@ class Local:
 
     def _widths_of(self, listed: list[int], task: Task) -> list[tuple[int, ...]]:
         """How many neurons of every group each client keeps, where that decides who is trained together."""
-        if not (self._cuts(task) or self._freezes(task)):
+        if not (self._cuts(task) or self._freezes(task)) or self._narrows(task):
             return [()] * len(listed)
         if not (self.method.allocate.steady and self.method.mask.steady):
             return widths(self.setting, task.keep)
@@ -163,7 +164,8 @@ class Local:
     def learn(self, chunk: Chunk) -> tuple[Learnt, State]:
         """Train a chunk's rows; nothing else of the engine changes."""
         task, gradient, state, batches = chunk.task, self.gradient, chunk.state, chunk.batches
-        if self._cuts(task) and isinstance(gradient, StackedGradient):
+        narrow = self._narrows(task)
+        if self._cuts(task) and isinstance(gradient, StackedGradient) and not narrow:
             counts = self._counts_of(chunk.width, task)
             return learn_sliced(
                 self.method, self.setting, gradient, chunk.data, task, chunk.params, state, batches, self.walk, counts
@@ -171,7 +173,7 @@ class Local:
         held = self._freezes(task)
         if held and isinstance(gradient, StackedGradient) and task.keep is not None and task.mask is not None:
             gradient = gradient.freezing(task.keep, task.mask)
-        return learn(self.method, gradient, chunk.data, task, chunk.params, state, batches, held, self.walk)
+        return learn(self.method, gradient, chunk.data, task, chunk.params, state, batches, held or narrow, self.walk)
 
     def _finish(self, chunk: Chunk, learnt: Learnt, state: State, chance: Chance) -> Reply:
         """Keep the states, and answer."""
@@ -195,6 +197,13 @@ class Local:
         """Are really smaller networks trained? Only where the rule leaves the rest out and the graph is ours to run."""
         stacked = isinstance(self.gradient, StackedGradient)
         return self.sliced and stacked and task.keep is not None and self.method.local.cuts
+
+    def _narrows(self, task: Task) -> bool:
+        """Are networks of several sizes trained side by side, by kernels that leave out what a client has not?"""
+        if not self._cuts(task) or task.mask is None or not isinstance(self.walk, Replays):
+            return False
+        hidden = task.keep is not None and task.keep.shape[1] == self.setting.neurons.size
+        return hidden and links_of(self.method, self.gradient, self.data) is not None
 
     def _freezes(self, task: Task) -> bool:
         """Does the whole network run of which only the sent neurons are trained? Then other gradients are left out."""

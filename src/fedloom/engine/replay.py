@@ -52,7 +52,7 @@ class Replays:
         """The buffers that this cohort fits into; new ones if there are none."""
         clients, steps, width = start.batches.examples.shape
         names = tuple(start.task.extras), tuple(start.state), tuple(start.moments)
-        shapes = (width, start.first.shape[1], start.task.mask is None, *names, id(start.data.x))
+        shapes = (width, start.first.shape[1], start.task.mask is None, start.held, *names, id(start.data.x))
         kind = (getattr(start.gradient, "layout", None), shapes)
         for key, course in self._courses.items():
             fits = clients <= course.clients <= SPARE * clients and steps <= course.steps
