@@ -5,9 +5,8 @@ without momentum, inside the product that would have made its gradient: no gradi
 Clients whose steps are over leave at once. Sizes come in units (powers of two), from which the compiler sees how many
 numbers it may read at once.
 
-Where clients keep some of a layer's neurons only (CUT_IN, CUT_OUT), a list for each client says which (`live`) and how
-many (`kept`). Outputs and gradients of the kept ones stand side by side, weights stay where they are in the whole
-network, and tiles beyond what a client keeps end before they begin.
+Where clients keep only some of a layer's neurons (CUT_IN, CUT_OUT), those are the first so many (`kept`), and tiles
+beyond them end before they begin.
 """
 
 from __future__ import annotations
@@ -28,17 +27,8 @@ def _kept(kept, client, SIZE, CUT: tl.constexpr):  # type: ignore[no-untyped-def
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _places(live, client, SIZE, n, kept, CUT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Where the n-th kept neurons stand in the whole layer."""
-    if CUT:
-        return tl.load(live + client * SIZE + n, mask=n < kept, other=0)
-    else:
-        return n
-
-
-@triton.jit  # type: ignore[untyped-decorator]
 def _forward(  # type: ignore[no-untyped-def]
-    x, rows, w, bias, out, labels, weight, losses, number, taken, live_in, kept_in, live_out, kept_out,
+    x, rows, w, bias, out, labels, weight, losses, number, taken, kept_in, kept_out,
     BATCH, IN, OUT, CLIENTS, IN_UNIT: tl.constexpr, OUT_UNIT: tl.constexpr, CUT_IN: tl.constexpr, CUT_OUT: tl.constexpr,
     PICKS: tl.constexpr, BIAS: tl.constexpr, RELU: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
@@ -59,17 +49,15 @@ def _forward(  # type: ignore[no-untyped-def]
         if PICKS:
             row = picked
     w += client.to(tl.int64) * OUTPUTS * INPUTS
-    to = _places(live_out, client, OUTPUTS, n, outputs, CUT_OUT)
     acc = tl.zeros((BM, BN), dtype=tl.float32)
     for first in range(0, inputs, BK):
         k = first + tl.arange(0, BK)
         there = k < inputs
-        of = _places(live_in, client, INPUTS, k, inputs, CUT_IN)
         a = tl.load(x + row[:, None] * INPUTS + k[None, :], mask=inside[:, None] & there[None, :], other=0.0)
-        v = tl.load(w + to[None, :] * INPUTS + of[:, None], mask=(n < outputs)[None, :] & there[:, None], other=0.0)
+        v = tl.load(w + n[None, :] * INPUTS + k[:, None], mask=(n < outputs)[None, :] & there[:, None], other=0.0)
         acc = tl.dot(a, v, acc, input_precision=PRECISION)
     if BIAS:
-        acc += tl.load(bias + client * OUTPUTS + to, mask=n < outputs, other=0.0)[None, :]
+        acc += tl.load(bias + client * OUTPUTS + n, mask=n < outputs, other=0.0)[None, :]
     if RELU:
         acc = tl.where(acc < 0, 0.0, acc)  # what is no number stays none
     if LAST:
@@ -88,7 +76,7 @@ def _forward(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _back(  # type: ignore[no-untyped-def]
-    grad, w, seen, out, number, taken, live_in, kept_in, live_out, kept_out,
+    grad, w, seen, out, number, taken, kept_in, kept_out,
     BATCH, IN, OUT, IN_UNIT: tl.constexpr, OUT_UNIT: tl.constexpr, CUT_IN: tl.constexpr, CUT_OUT: tl.constexpr,
     RELU: tl.constexpr, PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
@@ -101,14 +89,12 @@ def _back(  # type: ignore[no-untyped-def]
     m, n = tl.program_id(2) * BM + tl.arange(0, BM), tl.program_id(0) * BN + tl.arange(0, BN)
     own = client.to(tl.int64) * BATCH + m
     w += client.to(tl.int64) * OUTPUTS * INPUTS
-    to = _places(live_in, client, INPUTS, n, inputs, CUT_IN)
     acc = tl.zeros((BM, BN), dtype=tl.float32)
     for first in range(0, outputs, BK):
         k = first + tl.arange(0, BK)
         there = k < outputs
-        of = _places(live_out, client, OUTPUTS, k, outputs, CUT_OUT)
         g = tl.load(grad + own[:, None] * OUTPUTS + k[None, :], mask=(m < BATCH)[:, None] & there[None, :], other=0.0)
-        v = tl.load(w + of[:, None] * INPUTS + to[None, :], mask=there[:, None] & (n < inputs)[None, :], other=0.0)
+        v = tl.load(w + k[:, None] * INPUTS + n[None, :], mask=there[:, None] & (n < inputs)[None, :], other=0.0)
         acc = tl.dot(g, v, acc, input_precision=PRECISION)
     inside = (m < BATCH)[:, None] & (n < inputs)[None, :]
     at = own[:, None] * INPUTS + n[None, :]
@@ -119,8 +105,8 @@ def _back(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _turn(  # type: ignore[no-untyped-def]
-    grad, x, rows, w, speed, may, bias, bias_speed, bias_may, rate, number, taken, live_in, kept_in,
-    live_out, kept_out, BATCH, IN, OUT, CLIENTS, MOMENTUM, DECAY,
+    grad, x, rows, w, speed, may, bias, bias_speed, bias_may, rate, number, taken, kept_in, kept_out,
+    BATCH, IN, OUT, CLIENTS, MOMENTUM, DECAY,
     IN_UNIT: tl.constexpr, OUT_UNIT: tl.constexpr, CUT_IN: tl.constexpr, CUT_OUT: tl.constexpr,
     PICKS: tl.constexpr, BIAS: tl.constexpr, MAY: tl.constexpr, HEAVY: tl.constexpr, PRECISION: tl.constexpr,
     TILES: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
@@ -135,9 +121,7 @@ def _turn(  # type: ignore[no-untyped-def]
     pace = tl.load(rate).to(tl.float32)
     o, i = row_tile * BM + tl.arange(0, BM), column_tile * BN + tl.arange(0, BN)
     inside = (o < outputs)[:, None] & (i < inputs)[None, :]
-    to = _places(live_out, client, OUTPUTS, o, outputs, CUT_OUT)
-    of = _places(live_in, client, INPUTS, i, inputs, CUT_IN)
-    at = (client.to(tl.int64) * OUTPUTS + to[:, None]) * INPUTS + of[None, :]
+    at = (client.to(tl.int64) * OUTPUTS + o[:, None]) * INPUTS + i[None, :]
     acc = tl.zeros((BM, BN), dtype=tl.float32)
     total = tl.zeros((BM,), dtype=tl.float32)
     for first in range(0, BATCH, BK):
@@ -163,7 +147,7 @@ def _turn(  # type: ignore[no-untyped-def]
     if BIAS:  # noqa: SIM102  known when it is compiled
         if column_tile == 0:
             there = o < outputs
-            at_bias = client * OUTPUTS + to
+            at_bias = client * OUTPUTS + o
             if MAY:
                 there = there & (tl.load(bias_may + at_bias, mask=there, other=0) != 0)
             own_b = tl.load(bias + at_bias, mask=there, other=0.0)

@@ -7,43 +7,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedloom.client import Examples, Gradient, Start
-from fedloom.engine.convolution import own_kernels
+from fedloom.client import Start
 from fedloom.engine.momentum import move
 from fedloom.engine.products import Step
 from fedloom.engine.stacked import StackedGradient
+from fedloom.engine.ways import links_of, ways
 from fedloom.local.optimiser import Sgd
-from fedloom.method import Method
 from fedloom.types import Batch, State, column, rows
 
 if TYPE_CHECKING:
-    from fedloom.engine.chain import Link
     from fedloom.engine.linked import Linked
+    from fedloom.engine.narrow import Narrow
 
 
 def even(active: list[int], clients: int) -> bool:
     """Does everyone take every step?"""
     return all(now == clients for now in active)
-
-
-def ways(method: Method, gradient: Gradient) -> tuple[bool, bool]:
-    """Is the step part of the backward pass? Or one with momentum, tensor by tensor?"""
-    rule, optimiser = method.local, method.optimiser
-    if rule.corrects or not isinstance(gradient, StackedGradient):
-        return False, False
-    heavy = isinstance(optimiser, Sgd) and optimiser.momentum > 0 and optimiser.clip is None and optimiser.fresh
-    return optimiser.plain, heavy
-
-
-def links_of(method: Method, gradient: Gradient, data: Examples) -> tuple[Link, ...] | None:
-    """The layers, where kernels of ours take whole steps of a chain of linear ones."""
-    if not (any(ways(method, gradient)) and own_kernels(data.x.device.type)):
-        return None
-    from fedloom.engine.linked import fits
-
-    assert isinstance(gradient, StackedGradient)
-    links = None if gradient.low else gradient.chain
-    return links if links and fits(links, gradient, data) else None
 
 
 class Course:
@@ -61,8 +40,8 @@ class Course:
         # the step is fused into the backward pass; what the mask holds in place is put back afterwards
         self.fused, self.heavy = ways(method, gradient)
         self.apart = self.fused or self.heavy  # every tensor by itself
-        self.narrow = start.held and links_of(method, gradient, start.data) is not None  # neurons not kept are left out
-        self.corrects, self.held = rule.corrects, rule.trains(task) is not None and not self.narrow
+        self.narrow = self._narrow(start) if start.held else None
+        self.corrects, self.held = rule.corrects, rule.trains(task) is not None and self.narrow is None
         self.rate = torch.zeros((), dtype=torch.float64, device=self.device)
         self.round = torch.zeros((), dtype=torch.int64, device=self.device)
         self.task = task._replace(
@@ -84,6 +63,8 @@ class Course:
         self.tensors: dict[str, Tensor] = {}
         if isinstance(gradient, StackedGradient) and self.apart:  # so that products can take steps in place
             self.tensors = {name: _like(t) for name, t in gradient.layout.split(first).items()}
+        if self.narrow is not None:
+            self.tensors = self.narrow.tensors
         self.may: dict[str, Tensor] = {}  # where a mask holds numbers in place: which may move, and what the rest are
         self.old: dict[str, Tensor] = {}
         self.rest: dict[str, Tensor] = {}  # which may not, where that is zero
@@ -111,6 +92,18 @@ class Course:
         from fedloom.engine.linked import Linked
 
         return Linked(links, self)
+
+    def _narrow(self, start: Start) -> Narrow | None:
+        """Ways to leave out the neurons that clients do not keep."""
+        links = links_of(self.method, self.gradient, self.data)
+        if links is None:
+            return None
+        from fedloom.engine.narrow import Narrow
+
+        assert isinstance(self.gradient, StackedGradient)
+        neurons = self.gradient.setting.neurons
+        spans = [(span.start, span.stop - span.start) for _, span in neurons.spans(neurons.size)]
+        return Narrow(links, self.gradient.layout, spans, start.first)
 
     def moving(self) -> list[Tensor]:
         """What a step changes."""
@@ -145,14 +138,15 @@ class Course:
         if self.tensors:
             assert isinstance(self.gradient, StackedGradient)
             trains, layout = self.method.local.trains(task) if self.held else None, self.gradient.layout
-            _copy(self.tensors, layout.split(first))
+            if self.narrow is not None and task.keep is not None:
+                self.narrow.begin(task.keep, first)
+            else:
+                _copy(self.tensors, layout.split(first))
             _copy(self.old, layout.split(first))
             if trains is not None:
                 _copy(self.may, layout.split(trains))
             for name, value in self.rest.items():
                 torch.logical_not(self.may[name], out=value)
-            if self.narrow and self.linked is not None and task.keep is not None:
-                self.linked.keep(task.keep, self.gradient.setting.neurons)
         else:
             self.params[here] = first
         if self.velocity:
@@ -263,6 +257,8 @@ class Course:
         assert isinstance(self.gradient, StackedGradient)
         if self.linked is not None:
             self.losses.copy_(self.linked.losses.sum(1))
+        if self.narrow is not None:
+            return self.narrow.end(self.cohort), self.losses[: self.cohort].clone()
         last = self.gradient.layout.join({name: t[: self.cohort] for name, t in self.tensors.items()}, 1)
         return last, self.losses[: self.cohort].clone()
 

@@ -10,10 +10,8 @@ import torch
 import triton
 from torch import Tensor
 
-from fedloom.engine.capture import Captured
 from fedloom.engine.chain_kernels import MOST, _back, _forward, _turn
 from fedloom.engine.kernels import tile_of
-from fedloom.neurons.map import NeuronMap
 
 if TYPE_CHECKING:
     from fedloom.client import Examples
@@ -44,11 +42,6 @@ class Linked:
         self.outs = [w.new_zeros(clients, self.batch, w.shape[1]) for w in weights]
         self.grads = [torch.zeros_like(out) for out in self.outs[:-1]] + self.outs[-1:]  # the last layer gives its own
         self.losses = weights[0].new_zeros(clients, self.batch)
-        # of every hidden layer: which neurons each client keeps, those first, and how many
-        self.live, self.kept = (
-            [torch.zeros(size, dtype=torch.int32, device=course.device) for size in sizes]
-            for sizes in ([(clients, w.shape[1]) for w in weights[:-1]], [(clients,)] * (len(links) - 1))
-        )
         self._launch: Launch = _run
         self._compile()
 
@@ -60,13 +53,6 @@ class Linked:
         with ThreadPoolExecutor() as pool, triton.AsyncCompileMode(pool):
             self.step(self.course.clients)
         self._launch = _run
-
-    def keep(self, keep: Tensor, neurons: NeuronMap) -> None:
-        """Only these neurons [C, K] are there in the steps to come."""
-        along = {tensor.name: tensor.along[0] for tensor in neurons.tensors}
-        found = _sorted((keep,), neurons, tuple(along[f"{link.name}.weight"] for link in self.links[:-1]))
-        places = [place[: len(keep)] for place in (*self.live, *self.kept)]
-        torch._foreach_copy_(places, list(found))
 
     def step(self, size: int) -> None:
         """Move the weights of the first `size` clients who have a step left to take."""
@@ -86,7 +72,7 @@ class Linked:
         self._launch(_forward, grid,
             self._inputs(layer), course.examples, w, course.tensors[f"{link.name}.bias"] if link.bias else w,
             self.outs[layer], course.data.y, course.weight, self.losses, course.number, course.taken,
-            *self._lists(layer), self.batch, *self._counts(layer), course.clients, **self._units(layer),
+            *self._kept(layer), self.batch, *self._counts(layer), course.clients, **self._units(layer),
             PICKS=layer == 0, BIAS=link.bias, RELU=link.relu, LAST=last, PRECISION=_precision(True),
             BM=rows, BN=columns, BK=tile_of(inputs, 32), num_warps=4, num_stages=3,
         )  # fmt: skip
@@ -99,7 +85,7 @@ class Linked:
         grid = (triton.cdiv(inputs, columns), size, triton.cdiv(self.batch, rows))
         self._launch(_back, grid,
             self.grads[layer], self.course.tensors[f"{self.links[layer].name}.weight"], self.outs[layer - 1],
-            self.grads[layer - 1], self.course.number, self.course.taken, *self._lists(layer), self.batch,
+            self.grads[layer - 1], self.course.number, self.course.taken, *self._kept(layer), self.batch,
             *self._counts(layer), **self._units(layer), RELU=self.links[layer - 1].relu, PRECISION=_precision(not few),
             BM=rows, BN=columns, BK=tile_of(outputs, 32), num_warps=4, num_stages=1 if few else 3,
         )  # fmt: skip
@@ -116,7 +102,7 @@ class Linked:
         grid = (tiles * triton.cdiv(outputs, rows), size)
         self._launch(_turn, grid,
             self.grads[layer], self._inputs(layer), course.examples, w, speeds[0], may[0], b, speeds[1], may[1],
-            course.rate, course.number, course.taken, *self._lists(layer), self.batch, *self._counts(layer),
+            course.rate, course.number, course.taken, *self._kept(layer), self.batch, *self._counts(layer),
             course.clients, float(getattr(optimiser, "momentum", 0.0)), float(optimiser.weight_decay),
             **self._units(layer),
             PICKS=layer == 0, BIAS=link.bias, MAY=held, HEAVY=heavy, PRECISION=_precision(False), TILES=tiles,
@@ -126,32 +112,22 @@ class Linked:
     def _inputs(self, layer: int) -> Tensor:
         return self.course.data.x if layer == 0 else self.outs[layer - 1]
 
-    def _lists(self, layer: int) -> list[Tensor]:
-        """Which of the layer's inputs and outputs are kept; not read where all are."""
-        before, own = max(0, layer - 1), min(layer, len(self.live) - 1)
-        if not self.live:
-            return [self.losses] * 4
-        return [self.live[before], self.kept[before], self.live[own], self.kept[own]]
+    def _kept(self, layer: int) -> list[Tensor]:
+        """How many of the layer's inputs and outputs each client keeps; not read where all are."""
+        narrow = self.course.narrow
+        if narrow is None:
+            return [self.course.taken] * 2
+        return [narrow.kept[max(0, layer - 1)], narrow.kept[min(layer, len(narrow.kept) - 1)]]
 
     def _units(self, layer: int) -> dict[str, int]:
         """In what units inputs and outputs are counted, and whether they are cut; examples and classes never are."""
         units = {name: min(16, size & -size) for name, size in zip(("IN_UNIT", "OUT_UNIT"), self.sizes[layer])}
-        cut = self.course.narrow
-        return units | {"CUT_IN": cut and layer > 0, "CUT_OUT": cut and layer < len(self.live)}
+        cut = self.course.narrow is not None
+        return units | {"CUT_IN": cut and layer > 0, "CUT_OUT": cut and layer < len(self.links) - 1}
 
     def _counts(self, layer: int) -> list[int]:
         """Inputs and outputs in units."""
         return [size // unit for size, unit in zip(self.sizes[layer], self._units(layer).values())]
-
-
-def _sort(keeps: tuple[Tensor, ...], neurons: NeuronMap, lists: tuple[int, ...]) -> tuple[Tensor, ...]:
-    """Of every list of neurons: those kept [C, n], in order and before the others, and how many they are [C]."""
-    kept = [neurons.padded(keeps[0])[:, neurons.lists[which]] for which in lists]
-    orders = [(~one).to(torch.uint8).argsort(dim=1, stable=True).to(torch.int32) for one in kept]
-    return *orders, *(one.sum(1, dtype=torch.int32) for one in kept)
-
-
-_sorted = Captured(_sort)
 
 
 def _precision(thrice: bool) -> str:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.client import Examples, Gradient, Learnt, Walk, beside, initial_state, judged, learn, narrowed, reply_of
-from fedloom.engine.course import links_of
 from fedloom.engine.gradient import fastest_gradient
 from fedloom.engine.plain import PlainGradient
 from fedloom.engine.replay import Replays
@@ -21,6 +20,7 @@ from fedloom.engine.shards import Shards
 from fedloom.engine.sliced import learn_sliced, widths
 from fedloom.engine.stacked import StackedGradient
 from fedloom.engine.states import ClientStates
+from fedloom.engine.ways import links_of
 from fedloom.errors import RunStopped
 from fedloom.local.work import Batches
 from fedloom.method import Method
@@ -202,7 +202,7 @@ class Local:
         """Are networks of several sizes trained side by side, by kernels that leave out what a client has not?"""
         if not self._cuts(task) or task.mask is None or not isinstance(self.walk, Replays):
             return False
-        hidden = task.keep is not None and task.keep.shape[1] == self.setting.neurons.size
+        hidden = task.keep is not None and task.keep.shape[1] == self.setting.neurons.size > 0
         return hidden and links_of(self.method, self.gradient, self.data) is not None
 
     def _freezes(self, task: Task) -> bool:
