@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -68,3 +70,9 @@ def device_of(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise BadExperiment(f"device is '{name}'; fedloom runs on cpu and cuda.")
     return device
+
+
+@cache
+def own_kernels(device: str) -> bool:
+    """Can kernels of our own run there? Triton comes with torch for CUDA."""
+    return device == "cuda" and find_spec("triton") is not None

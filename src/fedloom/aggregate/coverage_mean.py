@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedloom.machine import own_kernels
 from fedloom.part import Aggregate
 from fedloom.types import Reply, Setting, State
 
@@ -25,6 +26,10 @@ class CoverageMean(Aggregate):
         weight = weight / total.clamp(min=torch.finfo(model.dtype).tiny)
         if reply.mask is None:
             return torch.where(total > 0, weight @ reply.params, model), memory
+        if own_kernels(model.device.type) and model.dtype == torch.float32:
+            from fedloom.aggregate.mean_kernel import covered_mean
+
+            return covered_mean(model, reply.params, reply.mask, weight), memory
         covered = weight @ reply.mask.to(model.dtype)  # [P]
         change = weight @ (reply.params - model)
         return model + change / torch.where(covered > 0, covered, 1), memory

@@ -11,7 +11,6 @@ import logging
 import os
 from collections.abc import Callable
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from fedloom.engine.products import Step, settled
 from fedloom.files import replace_file
+from fedloom.machine import own_kernels
 
 log = logging.getLogger("fedloom")
 
@@ -94,12 +94,6 @@ def _grouped_input(g: Tensor, x: Tensor, w: Tensor, how: How, precision: str) ->
 def _grouped_weight(g: Tensor, x: Tensor, w: Tensor, how: How, precision: str) -> tuple[Tensor, Tensor]:
     gb = g.unflatten(0, (len(w), -1)).sum((1, *range(3, g.dim() + 1)))
     return _grouped_back(g, x, w, how, precision, (False, True)), gb
-
-
-@cache
-def own_kernels(device: str) -> bool:
-    """Can kernels of our own run there? Triton comes with torch for CUDA."""
-    return device == "cuda" and find_spec("triton") is not None
 
 
 def _triton() -> dict[str, Way]:

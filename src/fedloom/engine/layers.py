@@ -13,10 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom.engine.convolution import AnyConv, own_kernels
+from fedloom.engine.convolution import AnyConv
 from fedloom.engine.dropout import KeyedDropout
 from fedloom.engine.pooling import MaxPool, halved
 from fedloom.engine.products import ClientConv, ClientLinear, Part, Step
+from fedloom.machine import own_kernels
 
 
 class Pass(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedloom.engine.convolution import own_kernels
+from fedloom.machine import own_kernels
 from fedloom.types import column
 
 

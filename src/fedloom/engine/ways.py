@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedloom.client import Examples, Gradient
-from fedloom.engine.convolution import own_kernels
 from fedloom.engine.stacked import StackedGradient
 from fedloom.local.optimiser import Sgd
+from fedloom.machine import own_kernels
 from fedloom.method import Method
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
@@ -12,6 +13,8 @@ from torch import Tensor
 from fedloom.chance import Chance
 from fedloom.engine.capture import Captured
 from fedloom.errors import BadExperiment, unknown
+from fedloom.machine import own_kernels
+from fedloom.neurons.axes import Axes
 from fedloom.neurons.leading import LeadingNeurons
 from fedloom.neurons.map import POWERS, NeuronMap
 from fedloom.part import Upload
@@ -97,7 +100,7 @@ class Importance(Upload):
         if self.by in ("largest", "most-changed"):
             return neurons.score(last if self.by == "largest" else change, self.norm, output=True)
         if self.mode == "elementwise":
-            scores = neurons.score(elementwise(neurons, first, last, self.floor), self.norm, output=True)
+            scores = row_worth(neurons, first, last, self.floor, self.norm)
         else:
             changed, after, before = (neurons.score(v, self.norm, output=True) for v in (change, last, first))
             scores = changed * after / before.clamp(min=torch.finfo(before.dtype).tiny)
@@ -107,22 +110,51 @@ class Importance(Upload):
         return scores
 
 
-def elementwise(neurons: NeuronMap, first: Tensor, last: Tensor, floor: float) -> Tensor:
-    """The importance of every number that leads into a neuron [C, P], 0 elsewhere; a layer's bias shares its `eps`.
+def row_worth(neurons: NeuronMap, first: Tensor, last: Tensor, floor: float, norm: Literal["l2", "l1"]) -> Tensor:
+    """The norm [C, K + O] of the importances of what leads into each neuron."""
+    weights = [tensor for tensor in neurons.tensors if tensor.weight and tensor.output is not None]
+    if not own_kernels(last.device.type) or last.dtype != torch.float32 or any(t.output for t in weights):
+        return neurons.score(elementwise(neurons, first, last, floor), norm, output=True)
+    from fedloom.upload.worth_kernel import row_sums
 
-    A layer that was all zeros is measured by its largest weight after training.
-    """
+    power, total = POWERS[norm], last.new_zeros(len(last), neurons.full_size + 1)
+    for tensors, eps in layers(neurons, first, last, floor):
+        for tensor in tensors:
+            if tensor.output is not None and (which := tensor.along[tensor.output]) is not None:
+                total.index_add_(1, neurons.lists[which], row_sums(tensor, first, last, eps, power))
+    return total[:, : neurons.full_size] ** (1 / power)
+
+
+def elementwise(neurons: NeuronMap, first: Tensor, last: Tensor, floor: float) -> Tensor:
+    """The importance of every number that leads into a neuron [C, P], 0 elsewhere."""
     found = torch.zeros_like(last)
-    weights = [tensor for tensor in neurons.tensors if tensor.weight]
-    for _, tensors in groupby(weights, key=lambda tensor: tensor.name.rpartition(".")[0]):
-        spans = [slice(tensor.start, tensor.stop) for tensor in tensors]
-        sizes = [values[:, span].abs().amax(1, keepdim=True) for values in (first, last) for span in spans]
-        before, after = torch.stack(sizes).unflatten(0, (2, -1)).amax(1)  # [C, 1] each
-        eps = floor * torch.where(before > 0, before, after).clamp(min=torch.finfo(last.dtype).tiny / floor)
-        for span in spans:
+    for tensors, eps in layers(neurons, first, last, floor):
+        for tensor in tensors:
+            span = slice(tensor.start, tensor.stop)
             was, now = first[:, span], last[:, span]
             found[:, span] = (now - was).abs() * now.abs() / (was.abs() + eps)
     return found
+
+
+def layers(neurons: NeuronMap, first: Tensor, last: Tensor, floor: float) -> Iterator[tuple[list[Axes], Tensor]]:
+    """Each layer's tensors with the `eps` [C, 1] that they share.
+
+    A layer that was all zeros is measured by its largest weight after training.
+    """
+    weights = [tensor for tensor in neurons.tensors if tensor.weight]
+    for _, group in groupby(weights, key=lambda tensor: tensor.name.rpartition(".")[0]):
+        tensors = list(group)
+        sizes = [largest(values[:, t.start : t.stop]) for values in (first, last) for t in tensors]
+        before, after = torch.stack(sizes).unflatten(0, (2, -1)).amax(1)  # [C, 1] each
+        yield tensors, floor * torch.where(before > 0, before, after).clamp(min=torch.finfo(last.dtype).tiny / floor)
+
+
+def largest(values: Tensor) -> Tensor:
+    """The largest size in every row [C, 1]; on a GPU without writing the sizes, which is slower on a CPU."""
+    if values.is_cuda:
+        size: Tensor = torch.linalg.vector_norm(values, torch.inf, 1, keepdim=True)
+        return size
+    return values.abs().amax(1, keepdim=True)
 
 
 def best(neurons: NeuronMap, scores: Tensor, share: Tensor, owned: Tensor) -> Tensor:
