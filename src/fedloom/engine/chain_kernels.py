@@ -136,14 +136,16 @@ def _turn(  # type: ignore[no-untyped-def]
         acc = tl.dot(g, a, acc, input_precision=PRECISION)
         if BIAS:
             total += tl.sum(g, 1)
-    if MAY:
-        inside = inside & (tl.load(may + at, mask=inside, other=0) != 0)
     own_w = tl.load(w + at, mask=inside, other=0.0)
     moved = acc + DECAY * own_w
+    if MAY:  # what is held is written again as it was: were it left out, numbers would be read and written one by one
+        free = tl.load(may + at, mask=inside, other=0) != 0
     if HEAVY:
-        moved += MOMENTUM * tl.load(speed + at, mask=inside, other=0.0)
-        tl.store(speed + at, moved, mask=inside)
-    tl.store(w + at, own_w - pace * moved, mask=inside)
+        old = tl.load(speed + at, mask=inside, other=0.0)
+        moved += MOMENTUM * old
+        tl.store(speed + at, tl.where(free, moved, old) if MAY else moved, mask=inside)
+    new = own_w - pace * moved
+    tl.store(w + at, tl.where(free, new, own_w) if MAY else new, mask=inside)
     if BIAS:  # noqa: SIM102  known when it is compiled
         if column_tile == 0:
             there = o < outputs
