@@ -83,6 +83,7 @@ class Task(NamedTuple):
     base_rate: float  # the learning rate before any decay
     trained: int  # the first so many of the P numbers are trained, the rest are running statistics
     ids: Tensor | None = None  # [C] whose rows these are, where a client's own chance is needed
+    all_send: bool = False  # known on the host: everyone is authorised
 
     def rows(self, keep: slice | Tensor) -> Task:
         """The task of some of the cohort."""

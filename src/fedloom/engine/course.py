@@ -239,9 +239,9 @@ class Course:
                 params = torch.where(trains, params, self.first[: self.cohort])
             return params, self.losses[: self.cohort].clone()
         assert isinstance(self.gradient, StackedGradient)
-        if self.linked is not None:
-            self.losses.copy_(self.linked.losses.sum(1))
         last = self.gradient.layout.join({name: t[: self.cohort] for name, t in self.tensors.items()}, 1)
+        if self.linked is not None:
+            return last, self.linked.losses[: self.cohort].sum(1)
         return last, self.losses[: self.cohort].clone()
 
 
