@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedloom.admit.cohort import once, recognised
@@ -32,6 +33,7 @@ def ask_cohort(
     """The first half: who is asked [C] (on the host where that is known), for what, and the memory of it."""
     memory, ask = _asking(method, memory, setting)
     cohort = ask("select", chance)  # who
+    on_host = all(fact.device.type == "cpu" for fact in cohort)  # where it costs nothing to look
     ids, authorised = (fact.to(model.device, non_blocking=True) for fact in cohort)
     share = ask("allocate", ids, chance)  # how much each
     portion = ask("mask", model, ids, share, chance)  # which part
@@ -47,6 +49,8 @@ def ask_cohort(
         base_rate=method.optimiser.rate,
         trained=setting.layout.trained,
         ids=ids,
+        all_send=on_host and bool(cohort.authorised.all()),
+        everyone=on_host and torch.equal(cohort.ids, torch.arange(setting.fleet.size)),
     )
     return cohort.ids, task, memory
 
@@ -58,14 +62,16 @@ def take_replies(
     memory, ask = _asking(method, memory, setting)
     assert task.ids is not None
     model, cohort = task.model, Cohort(task.ids, task.authorised)
-    reply = recognised(cohort, reply._replace(rate=task.rate, chance=chance))
-    reply = read_unsent_as_unchanged(model, reply)
+    everyone = task.everyone and reply.ids is task.ids
+    reply = recognised(cohort, reply._replace(rate=task.rate, chance=chance, everyone=everyone))
+    whole = task.all_send and reply.arrived is task.authorised  # nothing was lost, which need not be looked up
+    reply = read_unsent_as_unchanged(model, reply, whole)
     reply = once(cohort, model, ask("admit", model, task, reply))  # refuse what cannot be right
     for slot in SERVER_SLOTS:  # every part may learn from the replies
         memory[slot] = getattr(method, slot).observe(memory[slot], setting, model, reply)
-    whole = ask("repair", model, reply)  # stand-ins for what is missing
-    new = ask("aggregate", model, whole)
-    new, memory["local"] = method.local.debrief(memory["local"], setting, model, new, whole)
+    mended = ask("repair", model, reply)  # stand-ins for what is missing
+    new = ask("aggregate", model, mended)
+    new, memory["local"] = method.local.debrief(memory["local"], setting, model, new, mended)
     return new, memory, reply
 
 

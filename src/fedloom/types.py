@@ -83,6 +83,8 @@ class Task(NamedTuple):
     base_rate: float  # the learning rate before any decay
     trained: int  # the first so many of the P numbers are trained, the rest are running statistics
     ids: Tensor | None = None  # [C] whose rows these are, where a client's own chance is needed
+    all_send: bool = False  # known on the host: everyone is authorised
+    everyone: bool = False  # known on the host: row n is client n, for the whole fleet
 
     def rows(self, keep: slice | Tensor) -> Task:
         """The task of some of the cohort."""
@@ -119,6 +121,7 @@ class Reply(NamedTuple):
     rejected: Tensor | None = None  # [C] why a reply was refused, places in `REASONS`; 0, None: it was not
     strays: Tensor | None = None  # [R] how many others were refused, by their places in `REASONS`
     chance: Chance | None = None  # of the round, for what the server draws once replies are there
+    everyone: bool = False  # known on the host: row n is client n, for the whole fleet
 
 
 def rows(state: State, keep: slice | Tensor) -> State:

@@ -234,4 +234,5 @@ def test_the_first_round_is_the_coverage_mean() -> None:
     for masked in (True, False):
         reply = reply_of(Chance(4, 1), HERE.model, masked)
         new, _ = part(part.init(HERE.setting, HERE.model), HERE.setting, HERE.model, reply)
-        assert torch.equal(new, CoverageMean("uniform")({}, HERE.setting, HERE.model, reply)[0])
+        mean = CoverageMean("uniform")({}, HERE.setting, HERE.model, reply)[0]
+        torch.testing.assert_close(new, mean, rtol=0, atol=3e-7 if masked else 0)  # updates are rounded to single

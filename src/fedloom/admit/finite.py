@@ -34,9 +34,12 @@ def _finite(values: Tensor) -> Tensor:
     """Whose numbers [C, ...] are all finite [C].
 
     By the largest and the smallest, in which a NaN shows: two passes that write nothing, a hundredth of the time of
-    `isfinite`, and unlike a sum or a norm they cannot overflow.
+    `isfinite`, and unlike a sum they cannot overflow. The largest size is one pass, and slow on a CPU alone.
     """
     if values.dim() == 1:
-        return values.isfinite()
+        return values.abs() < torch.inf
     values = values.flatten(1)
-    return (values.amax(1) < torch.inf) & (values.amin(1) > -torch.inf)
+    if values.device.type == "cpu":
+        return (values.amax(1) < torch.inf) & (values.amin(1) > -torch.inf)
+    largest: Tensor = torch.linalg.vector_norm(values, torch.inf, 1)
+    return largest < torch.inf

@@ -21,9 +21,10 @@ def refuse(model: Tensor, reply: Reply, bad: Tensor, reason: str) -> Reply:
     bad = bad & reply.arrived
     if bad.device.type == "cpu" and not bool(bad.any()):  # elsewhere asking would wait for the device
         return reply
-    before = torch.zeros_like(reply.ids, dtype=torch.int8) if reply.rejected is None else reply.rejected
-    rejected = torch.where(bad, REASONS.index(reason), before)
-    return read_unsent_as_unchanged(model, reply._replace(arrived=reply.arrived & ~bad, rejected=rejected))
+    code = REASONS.index(reason)
+    rejected = bad.to(torch.int8) * code if reply.rejected is None else torch.where(bad, code, reply.rejected)
+    arrived = reply.arrived ^ bad  # all of them had arrived
+    return read_unsent_as_unchanged(model, reply._replace(arrived=arrived, rejected=rejected))
 
 
 def counted(reply: Reply, reasons: tuple[str, ...]) -> State:

@@ -68,20 +68,24 @@ class LatestUpdates(Aggregate):
         return {"updates": self.init(setting, model)["updates"].copy_(saved["updates"]), **rest}
 
     def __call__(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> tuple[Tensor, State]:
-        """The coverage mean, less by what the fleet's remembered mean has over that of the senders."""
-        plain, _ = CoverageMean("uniform")({}, setting, model, reply)
-        updates, mean, trained = memory["updates"], memory["mean"], setting.layout.trained
-        before, after, senders = _remember(updates, model[:trained], reply)
-        mean_now = mean + (after - before) / setting.fleet.size
+        """A step by `v`, in double precision.
+
+        Whole models have a plain mean, from which the rest of `v` is taken: if all send them it is FedAvg to the bit.
+        """
+        updates, mean, heard, trained = memory["updates"], memory["mean"], memory["heard"], setting.layout.trained
+        gained, ahead, senders = _remember(updates, model[:trained], reply)
+        mean_now = mean + gained / setting.fleet.size
+        start, v = model[:trained], mean_now
         if self.correct:
-            moved = plain[:trained] - reply.rate * (mean - before / senders.clamp(min=1))
-        else:
-            moved = model[:trained] - reply.rate * mean_now
-        heard = memory["heard"]
-        heard = heard.index_put((reply.ids,), heard[reply.ids] | reply.arrived)
-        steps = reply.arrived.any() & (heard.all() if self.wait else True)
-        new = torch.where(steps, torch.cat((moved.to(model.dtype), plain[trained:])), model)
-        return new, {"updates": updates, "mean": mean_now, "heard": heard}
+            start = start if reply.mask is not None else _plain(setting, model, reply, slice(trained))
+            v = mean.addcdiv(ahead, senders.clamp(min=1))
+        moved = start.sub(v, alpha=reply.rate).to(model.dtype)
+        if trained < len(model):
+            moved = torch.cat((moved, _plain(setting, model, reply, slice(trained, None))))
+        told_of = reply.arrived if reply.everyone else heard[reply.ids] | reply.arrived
+        heard = heard | told_of if reply.everyone else heard.index_put((reply.ids,), told_of)
+        steps = reply.arrived.any() & heard.all() if self.wait else reply.arrived.any()
+        return torch.where(steps, moved, model), {"updates": updates, "mean": mean_now, "heard": heard}
 
     def record(self, memory: State) -> State:
         """How many of the fleet were ever heard of."""
@@ -100,26 +104,44 @@ class LatestUpdates(Aggregate):
 
 
 def _remember(updates: Tensor, model: Tensor, reply: Reply) -> tuple[Tensor, Tensor, Tensor]:
-    """Write what was sent into `updates`; per number [T] the senders' sum before and after, as stored, and how many.
+    """Write what was sent into `updates`; per number [T] what that adds to their sum, how far updates are ahead of
+    what was remembered of their senders (`Delta_n - u_n`, of whole models `-u_n`), and how many sent it.
 
-    Block by block of numbers, since the time goes into fresh pages of memory for what is between.
+    Block by block of numbers, since the time goes into fresh pages of memory for what is between. What was not sent
+    stays, so that sums over all rows have the same difference as those over the senders.
     """
     ids, at, sums = reply.ids, reply.ids.to(updates.device), []  # a file's numbers are on the CPU
-    most = torch.finfo(updates.dtype).max
+    most, in_place = torch.finfo(updates.dtype).max, reply.everyone and updates.device == reply.ids.device
     width = max(1, (BLOCK if ids.device.type == "cpu" else 128 * BLOCK) // max(1, len(ids)))
     for start in range(0, len(model), width):
         some = slice(start, min(start + width, len(model)))
-        sent = reply.arrived[:, None].expand(-1, some.stop - start)
-        if reply.mask is not None:
-            sent = sent & reply.mask[:, some]
-        update = (model[some] - reply.params[:, some]) / reply.rate
-        old = updates[:, some].index_select(0, at).to(ids.device)
-        new = torch.where(sent, update.clamp(-most, most).to(updates.dtype), old)
-        updates[:, some].index_copy_(0, at, new.to(updates.device))
-        before, after = (torch.where(sent, rows, 0).sum(0, dtype=torch.float64) for rows in (old, new))
-        sums.append((before, after, sent.sum(0)))
-    before, after, senders = (torch.cat(blocks) for blocks in zip(*sums))
-    return before, after, senders
+        sent = reply.arrived[:, None] if reply.mask is None else reply.mask[:, some]  # of those who arrived
+        update = (model[some] - reply.params[:, some]).div_(reply.rate)
+        stored = update.clamp_(-most, most) if updates.dtype == update.dtype else update.clamp(-most, most)
+        table = updates[:, some]
+        old = table if in_place else table.index_select(0, at).to(ids.device)
+        before = old.sum(0, dtype=torch.float64)
+        ahead = None
+        if reply.mask is None:
+            ahead = torch.where(sent, -old, 0).sum(0, dtype=torch.float64)
+        elif stored is not update:  # else it is what the rows gain
+            ahead = torch.where(sent, update - old, 0).sum(0, dtype=torch.float64)
+        new = torch.where(sent, stored.to(old.dtype), old, out=old)
+        if not in_place:
+            table.index_copy_(0, at, new.to(updates.device))
+        gained = new.sum(0, dtype=torch.float64) - before
+        senders = sent.sum(0, dtype=torch.float64).expand(len(gained))
+        sums.append((gained, gained if ahead is None else ahead, senders))
+    if len(sums) == 1:
+        return sums[0]
+    gained, ahead, senders = (torch.cat(blocks) for blocks in zip(*sums))
+    return gained, ahead, senders
+
+
+def _plain(setting: Setting, model: Tensor, reply: Reply, part: slice) -> Tensor:
+    """Some of the numbers by the uniform coverage mean."""
+    some = reply._replace(params=reply.params[:, part], mask=None if reply.mask is None else reply.mask[:, part])
+    return CoverageMean("uniform")({}, setting, model[part], some)[0]
 
 
 def zeros_on_disk(folder: str, size: int, dtype: torch.dtype) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
@@ -32,5 +33,7 @@ class Tiers(Allocate):
 
     def __call__(self, memory: State, setting: Setting, ids: Tensor, chance: Chance) -> tuple[Tensor, State]:
         """The share of each client's tier [C]."""
+        if len(self.shares) == 1:
+            return torch.full(ids.shape, self.shares[0], device=ids.device), memory
         shares = listed(self.shares, ids.device)
         return shares[ids % len(self.shares)], memory

@@ -61,8 +61,7 @@ class Captured:
                     return self.make(inputs, *fixed)
             self._keep(key, found)
             self._follow(found)
-            for place, value in zip(found.inputs, inputs):
-                place.copy_(value, non_blocking=True)
+            torch._foreach_copy_(found.inputs, inputs, non_blocking=True)
             found.graph.replay()
             return tuple(value.clone() for value in found.outputs)
 

@@ -255,11 +255,12 @@ class Course:
                 params = torch.where(trains, params, self.first[: self.cohort])
             return params, self.losses[: self.cohort].clone()
         assert isinstance(self.gradient, StackedGradient)
-        if self.linked is not None:
-            self.losses.copy_(self.linked.losses.sum(1))
         if self.narrow is not None:
-            return self.narrow.end(self.cohort), self.losses[: self.cohort].clone()
-        last = self.gradient.layout.join({name: t[: self.cohort] for name, t in self.tensors.items()}, 1)
+            last = self.narrow.end(self.cohort)
+        else:
+            last = self.gradient.layout.join({name: t[: self.cohort] for name, t in self.tensors.items()}, 1)
+        if self.linked is not None:
+            return last, self.linked.losses[: self.cohort].sum(1)
         return last, self.losses[: self.cohort].clone()
 
 

@@ -74,6 +74,7 @@ class Local:
         self.states = ClientStates(setting.fleet.size, data.x.device, states)
         self.chunk = chunk or self._fitting()
         self.together: Together | None = None
+        self._newborn: State | None = None  # the latest client's state at first contact; of those met before, its names
         self._widths: dict[int, tuple[int, ...]] = {}  # of each client's sub-model, where that stands still
         self._streams: list[torch.cuda.Stream] = []
         self._counts: dict[tuple[int, ...], tuple[int, ...]] = {}
@@ -91,7 +92,7 @@ class Local:
             chunks += [places[a : a + self.chunk] for a in range(0, len(places), self.chunk)]
         lists = [[listed[p] for p in places] for places in chunks]
         facts = [(ids, own, places, task, chance, width[places[0]]) for own, places in zip(lists, chunks)]
-        apart = len(chunks) == len(set(width)) and len(listed) <= self.chunk and self.states.met(listed)
+        apart = len(chunks) == len(set(width)) and len(listed) <= self.chunk and self._met(listed)
         if self.together is not None:
             gathered = [self._gather(*each) for each in facts]
             replies = [self._finish(c, *learnt, chance) for c, learnt in zip(gathered, self.together(gathered))]
@@ -103,7 +104,12 @@ class Local:
                 self.shards.soon(then)
                 replies.append(self._play(*each))
         whole = replies[0] if len(replies) == 1 else _join(replies)
-        return whole if order == sorted(order) else _reorder(whole, order)
+        whole = whole if order == sorted(order) else _reorder(whole, order)
+        return whole._replace(ids=ids, arrived=task.authorised)  # the very tensors of the task: nobody is lost here
+
+    def _met(self, listed: list[int]) -> bool:
+        """Has every one of them a state, if clients have one at all?"""
+        return self._newborn == {} or self.states.met(listed)
 
     def _abreast(self, plays: Sequence[Callable[[], Reply]]) -> list[Reply]:
         """Buckets side by side on a GPU, each in a stream of its own: small networks alone leave most of it idle."""
@@ -148,13 +154,15 @@ class Local:
     ) -> Chunk:
         """All that one chunk's training reads: states, batches and what each client chooses to train."""
         whole = places == list(range(len(ids)))
-        at = on_device(places, ids.device)
-        ids = ids if whole else ids[at]
-        task = task if whole else task.rows(at)
+        if not whole:
+            at = on_device(places, ids.device)
+            ids, task = ids[at], task.rows(at)
         if self.method.local.keeps:
             task = beside(self.setting, task)
         sizes = [self.shards.sizes[i] for i in listed]
-        state = self.states.get(listed, initial_state(self.method, self.setting, task.model))
+        if self._newborn is None or not self._met(listed):
+            self._newborn = initial_state(self.method, self.setting, task.model)
+        state = self.states.get(listed, self._newborn)
         data, rows = self.shards.hand(self.data, ids, listed)
         batches = self.method.work.plan(ids, rows, sizes, chance)
         if self.method.local.looks is not None:

@@ -22,6 +22,7 @@ class Shards:
         whole = np.concatenate([np.empty(0, np.int64), *clients])  # arrays: a tensor for each would cost a large fleet
         self.examples = torch.from_numpy(whole).to(device)
         self._first = torch.tensor([0, *self.sizes], device=device).cumsum(0)
+        self._handed: tuple[list[int], Tensor] | None = None  # who was asked for last, and their rows
 
     @classmethod
     def of(cls, examples: Tensor, sizes: list[int], device: torch.device) -> Shards:
@@ -33,13 +34,14 @@ class Shards:
 
     def rows(self, ids: Tensor, widest: int) -> Tensor:
         """The examples of each client [C, widest]; short lists are padded with their own last example."""
-        first, size = self._first[ids], self._first[ids + 1] - self._first[ids]
-        inside = torch.arange(widest, device=ids.device).minimum(size[:, None] - 1)
-        return self.examples[first[:, None] + inside]
+        first, after = self._first[ids, None], self._first[1:][ids, None]
+        return self.examples[(first + torch.arange(widest, device=ids.device)).minimum(after - 1)]
 
     def hand(self, data: Examples, ids: Tensor, listed: list[int]) -> tuple[Examples, Tensor]:
         """These clients' examples: a data set, and the rows of each in it [C, widest]."""
-        return data, self.rows(ids, max(1, *(self.sizes[i] for i in listed)))
+        if self._handed is None or self._handed[0] != listed:  # often the same are asked for again
+            self._handed = list(listed), self.rows(ids, max(1, *(self.sizes[i] for i in listed)))
+        return data, self._handed[1]
 
     def pieces(self, data: Examples, most: int) -> Iterator[tuple[Examples, Tensor]]:
         """Everybody's examples, client after client, `most` at a time: a data set and rows in it."""

@@ -33,6 +33,7 @@ class ClientStates:
         self._born = 0
         self._stored: dict[str, Room] = {}
         self._coming: list[_Coming] = []
+        self._asked: tuple[list[int], Tensor, Tensor] | None = None  # who was asked for last, and their rows
         away = place != "device" and device.type == "cuda"
         self._side = torch.cuda.Stream(device) if away else None
 
@@ -40,32 +41,42 @@ class ClientStates:
         """The states of `ids` [C, ...]; `newborn` is the state of one that was never here before."""
         if not newborn:
             return {}
-        row = self._row[ids]
-        fresh = torch.tensor(ids)[row < 0]
-        self._reserve(self._born + len(fresh), newborn)
-        if len(fresh):
-            self._row[fresh] = torch.arange(self._born, self._born + len(fresh))
-            for name, value in newborn.items():
-                rows = self._stored[name].rows
-                rows[self._born : self._born + len(fresh)] = value.to(rows.device)
-            self._born += len(fresh)
-            row = self._row[ids]
+        if not self.met(ids) or not newborn.keys() <= self._stored.keys():
+            self._bear(torch.tensor(ids)[self._row[ids] < 0], newborn)
+        row, at = self._rows_of(ids)
         if self._side is not None:
             return self._fetched(row, self._side, list(newborn))
-        at = row if self._place != "device" else row.to(self._device, non_blocking=True)
         return {name: self._stored[name].rows.index_select(0, at).to(self._device) for name in newborn}
 
     def met(self, ids: list[int]) -> bool:
-        """Has every one of them a state, if anyone has?"""
-        return not self._stored or bool((self._row[ids] >= 0).all())
+        """Has every one of them a state?"""
+        return (self._asked is not None and self._asked[0] == ids) or bool((self._row[ids] >= 0).all())
+
+    def _bear(self, fresh: Tensor, newborn: State) -> None:
+        """States for those who come for the first time, and room for all."""
+        self._reserve(self._born + len(fresh), newborn)
+        self._row[fresh] = torch.arange(self._born, self._born + len(fresh))
+        for name, value in newborn.items():
+            rows = self._stored[name].rows
+            rows[self._born : self._born + len(fresh)] = value.to(rows.device)
+        self._born += len(fresh)
+
+    def _rows_of(self, ids: list[int]) -> tuple[Tensor, Tensor]:
+        """The rows of clients that have been met, on the host and where they lie; a row never changes."""
+        if self._asked is None or self._asked[0] != ids:
+            row = self._row[ids]
+            at = row if self._place != "device" else row.to(self._device, non_blocking=True)
+            self._asked = list(ids), row, at
+        return self._asked[1:]
 
     def put(self, ids: list[int], state: State) -> None:
         """Write the states of `ids` back."""
-        row = self._row[ids]
+        if not state:
+            return
+        row, at = self._rows_of(ids)
         if self._side is not None:
             self._send(row, state)
             return
-        at = row if self._place != "device" else row.to(self._device, non_blocking=True)
         for name, value in state.items():
             self._stored[name].rows[at] = value
 

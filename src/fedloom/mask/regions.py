@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.chance import Chance
+from fedloom.chance import Chance, absorb
 from fedloom.engine.capture import Captured
 from fedloom.errors import BadExperiment, unknown
 from fedloom.mask.hidden import into_hidden
@@ -75,9 +77,12 @@ class Regions(Mask):
         if whole or (self.full_first and chance.round == 1):
             every = torch.ones(len(ids), self.count, dtype=torch.bool, device=ids.device)
             return Portion(), {**memory, "ids": ids, "chosen": every}
-        chosen = self.chosen(ids, share, chance)
-        keys = tuple(self._keys(setting.neurons, chance))
-        (mask,) = _masked((chosen, *keys), self, setting.neurons)
+        if self.redraw:
+            (region,) = _numbered((share, *self._keys(setting.neurons, chance)), self, setting.neurons)
+        else:
+            region = _standing(self, setting.neurons, chance.seed, chance.device)
+        last = bool(self.period) and chance.round % self.period == 0
+        chosen, mask = _drawn((ids, share, chance.key("regions drawn"), region), self.count, last)
         return Portion(mask), {**memory, "ids": ids, "chosen": chosen}
 
     @property
@@ -87,15 +92,17 @@ class Regions(Mask):
 
     def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
         """Who was heard of having trained what."""
-        since = memory["since"]
-        asked = torch.zeros_like(since, dtype=torch.bool).index_put((memory["ids"],), memory["chosen"])
-        trained = asked[reply.ids] & reply.arrived[:, None]  # [C, count]
-        sent = reply.arrived[:, None] if reply.mask is None else reply.mask & reply.arrived[:, None]
+        since, asked = memory["since"] + 1, memory["chosen"]
+        if reply.ids is not memory["ids"]:
+            asked = torch.zeros_like(since, dtype=torch.bool).index_put((memory["ids"],), asked)[reply.ids]
+        trained = asked & reply.arrived[:, None]  # [C, count]
+        since[reply.ids] = since[reply.ids].masked_fill(trained, 0)
+        sent = reply.arrived[:, None] if reply.mask is None else reply.mask  # what did not arrive is in no mask
         return {
             **memory,
-            "since": (since + 1).index_put((reply.ids,), torch.where(trained, 0, since[reply.ids] + 1)),
+            "since": since,
             "clients": trained.sum(0),
-            "coverage": sent.any(0).to(model.dtype).mean(),
+            "coverage": sent.any(0).mean(dtype=model.dtype),
         }
 
     def record(self, memory: State) -> State:
@@ -115,11 +122,8 @@ class Regions(Mask):
 
     def chosen(self, ids: Tensor, share: Tensor, chance: Chance) -> Tensor:
         """Which regions each client trains [C, count]."""
-        each = rounded(share.double(), self.count, "half-up").clamp(min=1)[:, None]
-        regions = torch.arange(self.count, device=ids.device)
-        if self.period and chance.round % self.period == 0:
-            return regions >= self.count - each
-        return chance.key("regions drawn", ids[:, None], regions).argsort(1).argsort(1) < each
+        last = bool(self.period) and chance.round % self.period == 0
+        return _chosen(ids, share, chance.key("regions drawn"), self.count, last)
 
     def _keys(self, neurons: NeuronMap, chance: Chance) -> Iterator[Tensor]:
         """What decides the region of each neuron of a group or, by `element`, of each number of a tensor."""
@@ -154,12 +158,36 @@ def _members(keys: list[Tensor], how: Regions, neurons: NeuronMap, device: torch
     return members
 
 
-def _mask(inputs: tuple[Tensor, ...], how: Regions, neurons: NeuronMap) -> tuple[Tensor, ...]:
-    """The numbers [C, P] of the regions that are chosen [C, count], and the rest."""
-    chosen, *keys = inputs
-    members = _members(keys, how, neurons, chosen.device)
-    region, rest = members.byte().argmax(0), members.all(0)
-    return (chosen[:, region] | rest,)
+def _number(inputs: tuple[Tensor, ...], how: Regions, neurons: NeuronMap) -> tuple[Tensor, ...]:
+    """The region of every number [P]; the rest has a number of its own, which is `count`."""
+    share, *keys = inputs  # without hidden neurons there are no keys
+    members = _members(keys, how, neurons, share.device)
+    return (members.byte().argmax(0).masked_fill(members.all(0), how.count),)
 
 
-_masked = Captured(_mask)
+_numbered = Captured(_number)
+
+
+@lru_cache(maxsize=16)
+def _standing(how: Regions, neurons: NeuronMap, seed: int, device: torch.device) -> Tensor:
+    """The same of regions that stand still during a run."""
+    return _number((torch.ones(1, device=device), *how._keys(neurons, Chance(seed, 0, device))), how, neurons)[0]
+
+
+def _chosen(ids: Tensor, share: Tensor, key: Tensor, count: int, last: bool) -> Tensor:
+    """Which regions each client trains [C, count]: the last ones, or drawn."""
+    each = rounded(share.double(), count, "half-up").clamp(min=1)[:, None]
+    regions = torch.arange(count, device=ids.device)
+    if last:
+        return regions >= count - each
+    return absorb(absorb(key, ids[:, None]), regions).argsort(1).argsort(1) < each
+
+
+def _draw(inputs: tuple[Tensor, ...], count: int, last: bool) -> tuple[Tensor, ...]:
+    """The regions that each client trains [C, count], and their numbers with the rest [C, P]."""
+    ids, share, key, region = inputs
+    chosen = _chosen(ids, share, key, count, last)
+    return chosen, F.pad(chosen, (0, 1), value=True)[:, region]
+
+
+_drawn = Captured(_draw)
