@@ -12,7 +12,7 @@ CLIENTS, NUMBERS = 16, 128  # read by a program at a time
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _mean(  # type: ignore[no-untyped-def]
-    model, params, mask, weight, out, COUNT, SIZE, PARAMS, MASK, CLIENTS: tl.constexpr, NUMBERS: tl.constexpr
+    model, replies, mask, weight, out, COUNT, SIZE, REPLIES, MASK, CLIENTS: tl.constexpr, NUMBERS: tl.constexpr
 ):
     """`model + sum w (x - model) / sum w m`, where anybody sent it."""
     n = tl.program_id(0) * NUMBERS + tl.arange(0, NUMBERS)
@@ -24,7 +24,7 @@ def _mean(  # type: ignore[no-untyped-def]
         c = (first + tl.arange(0, CLIENTS)).to(tl.int64)
         here = (c < COUNT)[:, None] & inside[None, :]
         own = tl.load(weight + c, mask=c < COUNT, other=0.0)[:, None]
-        x = tl.load(params + c[:, None] * PARAMS + n[None, :], mask=here, other=0.0)
+        x = tl.load(replies + c[:, None] * REPLIES + n[None, :], mask=here, other=0.0)
         sent = tl.load(mask + c[:, None] * MASK + n[None, :], mask=here, other=0)
         change += tl.where(here, own * (x - old[None, :]), 0.0)
         covered += own * (sent != 0).to(tl.float32)
