@@ -15,7 +15,7 @@ from fedloom.errors import BadExperiment, unknown
 from fedloom.neurons.leading import LeadingNeurons
 from fedloom.neurons.map import POWERS, NeuronMap
 from fedloom.part import Upload
-from fedloom.types import Setting, State, Task
+from fedloom.types import Setting, State, Task, largest
 
 KINDS = ("importance", "random", "largest", "most-changed", "ordered")
 MODES = ("elementwise", "aggregate")
@@ -91,15 +91,15 @@ class Importance(Upload):
 
     def worth(self, setting: Setting, first: Tensor, last: Tensor) -> Tensor:
         """The same where chance plays no part."""
-        neurons, change = setting.neurons, last - first
+        neurons = setting.neurons
         if self.by == "ordered":
             return -torch.arange(neurons.full_size, device=last.device).expand(len(last), -1)
         if self.by in ("largest", "most-changed"):
-            return neurons.score(last if self.by == "largest" else change, self.norm, output=True)
+            return neurons.score(last if self.by == "largest" else last - first, self.norm, output=True)
         if self.mode == "elementwise":
             scores = neurons.score(elementwise(neurons, first, last, self.floor), self.norm, output=True)
         else:
-            changed, after, before = (neurons.score(v, self.norm, output=True) for v in (change, last, first))
+            changed, after, before = (neurons.score(v, self.norm, output=True) for v in (last - first, last, first))
             scores = changed * after / before.clamp(min=torch.finfo(before.dtype).tiny)
         if self.models is not None:
             coverage = self.models.coverage(neurons, setting.fleet.size, last.device).to(scores.dtype)
@@ -108,20 +108,20 @@ class Importance(Upload):
 
 
 def elementwise(neurons: NeuronMap, first: Tensor, last: Tensor, floor: float) -> Tensor:
-    """The importance of every number that leads into a neuron [C, P], 0 elsewhere; a layer's bias shares its `eps`.
+    """The importance of every number that leads into a neuron [C, P] with some sign, which no norm sees; 0 elsewhere.
 
-    A layer that was all zeros is measured by its largest weight after training.
+    A layer's bias shares its `eps`. A layer that was all zeros is measured by its largest weight after training.
     """
     found = torch.zeros_like(last)
     weights = [tensor for tensor in neurons.tensors if tensor.weight]
     for _, tensors in groupby(weights, key=lambda tensor: tensor.name.rpartition(".")[0]):
         spans = [slice(tensor.start, tensor.stop) for tensor in tensors]
-        sizes = [values[:, span].abs().amax(1, keepdim=True) for values in (first, last) for span in spans]
-        before, after = torch.stack(sizes).unflatten(0, (2, -1)).amax(1)  # [C, 1] each
+        sizes = [largest(values[:, span]) for values in (first, last) for span in spans]
+        before, after = torch.stack(sizes).unflatten(0, (2, -1)).amax(1)[:, :, None]  # [C, 1] each
         eps = floor * torch.where(before > 0, before, after).clamp(min=torch.finfo(last.dtype).tiny / floor)
         for span in spans:
-            was, now = first[:, span], last[:, span]
-            found[:, span] = (now - was).abs() * now.abs() / (was.abs() + eps)
+            was, now, here = first[:, span], last[:, span], found[:, span]
+            torch.sub(now, was, out=here).mul_(now).div_(was.abs().add_(eps))
     return found
 
 
