@@ -137,3 +137,10 @@ def listed(values: Sequence[int] | Sequence[float] | list[list[int]], device: to
 def column(values: Tensor, like: Tensor) -> Tensor:
     """One value per client [C], shaped to broadcast over `like` [C, ...]."""
     return values.view(-1, *(1,) * (like.dim() - 1))
+
+
+def largest(values: Tensor) -> Tensor:
+    """The largest size in each row [C] of the values [C, n]; a NaN shows. Nothing is written but that."""
+    if values.device.type == "cpu":
+        return torch.maximum(values.amax(1), -values.amin(1))
+    return torch.linalg.vector_norm(values, torch.inf, 1)  # type: ignore[no-any-return]  # one pass, slow on a CPU

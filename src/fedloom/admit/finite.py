@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedloom.admit.check import Check
-from fedloom.types import Reply, Setting, Task
+from fedloom.types import Reply, Setting, Task, largest
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,6 @@ class Finite(Check):
 def _finite(values: Tensor) -> Tensor:
     """Whose numbers [C, ...] are all finite [C].
 
-    By the largest and the smallest, in which a NaN shows: two passes that write nothing, a hundredth of the time of
-    `isfinite`, and unlike a sum they cannot overflow. The largest size is one pass, and slow on a CPU alone.
+    By the largest, in which a NaN shows: a hundredth of the time of `isfinite`, and unlike a sum it cannot overflow.
     """
-    if values.dim() == 1:
-        return values.abs() < torch.inf
-    values = values.flatten(1)
-    if values.device.type == "cpu":
-        return (values.amax(1) < torch.inf) & (values.amin(1) > -torch.inf)
-    largest: Tensor = torch.linalg.vector_norm(values, torch.inf, 1)
-    return largest < torch.inf
+    return (values.abs() if values.dim() == 1 else largest(values.flatten(1))) < torch.inf

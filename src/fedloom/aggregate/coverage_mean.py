@@ -32,4 +32,4 @@ class CoverageMean(Aggregate):
             return covered_mean(model, reply.params, reply.mask, weight), memory
         covered = weight @ reply.mask.to(model.dtype)  # [P]
         change = weight @ (reply.params - model)
-        return model + change / torch.where(covered > 0, covered, 1), memory
+        return model.addcdiv(change, covered.masked_fill(covered == 0, 1)), memory

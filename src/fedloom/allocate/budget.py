@@ -15,7 +15,8 @@ from torch import Tensor
 from fedloom.engine.capture import Captured
 
 BITS = 64  # halvings of an interval, down to double precision
-AT_ONCE = 8  # of them on a GPU, by trying all ends of a finer division together
+AT_ONCE, ENOUGH = 11, 55  # on a GPU so many together, by trying all ends of a finer division, until there are enough
+ROOM = 2**22  # numbers that are tried together there; of many clients fewer halvings
 HAIR = 1e-12  # a share so little below 1 is 1
 
 
@@ -63,10 +64,10 @@ def _fill(columns: tuple[Tensor, ...], budget: float, least: float) -> tuple[Ten
         return most, most.cumsum(1), bound < 1
 
     low, high = fleet.slowest(torch.full_like(size, least)), fleet.slowest(torch.ones_like(size))
-    bits = AT_ONCE if size.is_cuda else 1
-    parts = torch.arange(1, 2**bits, device=size.device)
-    for _ in range(BITS // bits):
-        between = (low * (2**bits - parts) + high * parts) / 2**bits
+    bits = max(1, min(AT_ONCE, (ROOM // len(size)).bit_length() - 1)) if size.is_cuda else 1
+    parts = torch.arange(1, 2**bits, device=size.device, dtype=size.dtype) / 2**bits
+    for _ in range(-(-(ENOUGH if size.is_cuda else BITS) // bits)):
+        between = torch.lerp(low, high, parts)
         _, sums, grows = filled(between[:, None])
         before = sums < room  # those filled to their bounds; the next has the rest
         last = value[before.sum(1, keepdim=True).clamp(max=len(value) - 1)]

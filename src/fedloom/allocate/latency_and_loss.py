@@ -8,14 +8,15 @@ import torch
 from torch import Tensor
 
 from fedloom.allocate.budget import Fleet, by_filling
-from fedloom.chance import Chance
+from fedloom.chance import Chance, absorb, uniform
+from fedloom.engine.capture import Captured
 from fedloom.errors import BadExperiment
 from fedloom.local.work import Work
 from fedloom.neurons.leading import LeadingNeurons
 from fedloom.part import Allocate
 from fedloom.types import Reply, Setting, State
 from fedloom.world.clock import by_cycles, processed
-from fedloom.world.devices import known_devices
+from fedloom.world.devices import FADING, known_devices
 
 BITS = 32  # of a number
 RECORDED = ("mean_share", "least_share", "largest_share", "seconds")
@@ -68,19 +69,9 @@ class LatencyAndLoss(Allocate):
 
     def __call__(self, memory: State, setting: Setting, ids: Tensor, chance: Chance) -> tuple[Tensor, State]:
         """Solve the programme for those who take part."""
-        known = memory["known"]
-        mean = memory["loss"].sum() / known.sum().clamp(min=1)  # it is 0 where none is known
-        told, part = self.has_to_tell(setting, ids, torch.where(known, memory["loss"], mean)[ids])
-        devices = known_devices(setting.fleet.devices, "LatencyAndLoss").now(chance, ids)
-        compute = by_cycles(devices, processed(self.work, setting.fleet.examples[ids]).double())
-        bits = BITS * setting.layout.total * part
-        fleet = Fleet(part, compute + 2 * devices.latency, bits / devices.up + bits / devices.down, told)
-        whole = torch.ones_like(told)
-        unit = fleet.slowest(whole) / told.mean().clamp(min=torch.finfo(told.dtype).tiny) if self.relative else 1.0
-        fleet = fleet._replace(worth=self.delta * unit * told)
-        share = torch.where(known.any(), by_filling(fleet, self.budget, 1 - self.most), whole)
-        facts = share.mean(), share.min(), share.max(), fleet.slowest(share)
-        return share, {**memory, **dict(zip(RECORDED, facts))}
+        way = _shared if self.models is None else _share  # what each owns is put together on the host
+        share, facts = way((memory["loss"], memory["known"], ids, chance.key(FADING)), self, setting)
+        return share, {**memory, **dict(zip(RECORDED, facts.unbind()))}
 
     def has_to_tell(self, setting: Setting, ids: Tensor, loss: Tensor) -> tuple[Tensor, Tensor]:
         """`re_n` from the losses [C], and the part of the network that each owns [C]."""
@@ -97,14 +88,8 @@ class LatencyAndLoss(Allocate):
 
     def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
         """The losses of those who arrived; a diverged client's last finite one stays."""
-        ids, loss = reply.ids, reply.report["loss"].double().clamp(min=0)
-        heard = reply.arrived & loss.isfinite()
-        known = memory["known"][ids]
-        return {
-            **memory,
-            "loss": memory["loss"].index_put((ids,), torch.where(heard, loss, memory["loss"][ids])),
-            "known": memory["known"].index_put((ids,), known | heard),
-        }
+        loss, known = _heard((memory["loss"], memory["known"], reply.ids, reply.report["loss"], reply.arrived))
+        return {**memory, "loss": loss, "known": known}
 
     def record(self, memory: State) -> State:
         """Shares of the round, and how long it should have taken by the paper's reckoning."""
@@ -118,3 +103,31 @@ class LatencyAndLoss(Allocate):
             f"budget={self.budget:g} with most={self.most:g} leaves nothing to choose: from the second round on "
             f"everyone sends {1 - self.most:.4g} of its model, whatever its links and losses."
         )
+
+
+def _share(inputs: tuple[Tensor, ...], how: LatencyAndLoss, setting: Setting) -> tuple[Tensor, ...]:
+    """The shares [C] of those who take part, and what is recorded of them [4]."""
+    losses, known, ids, key = inputs
+    mean = losses.sum() / known.sum().clamp(min=1)  # it is 0 where none is known
+    told, part = how.has_to_tell(setting, ids, torch.where(known, losses, mean)[ids])
+    devices = known_devices(setting.fleet.devices, "LatencyAndLoss").at(ids).faded(uniform(absorb(key, ids)))
+    compute = by_cycles(devices, processed(how.work, setting.fleet.examples[ids]).double())
+    bits = BITS * setting.layout.total * part
+    fleet = Fleet(part, compute + 2 * devices.latency, bits / devices.up + bits / devices.down, told)
+    whole = torch.ones_like(told)
+    unit = fleet.slowest(whole) / told.mean().clamp(min=torch.finfo(told.dtype).tiny) if how.relative else 1.0
+    fleet = fleet._replace(worth=how.delta * unit * told)
+    share = torch.where(known.any(), by_filling(fleet, how.budget, 1 - how.most), whole)
+    return share, torch.stack([share.mean(), share.min(), share.max(), fleet.slowest(share)])
+
+
+def _hear(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The losses [N] and whether they are known, after what was reported [C]."""
+    losses, known, ids, said, arrived = inputs
+    said = said.double().clamp(min=0)
+    heard = arrived & said.isfinite()
+    losses = losses.index_put((ids,), torch.where(heard, said, losses[ids]))
+    return losses, known.index_put((ids,), known[ids] | heard)
+
+
+_shared, _heard = Captured(_share), Captured(_hear)

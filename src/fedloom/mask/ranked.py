@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedloom.chance import Chance
+from fedloom.chance import Chance, absorb, uniform
+from fedloom.engine.capture import Captured
 from fedloom.errors import BadExperiment, unknown
-from fedloom.neurons.map import NeuronMap, Rounding
+from fedloom.neurons.map import NeuronMap, Rounding, checked
 from fedloom.part import Mask
 from fedloom.types import Portion, Reply, Setting, State, listed
 
@@ -37,7 +38,21 @@ def rolling(neurons: NeuronMap, ids: Tensor, chance: Chance) -> Tensor:
 
 def shuffled(neurons: NeuronMap, ids: Tensor, chance: Chance) -> Tensor:
     """Every client its own random order, new each round."""
-    return chance.uniform("mask", ids[:, None], torch.arange(neurons.size, device=ids.device))
+    return _shuffle(neurons, ids, chance.key("mask"))
+
+
+def _shuffle(neurons: NeuronMap, ids: Tensor, key: Tensor) -> Tensor:
+    """Numbers in [0, 1) for every client and hidden neuron [C, K]."""
+    return uniform(absorb(absorb(key, ids[:, None]), torch.arange(neurons.size, device=ids.device)))
+
+
+def _draw(inputs: tuple[Tensor, ...], neurons: NeuronMap, rounding: Rounding) -> tuple[Tensor, ...]:
+    """Random neurons of every group, the share of each client [C, K]."""
+    ids, share, key = inputs
+    return (neurons.cut(_shuffle(neurons, ids, key), share, rounding=rounding),)
+
+
+_drawn = Captured(_draw)
 
 
 POSITIONS: dict[str, Callable[[NeuronMap, Tensor, Chance], Tensor]] = {
@@ -86,6 +101,9 @@ class Ranked(Mask):
     ) -> tuple[Portion, State]:
         """Rank, cut, expand."""
         neurons = setting.neurons
+        if self.by == "random":
+            (keep,) = _drawn((ids, checked(share, ids.device), chance.key("mask")), neurons, self.rounding)
+            return portion(neurons, keep, share), memory
         if self.by in POSITIONS:
             scores = POSITIONS[self.by](neurons, ids, chance)
         else:

@@ -100,8 +100,8 @@ class NeuronMap:
 
     def expand(self, keep: Tensor, rows: bool = False) -> Tensor:
         """The mask [..., P]: entries all of whose neurons are kept; with `rows`, whose output neuron is kept."""
-        kept = self.padded(keep)  # [..., K + O + 1]
-        (mask,) = _expanded((kept.reshape(-1, kept.shape[-1]),), self, rows)
+        kept = self.flat(keep)
+        (mask,) = _expanded((kept.reshape(kept.shape[:-1].numel(), kept.shape[-1]),), self, rows)
         return mask.view(*kept.shape[:-1], self.total)
 
     def score(self, values: Tensor, how: Literal["l2", "l1"] = "l2", output: bool = False) -> Tensor:
@@ -208,8 +208,8 @@ _cut_down = Captured(_cut)
 
 
 def _expand(keeps: tuple[Tensor, ...], neurons: NeuronMap, rows: bool) -> tuple[Tensor, ...]:
-    """The mask [C, P] of a padded keep [C, K + O + 1]."""
-    kept = keeps[0].view(torch.uint8)  # processors have wide ands for bytes, not for bools
+    """As `NeuronMap.expand`, of a keep [C, K] or [C, K + O]."""
+    kept = neurons.padded(keeps[0]).view(torch.uint8)  # processors have wide ands for bytes, not for bools
     along = [kept[:, entries] for entries in neurons.lists]
     mask = torch.ones(kept.shape[0], neurons.total, dtype=torch.uint8, device=kept.device)
     for tensor in neurons.tensors:

@@ -9,12 +9,14 @@ from torch import Tensor
 
 from fedloom.aggregate.coverage_mean import CoverageMean
 from fedloom.aggregate.plain_mean import PlainMean, as_sparse
+from fedloom.engine.capture import Captured
 from fedloom.errors import BadExperiment, unknown
 from fedloom.mask.pruners import prunable
 from fedloom.part import Repair
 from fedloom.types import Reply, Setting, State, column
 
 DISTANCES = ("plain", "relative", "shared")
+STRETCH = 2048  # numbers of a model in one product
 TALLY = ("stand_ins", "same_group", "by_mean", "shared", "kept")  # of the last round
 
 
@@ -59,16 +61,18 @@ class MostSimilar(Repair):
     def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
         """Measure all pairs that arrived."""
         measured = _on_shared(reply) if self.distance == "shared" else self._measured(as_sparse(reply))
-        both = reply.arrived[:, None] & reply.arrived
-        both = both & measured.isfinite() & ~torch.eye(len(both), dtype=torch.bool, device=both.device)
+        sent = reply.arrived[:, None] if reply.mask is None else reply.mask  # what did not arrive is in no mask
+        keepers = sent.sum(0).expand(len(model))  # [P]
+        old, known = _among(memory, reply)
+        old, known, tally = _noted((measured, old, known, reply.arrived, keepers), self.smoothing, setting)
+        if reply.everyone:
+            return {"distance": old, "compared": known, "tally": tally}
         at = reply.ids[:, None], reply.ids
-        old, known = memory["distance"][at], memory["compared"][at]
-        measured = torch.where(known, torch.lerp(measured, old, self.smoothing), measured)
-        return {
-            "distance": memory["distance"].index_put(at, torch.where(both, measured, old)),
-            "compared": memory["compared"].index_put(at, known | both),
-            "tally": torch.cat([memory["tally"].new_zeros(3), _overlap(setting, reply)]),
+        tables = {
+            "distance": memory["distance"].index_put(at, old),
+            "compared": memory["compared"].index_put(at, known),
         }
+        return {**tables, "tally": tally}
 
     def __call__(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> tuple[Reply, State]:
         """Fill the gaps; if nobody arrived there is nothing to fill them with."""
@@ -76,30 +80,21 @@ class MostSimilar(Repair):
         missing = ~arrived if reply.awaited is None else ~arrived & reply.awaited
         if arrived.device.type == "cpu" and not bool(missing.any() & arrived.any()):
             return reply, memory
-        order = ids.argsort()  # argmin takes the first of equals
-        at = ids[:, None], ids[order]
-        known = memory["compared"][at] & arrived[order]
-        nearest = order[torch.where(known, memory["distance"][at], torch.inf).argmin(1)]
-        stands, found = missing & known.any(1), arrived.any()
-        alone = missing & ~known.any(1) & found
-        source = torch.where(stands, nearest, torch.arange(len(ids), device=ids.device))
-        has = setting.fleet.labels[ids] > 0
-        same = stands & (has == has[source]).all(1)
-        counts = torch.stack([stands.sum(), same.sum(), alone.sum()]).to(memory["tally"])
+        facts = *_among(memory, reply), arrived, missing, ids, memory["tally"]
+        source, alone, present, tally, *report = _matched((*facts, *reply.report.values()), setting)
         whole = reply._replace(
-            params=reply.params[source],
-            mask=None if reply.mask is None else reply.mask[source],
+            params=reply.params.index_select(0, source),
+            mask=None if reply.mask is None else reply.mask.index_select(0, source),
             extras={name: _filled(v, arrived, source, alone) for name, v in reply.extras.items()},
-            report={name: _filled(v, arrived, source, alone) for name, v in reply.report.items()},
-            arrived=arrived | (missing & found),
+            report=dict(zip(reply.report, report)),
+            arrived=present,
         )
         if alone.device.type != "cpu" or bool(alone.any()):
             mean, _ = (CoverageMean("uniform") if self.mask_aware else PlainMean())({}, setting, model, reply)
             whole = whole._replace(params=torch.where(alone[:, None], mean, whole.params))
             if reply.mask is not None and whole.mask is not None:
-                held = (reply.mask & arrived[:, None]).any(0)
-                whole = whole._replace(mask=torch.where(alone[:, None], held, whole.mask))
-        return whole, {**memory, "tally": torch.cat([counts, memory["tally"][3:]])}
+                whole = whole._replace(mask=torch.where(alone[:, None], reply.mask.any(0), whole.mask))
+        return whole, {**memory, "tally": tally}
 
     def record(self, memory: State) -> State:
         """How many stood in, the share of them from a client with the same classes, and how far supports overlap."""
@@ -115,8 +110,8 @@ class MostSimilar(Repair):
     def _measured(self, sparse: Tensor) -> Tensor:
         """Distances of all pairs [C, C], by differences: equal models are at exactly 0, whoever stands where."""
         rows, sparse = len(sparse), sparse.double()
-        if sparse.device.type == "cuda":  # there one product takes a fraction of the time
-            products = sparse @ sparse.T
+        if sparse.device.type == "cuda":  # there products take a fraction of the time
+            products = _products(sparse)
             squares = products.diagonal()
             table = (squares[:, None] + squares - 2 * products).clamp(min=0).sqrt()
         else:
@@ -138,11 +133,52 @@ def _on_shared(reply: Reply) -> Tensor:
     return ((squares + squares.T - 2 * values @ values.T).clamp(min=0) / (sent @ sent.T)).sqrt()
 
 
-def _overlap(setting: Setting, reply: Reply) -> Tensor:
-    """Over ordered pairs of arrivals: weights that both keep, and weights that the first keeps [2]."""
-    mask = torch.ones_like(reply.params, dtype=torch.bool) if reply.mask is None else reply.mask
-    keepers = (mask & reply.arrived[:, None]).sum(0).double() * prunable(setting, mask.device)  # [P]
-    return torch.stack([(keepers * (keepers - 1)).sum(), keepers.sum() * (reply.arrived.sum() - 1)])
+def _products(rows: Tensor) -> Tensor:
+    """All inner products of rows [C, n] as [C, C], in stretches: one product so long and narrow leaves a GPU idle."""
+    many = rows.shape[1] // STRETCH * STRETCH
+    parts, rest = rows[:, :many].unflatten(1, (-1, STRETCH)).transpose(0, 1), rows[:, many:]
+    return torch.bmm(parts, parts.mT).sum(0) + rest @ rest.T
+
+
+def _among(memory: State, reply: Reply) -> tuple[Tensor, Tensor]:
+    """Distances of those at hand and which are known [C, C]."""
+    if reply.everyone:
+        return memory["distance"], memory["compared"]
+    at = reply.ids[:, None], reply.ids
+    return memory["distance"][at], memory["compared"][at]
+
+
+def _note(inputs: tuple[Tensor, ...], smoothing: float, setting: Setting) -> tuple[Tensor, ...]:
+    """Distances, which are known, and the tally, after some were measured [C, C] of models with `keepers` [P].
+
+    The tally's last are over ordered pairs of arrivals: weights that both keep, and weights that the first keeps.
+    """
+    measured, old, known, arrived, keepers = inputs
+    both = arrived[:, None] & arrived & measured.isfinite()
+    both = both & ~torch.eye(len(both), dtype=torch.bool, device=both.device)
+    measured = torch.where(known, torch.lerp(measured, old, smoothing), measured)
+    keepers = keepers.double() * prunable(setting, keepers.device)
+    tally = [*keepers.new_zeros(3), (keepers * (keepers - 1)).sum(), keepers.sum() * (arrived.sum() - 1)]
+    return torch.where(both, measured, old), known | both, torch.stack(tally)
+
+
+def _match(inputs: tuple[Tensor, ...], setting: Setting) -> tuple[Tensor, ...]:
+    """Whose row each takes [C], for whom the mean stands in, who is there then, the tally, and the reports filled."""
+    distance, compared, arrived, missing, ids, tally, *report = inputs
+    order = ids.argsort()  # argmin takes the first of equals
+    known = compared[:, order] & arrived[order]
+    nearest = order[torch.where(known, distance[:, order], torch.inf).argmin(1)]
+    stands, found = missing & known.any(1), arrived.any()
+    alone = missing & ~known.any(1) & found
+    source = torch.where(stands, nearest, torch.arange(len(ids), device=ids.device))
+    has = setting.fleet.labels[ids] > 0
+    same = stands & (has == has[source]).all(1)
+    counts = torch.stack([stands.sum(), same.sum(), alone.sum()]).to(tally)
+    filled = (_filled(values, arrived, source, alone) for values in report)
+    return source, alone, arrived | (missing & found), torch.cat([counts, tally[3:]]), *filled
+
+
+_noted, _matched = Captured(_note), Captured(_match)
 
 
 def _filled(values: Tensor, arrived: Tensor, source: Tensor, alone: Tensor) -> Tensor:

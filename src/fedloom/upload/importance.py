@@ -18,7 +18,7 @@ from fedloom.neurons.axes import Axes
 from fedloom.neurons.leading import LeadingNeurons
 from fedloom.neurons.map import POWERS, NeuronMap
 from fedloom.part import Upload
-from fedloom.types import Setting, State, Task
+from fedloom.types import Setting, State, Task, largest
 
 KINDS = ("importance", "random", "largest", "most-changed", "ordered")
 MODES = ("elementwise", "aggregate")
@@ -94,15 +94,15 @@ class Importance(Upload):
 
     def worth(self, setting: Setting, first: Tensor, last: Tensor) -> Tensor:
         """The same where chance plays no part."""
-        neurons, change = setting.neurons, last - first
+        neurons = setting.neurons
         if self.by == "ordered":
             return -torch.arange(neurons.full_size, device=last.device).expand(len(last), -1)
         if self.by in ("largest", "most-changed"):
-            return neurons.score(last if self.by == "largest" else change, self.norm, output=True)
+            return neurons.score(last if self.by == "largest" else last - first, self.norm, output=True)
         if self.mode == "elementwise":
             scores = row_worth(neurons, first, last, self.floor, self.norm)
         else:
-            changed, after, before = (neurons.score(v, self.norm, output=True) for v in (change, last, first))
+            changed, after, before = (neurons.score(v, self.norm, output=True) for v in (last - first, last, first))
             scores = changed * after / before.clamp(min=torch.finfo(before.dtype).tiny)
         if self.models is not None:
             coverage = self.models.coverage(neurons, setting.fleet.size, last.device).to(scores.dtype)
@@ -126,13 +126,12 @@ def row_worth(neurons: NeuronMap, first: Tensor, last: Tensor, floor: float, nor
 
 
 def elementwise(neurons: NeuronMap, first: Tensor, last: Tensor, floor: float) -> Tensor:
-    """The importance of every number that leads into a neuron [C, P], 0 elsewhere."""
+    """The importance of every number that leads into a neuron [C, P] with some sign, which no norm sees; 0 elsewhere."""
     found = torch.zeros_like(last)
     for tensors, eps in layers(neurons, first, last, floor):
         for tensor in tensors:
-            span = slice(tensor.start, tensor.stop)
-            was, now = first[:, span], last[:, span]
-            found[:, span] = (now - was).abs() * now.abs() / (was.abs() + eps)
+            was, now, here = (values[:, tensor.start : tensor.stop] for values in (first, last, found))
+            torch.sub(now, was, out=here).mul_(now).div_(was.abs().add_(eps))
     return found
 
 
@@ -145,16 +144,8 @@ def layers(neurons: NeuronMap, first: Tensor, last: Tensor, floor: float) -> Ite
     for _, group in groupby(weights, key=lambda tensor: tensor.name.rpartition(".")[0]):
         tensors = list(group)
         sizes = [largest(values[:, t.start : t.stop]) for values in (first, last) for t in tensors]
-        before, after = torch.stack(sizes).unflatten(0, (2, -1)).amax(1)  # [C, 1] each
+        before, after = torch.stack(sizes).unflatten(0, (2, -1)).amax(1)[:, :, None]  # [C, 1] each
         yield tensors, floor * torch.where(before > 0, before, after).clamp(min=torch.finfo(last.dtype).tiny / floor)
-
-
-def largest(values: Tensor) -> Tensor:
-    """The largest size in every row [C, 1]; on a GPU without writing the sizes, which is slower on a CPU."""
-    if values.is_cuda:
-        size: Tensor = torch.linalg.vector_norm(values, torch.inf, 1, keepdim=True)
-        return size
-    return values.abs().amax(1, keepdim=True)
 
 
 def best(neurons: NeuronMap, scores: Tensor, share: Tensor, owned: Tensor) -> Tensor:

@@ -10,6 +10,8 @@ from torch import Tensor
 from fedloom.chance import Chance
 from fedloom.errors import BadExperiment
 
+FADING = "fading"  # what the chance of rates is asked for
+
 
 class Devices(NamedTuple):
     """What the N clients run on and are connected by; one number per client in double precision [N]."""
@@ -43,9 +45,12 @@ class Devices(NamedTuple):
     def now(self, chance: Chance, ids: Tensor | None = None) -> Devices:
         """Those of some clients (None: of all) at this round's rates, each times a number in 1 -+ its fading."""
         own = self if ids is None else self.at(ids)
-        draw = chance.uniform("fading", torch.arange(self.size, device=chance.device) if ids is None else ids).double()
-        factor = 1 + own.fading * (2 * draw - 1)
-        return own._replace(up=own.up * factor, down=own.down * factor)
+        return own.faded(chance.uniform(FADING, torch.arange(self.size, device=chance.device) if ids is None else ids))
+
+    def faded(self, draw: Tensor) -> Devices:
+        """The same at rates that numbers in [0, 1) decide."""
+        factor = 1 + self.fading * (2 * draw.double() - 1)
+        return self._replace(up=self.up * factor, down=self.down * factor)
 
 
 RANGES: dict[str, tuple[float, float, bool, bool]] = {  # lowest, highest, and whether these two are allowed themselves
