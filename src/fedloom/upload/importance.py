@@ -126,7 +126,7 @@ def row_worth(neurons: NeuronMap, first: Tensor, last: Tensor, floor: float, nor
 
 
 def elementwise(neurons: NeuronMap, first: Tensor, last: Tensor, floor: float) -> Tensor:
-    """The importance of every number that leads into a neuron [C, P] with some sign, which no norm sees; 0 elsewhere."""
+    """The importance of every number that leads into a neuron [C, P], signed, which no norm sees; 0 elsewhere."""
     found = torch.zeros_like(last)
     for tensors, eps in layers(neurons, first, last, floor):
         for tensor in tensors:
