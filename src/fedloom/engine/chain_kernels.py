@@ -120,14 +120,20 @@ def _turn(  # type: ignore[no-untyped-def]
         acc = tl.dot(g, a, acc, input_precision=PRECISION)
         if BIAS:
             total += tl.sum(g, 1)
-    if MAY:
-        inside = inside & (tl.load(may + at, mask=inside, other=0) != 0)
     own_w = tl.load(w + at, mask=inside, other=0.0)
     moved = acc + DECAY * own_w
     if HEAVY:
-        moved += MOMENTUM * tl.load(speed + at, mask=inside, other=0.0)
+        own_speed = tl.load(speed + at, mask=inside, other=0.0)
+        moved += MOMENTUM * own_speed
+    new_w = own_w - pace * moved
+    if MAY:  # what may not move is written back: with holes in it a store goes number by number
+        moves = tl.load(may + at, mask=inside, other=0) != 0
+        new_w = tl.where(moves, new_w, own_w)
+        if HEAVY:
+            moved = tl.where(moves, moved, own_speed)
+    if HEAVY:
         tl.store(speed + at, moved, mask=inside)
-    tl.store(w + at, own_w - pace * moved, mask=inside)
+    tl.store(w + at, new_w, mask=inside)
     if BIAS:  # noqa: SIM102  known when it is compiled
         if tl.program_id(0) % TILES == 0:
             there = o < OUTPUTS
