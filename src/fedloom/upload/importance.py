@@ -112,7 +112,10 @@ def elementwise(neurons: NeuronMap, first: Tensor, last: Tensor, floor: float) -
 
     A layer's bias shares its `eps`. A layer that was all zeros is measured by its largest weight after training.
     """
-    found = torch.zeros_like(last)
+    found = torch.empty_like(last)
+    for tensor in neurons.tensors:
+        if not tensor.weight:
+            found[:, tensor.start : tensor.stop].zero_()
     weights = [tensor for tensor in neurons.tensors if tensor.weight]
     for _, tensors in groupby(weights, key=lambda tensor: tensor.name.rpartition(".")[0]):
         spans = [slice(tensor.start, tensor.stop) for tensor in tensors]
