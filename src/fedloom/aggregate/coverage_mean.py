@@ -27,9 +27,9 @@ class CoverageMean(Aggregate):
         if reply.mask is None:
             return torch.where(total > 0, weight @ reply.params, model), memory
         if own_kernels(model.device.type) and model.dtype == torch.float32:
-            from fedloom.aggregate.mean_kernel import covered_mean
+            from fedloom.aggregate.mean_kernel import masked_mean
 
-            return covered_mean(model, reply.params, reply.mask, weight), memory
+            return masked_mean(model, reply.params, reply.mask, weight, sparse=False), memory
         covered = weight @ reply.mask.to(model.dtype)  # [P]
         change = weight @ (reply.params - model)
         return model.addcdiv(change, covered.masked_fill(covered == 0, 1)), memory

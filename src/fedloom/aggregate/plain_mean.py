@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedloom.machine import own_kernels
 from fedloom.part import Aggregate
 from fedloom.types import Reply, Setting, State
 
@@ -23,4 +24,8 @@ class PlainMean(Aggregate):
         weight = reply.arrived.to(model.dtype)
         total = weight.sum()
         weight = weight / total.clamp(min=torch.finfo(model.dtype).tiny)
+        if reply.mask is not None and own_kernels(model.device.type) and model.dtype == torch.float32:
+            from fedloom.aggregate.mean_kernel import masked_mean
+
+            return masked_mean(model, reply.params, reply.mask, weight, sparse=True), memory
         return torch.where(total > 0, weight @ as_sparse(reply), model), memory

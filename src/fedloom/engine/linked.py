@@ -106,7 +106,7 @@ class Linked:
             course.clients, float(getattr(optimiser, "momentum", 0.0)), float(optimiser.weight_decay),
             **self._units(layer),
             PICKS=layer == 0, BIAS=link.bias, MAY=held, HEAVY=heavy, PRECISION=_precision(False), TILES=tiles,
-            BM=rows, BN=columns, BK=tile_of(self.batch, 32), num_warps=4, num_stages=1,
+            BM=rows, BN=columns, BK=tile_of(self.batch, 64 if held else 32), num_warps=4, num_stages=1,
         )  # fmt: skip
 
     def _inputs(self, layer: int) -> Tensor:
