@@ -116,7 +116,9 @@ def test_every_workload_is_a_valid_experiment(name):
     assert yardstick is None or yardstick in WORKLOADS
 
 
-@pytest.mark.parametrize("name", ["feddd", "safari", "safari-sgd", "ram-fed", "fedspu", "masked", "tiers-2nn"])
+@pytest.mark.parametrize(
+    "name", ["feddd", "safari", "safari-sgd", "ram-fed", "fedspu", "masked", "tiers-2nn", "heterofl"]
+)
 def test_methods_do_the_yardsticks_work(name):
     """As many clients and steps as FedAvg's, at a small size."""
     work = replace(WORKLOADS[name], shape=(1, 6, 6), clients=5, samples=20, batch=10, test=10)

@@ -73,9 +73,9 @@ WORKLOADS: dict[str, Workload] = {
     "cnn2-100": Workload("100 clients, cnn2 on 3x32x32, 10 steps of 50", **CNN2),
     "resnet20-10": Workload("10 of 100 clients, ResNet-20 with group norm, 4 steps of 50", per_round=10, **RESNET),
     "resnet20-100": Workload("100 clients, ResNet-20 with group norm, 4 steps of 50", **RESNET),
-    "tiers-2nn": _method("heterofl", "HeteroFL: sub-models of five sizes, cut"),
-    "tiers-cnn2": Workload("cnn2-100 with HeteroFL", values={"method": "heterofl"}, beside="cnn2-100", **CNN2),
-    "tiers-plain": _method("fjord", "FjORD: five sizes, and no other rule than SGD"),
+    "tiers-2nn": _method("fjord", "FjORD: sub-models of five sizes, cut"),
+    "tiers-cnn2": Workload("cnn2-100 with FjORD", values={"method": "fjord"}, beside="cnn2-100", **CNN2),
+    "heterofl": _method("heterofl", "HeteroFL: five sizes, and a rule that scales them"),
     "fleet-1000": Workload("1,000 clients of W1", clients=1000, per_round=1000, beside="W2"),
     "fleet-10000-100": Workload("W2's work by 100 of 10,000 clients", clients=10_000, beside="W2", **SMALL),
     "fleet-10000-1000": Workload(
