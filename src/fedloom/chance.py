@@ -81,14 +81,18 @@ class Chance(NamedTuple):
 
     def key(self, purpose: str, *parts: Tensor | int) -> Tensor:
         """A 64-bit key for every combination of `parts` (broadcast)."""
+        key = torch.full((), _signed(self._word(purpose)), dtype=torch.int64, device=self.device)
+        for part in parts:
+            key = absorb(key, part)
+        return key
+
+    def _word(self, purpose: str) -> int:
+        """What all keys of a purpose begin with."""
         word = int.from_bytes(blake2b(purpose.encode(), digest_size=8).digest(), "little")
         state = 0
         for known in (self.seed, word, self.round):
             state = _mix_int((state * _GOLDEN + known + 1) & _ALL)
-        key = torch.full((), _signed(state), dtype=torch.int64, device=self.device)
-        for part in parts:
-            key = absorb(key, part)
-        return key
+        return state
 
     def on_host(self) -> Chance:
         """The same chance where decisions are read at once, instead of waiting for a device."""
@@ -104,5 +108,8 @@ class Chance(NamedTuple):
 
     def choose(self, purpose: str, count: int, total: int) -> Tensor:
         """`count` of `total`, without repetition, in rising order."""
+        if self.device.type == "cpu":
+            words = absorb_here(np.array([self._word(purpose)], np.uint64), np.arange(total))
+            return torch.from_numpy(np.sort(words.view(np.int64).argpartition(max(0, count - 1))[:count]))
         keys = self.key(purpose, torch.arange(total, device=self.device))
         return torch.topk(keys, count, largest=False).indices.sort().values

@@ -33,11 +33,8 @@ class Layout(NamedTuple):
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
         """The tensors as views of `flat` [..., P]; leading axes stay."""
-        pieces = torch.split(flat, self.sizes, -1)
-        return {
-            name: piece.unflatten(-1, shape) if shape else piece.squeeze(-1)
-            for name, shape, piece in zip(self.names, self.shapes, pieces)
-        }
+        pieces, lead = flat.split_with_sizes(self.sizes, -1), flat.shape[:-1]
+        return {name: piece.view(lead + shape) for name, shape, piece in zip(self.names, self.shapes, pieces)}
 
     def join(self, tensors: dict[str, Tensor], lead: int) -> Tensor:
         """The opposite of `split`; `lead` leading axes are kept."""

@@ -16,7 +16,7 @@ from fedloom.engine.capture import Captured
 
 BITS = 64  # halvings of an interval, down to double precision
 AT_ONCE, ENOUGH = 11, 55  # on a GPU so many together, by trying all ends of a finer division, until there are enough
-ROOM = 2**22  # numbers that are tried together there; of many clients fewer halvings
+ROOM = 2**19  # numbers that are tried together there; of many clients fewer halvings
 HAIR = 1e-12  # a share so little below 1 is 1
 
 
@@ -56,16 +56,17 @@ def _fill(columns: tuple[Tensor, ...], budget: float, least: float) -> tuple[Ten
     size, fixed, full, _ = (column[order] for column in fleet)
     room = (budget - least) * size.sum()  # what is left when everyone sends the least
     gain = size / full  # how much more a client can send in one more second
+    begin, end, nothing, whole = fixed + least * full, fixed + full, torch.zeros_like(size), (1 - least) * size
 
     def filled(seconds: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The most each can send, its sum with those before, and who can send more in more time; seconds [n, 1]."""
-        bound = (seconds - fixed) / full  # [n, C]
-        most = size * (bound.clamp(least, 1) - least)
-        return most, most.cumsum(1), bound < 1
+        """The most each can send beyond the least, its sum with those before, and who can grow; seconds [n, 1]."""
+        most = ((seconds - begin) * gain).clamp(nothing, whole)  # [n, C]
+        return most, most.cumsum(1), seconds < end
 
     low, high = fleet.slowest(torch.full_like(size, least)), fleet.slowest(torch.ones_like(size))
     bits = max(1, min(AT_ONCE, (ROOM // len(size)).bit_length() - 1)) if size.is_cuda else 1
     parts = torch.arange(1, 2**bits, device=size.device, dtype=size.dtype) / 2**bits
+    pair = torch.arange(2, device=size.device)
     for _ in range(-(-(ENOUGH if size.is_cuda else BITS) // bits)):
         between = torch.lerp(low, high, parts)
         _, sums, grows = filled(between[:, None])
@@ -73,7 +74,7 @@ def _fill(columns: tuple[Tensor, ...], budget: float, least: float) -> tuple[Ten
         last = value[before.sum(1, keepdim=True).clamp(max=len(value) - 1)]
         pays = ((value - last) * gain * (before & grows)).sum(1) > 1  # a second more: from the last to the better ones
         longer = ((sums[:, -1] < room) | pays).sum(0, keepdim=True)  # up to there the objective falls
-        low, high = torch.cat([low[None], between, high[None]])[torch.cat([longer, longer + 1])]
+        low, high = torch.cat([low[None], between, high[None]])[longer + pair]
     most, sums, _ = (found[0] for found in filled(high[None, None]))
     share = least + torch.minimum(most, (room - (sums - most)).clamp(min=0)) / size
     share = torch.where(share > 1 - HAIR, 1, share)

@@ -141,8 +141,9 @@ class Course:
             if self.narrow is not None and task.keep is not None:
                 self.narrow.begin(task.keep, first)
             else:
-                _copy(self.tensors, layout.split(first))
-            _copy(self.old, layout.split(first))
+                begin = layout.split(first)
+                _copy(self.tensors, begin)
+                _copy(self.old, begin)
             if trains is not None:
                 _copy(self.may, layout.split(trains))
             for name, value in self.rest.items():
@@ -258,7 +259,7 @@ class Course:
         if self.narrow is not None:
             last = self.narrow.end(self.cohort)
         else:
-            last = self.gradient.layout.join({name: t[: self.cohort] for name, t in self.tensors.items()}, 1)
+            last = self.gradient.layout.join({name: _first(t, self.cohort) for name, t in self.tensors.items()}, 1)
         if self.linked is not None:
             return last, self.linked.losses[: self.cohort].sum(1)
         return last, self.losses[: self.cohort].clone()
@@ -272,7 +273,13 @@ def _like(value: Tensor) -> Tensor:
 def _copy(places: State, values: State) -> None:
     """The first rows of many places; one call, since on a GPU calls are what this costs."""
     if places:
-        torch._foreach_copy_([place[: len(values[n])] for n, place in places.items()], [values[n] for n in places])
+        count = len(next(iter(values.values())))
+        torch._foreach_copy_([_first(place, count) for place in places.values()], [values[name] for name in places])
+
+
+def _first(place: Tensor, count: int) -> Tensor:
+    """The first rows of a place; it is all of them more often than not."""
+    return place if len(place) == count else place[:count]
 
 
 def _put(place: Tensor | None, value: Tensor | None) -> None:

@@ -85,7 +85,8 @@ class Local:
         ids = ids.to(task.model.device, non_blocking=True) if task.ids is None else task.ids
         steps = self.method.work.steps_of([self.shards.sizes[i] for i in listed])
         width = self._widths_of(listed, task)
-        order = sorted(range(len(listed)), key=lambda place: (width[place], -steps[place]))  # ties keep their order
+        rank = [(own, -taken) for own, taken in zip(width, steps)]
+        order = sorted(range(len(listed)), key=rank.__getitem__)  # ties keep their order
         chunks = []
         for _, bucket in groupby(order, key=lambda place: width[place]):
             places = list(bucket)

@@ -33,7 +33,7 @@ class ClientStates:
         self._born = 0
         self._stored: dict[str, Room] = {}
         self._coming: list[_Coming] = []
-        self._asked: tuple[list[int], Tensor, Tensor] | None = None  # who was asked for last, and their rows
+        self._asked: tuple[list[int], Tensor, Tensor | slice] | None = None  # who was asked for last, and their rows
         away = place != "device" and device.type == "cuda"
         self._side = torch.cuda.Stream(device) if away else None
 
@@ -46,7 +46,10 @@ class ClientStates:
         row, at = self._rows_of(ids)
         if self._side is not None:
             return self._fetched(row, self._side, list(newborn))
-        return {name: self._stored[name].rows.index_select(0, at).to(self._device) for name in newborn}
+        stored = {name: self._stored[name].rows for name in newborn}
+        if isinstance(at, slice):
+            return {name: rows[at].to(self._device, copy=True) for name, rows in stored.items()}
+        return {name: rows.index_select(0, at).to(self._device) for name, rows in stored.items()}
 
     def met(self, ids: list[int]) -> bool:
         """Has every one of them a state?"""
@@ -61,11 +64,14 @@ class ClientStates:
             rows[self._born : self._born + len(fresh)] = value.to(rows.device)
         self._born += len(fresh)
 
-    def _rows_of(self, ids: list[int]) -> tuple[Tensor, Tensor]:
+    def _rows_of(self, ids: list[int]) -> tuple[Tensor, Tensor | slice]:
         """The rows of clients that have been met, on the host and where they lie; a row never changes."""
         if self._asked is None or self._asked[0] != ids:
             row = self._row[ids]
-            at = row if self._place != "device" else row.to(self._device, non_blocking=True)
+            first = int(row[0]) if ids else 0
+            stretch = torch.equal(row, torch.arange(first, first + len(row)))  # which is quicker to copy
+            here = row if stretch or self._place != "device" else row.to(self._device, non_blocking=True)
+            at = slice(first, first + len(row)) if stretch else here
             self._asked = list(ids), row, at
         return self._asked[1:]
 

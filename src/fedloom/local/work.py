@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,6 @@ from torch import Tensor
 from fedloom.chance import Chance, absorb, absorb_here
 from fedloom.engine.capture import Captured
 from fedloom.errors import BadExperiment
-from fedloom.types import listed
 
 FEW = 2**14  # examples that are dealt by NumPy: so few that calls take most of the time
 
@@ -51,17 +51,23 @@ class Work:
 
     def plan(self, ids: Tensor, examples: Tensor, sizes: list[int], chance: Chance) -> Batches:
         """Each epoch is a fresh order of the client's own examples [C, M] (padded), cut into batches."""
-        steps = self.steps_of(sizes)
-        longest, widest = max(steps), max(sizes)
-        width = min(self.batch, widest) if self.batch else widest
-        passes = [-(-size // width) for size in sizes]  # steps in one epoch of each client
-        epochs = max(-(-taken // one) for taken, one in zip(steps, passes))
-        facts = listed([sizes, passes, steps], ids.device)
+        told, active, width, epochs = _schedule(self, tuple(sizes))
+        facts = told.to(ids.device, non_blocking=True, copy=True)
         inputs = (ids, examples, facts, chance.key("batches"), chance.key("network"))
         few = ids.device.type == "cpu" and examples.numel() * epochs < FEW
-        chosen, real, keys = (_deal_few if few else _dealt)(inputs, longest, width, epochs)
-        active: list[int] = (np.array(steps) > np.arange(longest)[:, None]).sum(1).tolist()
-        return Batches(chosen, real, facts[2], active, keys)
+        chosen, real, keys = (_deal_few if few else _dealt)(inputs, len(active), width, epochs)
+        return Batches(chosen, real, facts[2], list(active), keys)
+
+
+@lru_cache(maxsize=16)
+def _schedule(work: Work, sizes: tuple[int, ...]) -> tuple[Tensor, tuple[int, ...], int, int]:
+    """Examples, steps in an epoch and steps of each client [3, C], who is active at each step, batch and epochs."""
+    steps, widest = work.steps_of(list(sizes)), max(sizes)
+    width = min(work.batch, widest) if work.batch else widest
+    passes = [-(-size // width) for size in sizes]
+    epochs = max(-(-taken // one) for taken, one in zip(steps, passes))
+    active = (np.array(steps) > np.arange(max(steps))[:, None]).sum(1).tolist()
+    return torch.tensor([sizes, passes, steps]), tuple(active), width, epochs
 
 
 def _deal(inputs: tuple[Tensor, ...], longest: int, width: int, epochs: int) -> tuple[Tensor, ...]:

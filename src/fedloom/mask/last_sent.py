@@ -70,7 +70,7 @@ class LastSent(Mask):
 
     def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
         """The rows of those who arrived; of the others the last known stay."""
-        known = memory["rows"][reply.ids]
+        known = memory["rows"] if reply.everyone else memory["rows"][reply.ids]
         sent = torch.ones_like(known) if reply.mask is None else rows_of(setting.neurons, reply.mask)
         rows = torch.where(reply.arrived[:, None], sent, known)
-        return {"rows": memory["rows"].index_put((reply.ids,), rows)}
+        return {"rows": rows if reply.everyone else memory["rows"].index_put((reply.ids,), rows)}

@@ -64,9 +64,10 @@ def prune(setting: Setting, scores: Tensor, share: Tensor, scope: Scope = "globa
     """
     if scope not in SCOPES:
         raise BadExperiment(unknown("scope of pruning", scope, SCOPES))
-    share = as_written(share.to(scores.device))
+    share = share.to(scores.device)
     if scores.device.type != "cpu":
         return _pruned((scores, share), setting, scope)[0]
+    share = as_written(share)
     mask = torch.ones(len(share), scores.shape[1], dtype=torch.bool)
     for group in _groups(setting, scope):
         values = torch.cat([scores[:, span] for span in group], 1)
@@ -82,7 +83,7 @@ def prune(setting: Setting, scores: Tensor, share: Tensor, scope: Scope = "globa
 
 def _prune(inputs: tuple[Tensor, ...], setting: Setting, scope: Scope) -> tuple[Tensor, ...]:
     """The same by sorting, where counting would wait for the device."""
-    scores, share = inputs
+    scores, share = inputs[0], as_written(inputs[1])
     mask = torch.ones(len(share), scores.shape[1], dtype=torch.bool, device=scores.device)
     for group in _groups(setting, scope):
         values = torch.cat([scores[:, span] for span in group], 1)

@@ -59,24 +59,22 @@ class MostSimilar(Repair):
         return f"MostSimilar remembers distances of {fleet} x {fleet} clients, {9 * fleet**2 / 2**20:.1f} MiB."
 
     def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
-        """Measure all pairs that arrived."""
-        measured = _on_shared(reply) if self.distance == "shared" else self._measured(as_sparse(reply))
+        """Measure all pairs that arrived; their sparse models stay at hand until the round is mended."""
+        sparse = {} if self.distance == "shared" else {"sparse": as_sparse(reply)}
+        measured = self._measured(sparse["sparse"]) if sparse else _on_shared(reply)
         sent = reply.arrived[:, None] if reply.mask is None else reply.mask  # what did not arrive is in no mask
         keepers = sent.sum(0).expand(len(model))  # [P]
         old, known = _among(memory, reply)
         old, known, tally = _noted((measured, old, known, reply.arrived, keepers), self.smoothing, setting)
-        if reply.everyone:
-            return {"distance": old, "compared": known, "tally": tally}
-        at = reply.ids[:, None], reply.ids
-        tables = {
-            "distance": memory["distance"].index_put(at, old),
-            "compared": memory["compared"].index_put(at, known),
-        }
-        return {**tables, "tally": tally}
+        if not reply.everyone:
+            at = reply.ids[:, None], reply.ids
+            old, known = memory["distance"].index_put(at, old), memory["compared"].index_put(at, known)
+        return {"distance": old, "compared": known, "tally": tally, **sparse}
 
     def __call__(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> tuple[Reply, State]:
         """Fill the gaps; if nobody arrived there is nothing to fill them with."""
-        arrived, ids = reply.arrived, reply.ids
+        arrived, ids, memory = reply.arrived, reply.ids, dict(memory)
+        sparse = memory.pop("sparse", None)
         missing = ~arrived if reply.awaited is None else ~arrived & reply.awaited
         if arrived.device.type == "cpu" and not bool(missing.any() & arrived.any()):
             return reply, memory
@@ -90,11 +88,17 @@ class MostSimilar(Repair):
             arrived=present,
         )
         if alone.device.type != "cpu" or bool(alone.any()):
-            mean, _ = (CoverageMean("uniform") if self.mask_aware else PlainMean())({}, setting, model, reply)
+            mean = self._mean(setting, model, reply, as_sparse(reply) if sparse is None else sparse)
             whole = whole._replace(params=torch.where(alone[:, None], mean, whole.params))
             if reply.mask is not None and whole.mask is not None:
                 whole = whole._replace(mask=torch.where(alone[:, None], reply.mask.any(0), whole.mask))
         return whole, {**memory, "tally": tally}
+
+    def _mean(self, setting: Setting, model: Tensor, reply: Reply, sparse: Tensor) -> Tensor:
+        """The arrivals' mean [P]."""
+        if self.mask_aware:
+            return CoverageMean("uniform")({}, setting, model, reply)[0]
+        return PlainMean()({}, setting, model, reply._replace(params=sparse, mask=None))[0]
 
     def record(self, memory: State) -> State:
         """How many stood in, the share of them from a client with the same classes, and how far supports overlap."""
