@@ -124,6 +124,11 @@ def _apart(layout: Layout, first: Tensor) -> dict[str, Tensor]:
     return {name: t.clone(memory_format=torch.contiguous_format) for name, t in layout.split(first).items()}
 
 
+def _some(t: Tensor, many: int | None, axis: int = -1) -> Tensor:
+    """The first so many along an axis; None: all."""
+    return t if many is None or many == t.shape[axis] else t.narrow(axis, 0, many)
+
+
 class _Run:
     """Steps of the first so many clients; a client that is alone has plain products instead of batched ones."""
 
@@ -154,17 +159,17 @@ class _Run:
         self.down: list[Call] = []
         for place in reversed(range(len(links))):
             (r, c), w, b, g = many[place], weights[place], biases[place], slopes[place]
-            own = g[..., :r]
-            move = partial(self._mover(w[..., :r, :c]), own.mT, beta=shrink, alpha=-rate)
+            own = _some(g, r)
+            move = partial(self._mover(_some(_some(w, c), r, -2)), own.mT, beta=shrink, alpha=-rate)
             if place:
                 x, below = self.outs[place - 1], slopes[place - 1]
                 reached = below.shape[-1]
-                self.down += self._product(g, w[..., :reached], None, below)
-                self.down.append(partial(move, x[..., :c]))
-            self.down += [] if b is None else self._bias_step(b[..., :r], own, rate, shrink)
+                self.down += self._product(g, _some(w, reached), None, below)
+                self.down.append(partial(move, _some(x, c)))
+            self.down += [] if b is None else self._bias_step(_some(b, r), own, rate, shrink)
             if place and links[place - 1].relu:
                 through = torch.ops.aten.threshold_backward.grad_input
-                self.down.append(partial(through, below, x[..., :reached], 0, grad_input=below))
+                self.down.append(partial(through, below, _some(x, reached), 0, grad_input=below))
         self.leave = move  # waits for the examples
 
     def _lead(self) -> tuple[int, ...]:
