@@ -144,25 +144,31 @@ class _Run:
         self.shape, self.alone = shape, shape[0] == 1
         weights = [self._own(tensors[f"{link.name}.weight"]) for link in links]  # [C, o, i]
         biases = [self._own(tensors[f"{link.name}.bias"].unsqueeze(1)) if link.bias else None for link in links]
-        self.outs, slopes = ([w.new_empty(*self._lead(), w.shape[-2]) for w in weights] for _ in range(2))
-        self.chances = torch.empty_like(self.outs[-1])
-        self.slope = slopes[-1]
+        lead, batch = ((), shape[1]) if self.alone else (shape[:1], shape[1])
+        outs, slopes = ([w.new_empty(*lead, batch, w.shape[-2]) for w in weights[:-1]] for _ in range(2))
+        # the last layer's lie classes first, by which products and softmax are quicker
+        self.slope, self.chances = (weights[-1].new_empty(*lead, weights[-1].shape[-2], batch) for _ in range(2))
+        self.out = torch.empty_like(self.slope) if outs else weights[0].new_empty(*lead, batch, weights[0].shape[-2]).mT
+        slopes.append(self.slope.mT)
         # forwards: what reads the examples waits for them
-        self.enter, *self.up = self._product(None, weights[0].mT, biases[0], self.outs[0])
-        for place, (link, w, b, out) in enumerate(zip(links, weights, biases, self.outs)):
-            self.up += self._product(self.outs[place - 1], w.mT, b, out) if place else []
-            self.up += [out.relu_] if link.relu else []
+        self.enter, *self.up = self._product(None, weights[0].mT, biases[0], outs[0] if outs else self.out.mT)
+        for place, (link, w, b) in enumerate(zip(links, weights, biases)):
+            if 0 < place < len(outs):
+                self.up += self._product(outs[place - 1], w.mT, b, outs[place])
+            elif place:
+                self.up += self._product(w, outs[-1].mT, None if b is None else b.mT, self.out)
+            self.up += [outs[place].relu_] if link.relu else []
         # backwards: the gradient of a layer's inputs comes before its weight takes the step
         many = sizes or [(None, None)] * len(links)  # rows and columns that move, the first ones; None: all
         if len(links) > 1 and (lane := many[1][1]) is not None:  # neurons of the first layer that gradients reach
-            slopes[0] = slopes[0].new_empty(*self._lead(), lane)
+            slopes[0] = slopes[0].new_empty(*lead, batch, lane)
         self.down: list[Call] = []
         for place in reversed(range(len(links))):
             (r, c), w, b, g = many[place], weights[place], biases[place], slopes[place]
             own = _some(g, r)
             move = partial(self._mover(_some(_some(w, c), r, -2)), own.mT, beta=shrink, alpha=-rate)
             if place:
-                x, below = self.outs[place - 1], slopes[place - 1]
+                x, below = outs[place - 1], slopes[place - 1]
                 reached = below.shape[-1]
                 self.down += self._product(g, _some(w, reached), None, below)
                 self.down.append(partial(move, _some(x, c)))
@@ -171,9 +177,6 @@ class _Run:
                 through = torch.ops.aten.threshold_backward.grad_input
                 self.down.append(partial(through, below, _some(x, reached), 0, grad_input=below))
         self.leave = move  # waits for the examples
-
-    def _lead(self) -> tuple[int, ...]:
-        return tuple(self.shape[1:] if self.alone else self.shape)
 
     def _own(self, t: Tensor) -> Tensor:
         return t[0] if self.alone else t[: self.shape[0]]
@@ -205,16 +208,16 @@ class _Run:
 
     def walk(self, stretch: Stretch) -> Tensor:
         """Take the steps. Summed losses of the clients [C]."""
-        weight = stretch.weight.unsqueeze(-1).to(self.slope.dtype)
-        logs = weight.new_empty(*weight.shape[:-1], self.slope.shape[-1])  # [S, C, B, classes]
-        pull = torch.zeros_like(logs).scatter_(-1, stretch.y.unsqueeze(-1), -weight)  # minus the weight at the target
+        weight = stretch.weight.unsqueeze(-2).to(self.slope.dtype)
+        logs = weight.new_empty(*weight.shape[:2], *self.slope.shape[-2:])  # [S, C, classes, B]
+        pull = torch.zeros_like(logs).scatter_(-2, stretch.y.unsqueeze(-2), -weight)  # minus the weight at the target
         steps = zip(*(self._each(values) for values in (logs, pull, weight)))
         for some in stretch.x:
             for x, (log, target, share) in zip(self._each(some.flatten(3)), steps):
                 self.enter(x)
                 for call in self.up:
                     call()
-                torch.log_softmax(self.outs[-1], -1, out=log)
+                torch.log_softmax(self.out, -2, out=log)
                 torch.exp(log, out=self.chances)
                 torch.addcmul(target, self.chances, share, out=self.slope)
                 for call in self.down:
