@@ -17,7 +17,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.client import feed
+from fedloom.client import Feed
 from fedloom.flower import hold, masked, strategy
 from fedloom.flower.agreed import plain
 from fedloom.flower.plain import from_arrays
@@ -97,7 +97,7 @@ def plain_app(world: World, method: Method, mods: list[Mod], held: bool = False)
         batches = method.work.plan(ids, rows, sizes, Chance(SEED, number))
         optimiser = torch.optim.SGD(model.parameters(), lr=method.optimiser.rate_at(number))
         losses = []
-        for batch in feed(world.data, batches):
+        for batch in Feed(world.data, batches):
             real = batch.weight[0] > 0
             loss = F.cross_entropy(model(batch.x[0, real]), batch.y[0, real])
             optimiser.zero_grad()

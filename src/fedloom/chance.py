@@ -20,6 +20,9 @@ _ALL = (1 << 64) - 1
 
 Words = NDArray[np.uint64]
 
+_ONE, _GOLD, _LAST = np.uint64(1), np.uint64(_GOLDEN), np.uint64(31)  # made once: few numbers take no longer
+_ROUNDS = ((np.uint64(30), np.uint64(_FIRST)), (np.uint64(27), np.uint64(_SECOND)))
+
 
 def _signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
@@ -51,12 +54,12 @@ def absorb(key: Tensor, part: Tensor | int) -> Tensor:
 
 def absorb_here(key: Words, part: NDArray[np.int64]) -> Words:
     """The same by NumPy, whose calls on few numbers take a third of the time; at least one of the two has an axis."""
-    x = key * np.uint64(_GOLDEN) + part.view(np.uint64)
-    x += np.uint64(1)
-    for by, times in ((30, _FIRST), (27, _SECOND)):
-        x ^= x >> np.uint64(by)
-        x *= np.uint64(times)
-    x ^= x >> np.uint64(31)
+    x = key * _GOLD + part.view(np.uint64)
+    x += _ONE
+    for by, times in _ROUNDS:
+        x ^= x >> by
+        x *= times
+    x ^= x >> _LAST
     return x
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
@@ -24,7 +25,7 @@ class Gradient(Protocol):
         """Gradients [C, P] and losses [C]; running statistics in `params` move in place."""
 
     def descend(
-        self, first: Tensor, batches: Iterator[Batch], rate: float, shrink: float
+        self, first: Tensor, batches: Iterable[Batch], rate: float, shrink: float
     ) -> tuple[Tensor, Tensor] | None:
         """All steps of `w <- shrink * w - rate * g` at once: weights and summed losses. None: it has no such way."""
 
@@ -48,17 +49,59 @@ def initial_state(method: Method, setting: Setting, model: Tensor) -> State:
     return _together(state, {name: value[0] for name, value in moments.items()})
 
 
-def feed(data: Examples, batches: Batches) -> Iterator[Batch]:
-    """The steps one by one, gathered when they are needed."""
-    order = batches.examples.transpose(0, 1).contiguous()  # [S, C, B]
-    weight = batches.real.transpose(0, 1).to(torch.float32)
-    weight /= weight.sum(2, keepdim=True)
-    shape = data.x.shape[1:]
-    for active, index, y, own, keys in zip(batches.active, order, data.y[order], weight, batches.keys.unbind(1)):
-        if active < len(index):
-            index, y, own, keys = index[:active], y[:active], own[:active], keys[:active]
-        x = data.x.index_select(0, index.view(-1)).view(*index.shape, *shape)  # quicker than data.x[index]
-        yield Batch(x, y, own, keys)
+class Stretch(NamedTuple):
+    """Some steps of the same clients, one after another."""
+
+    x: Iterator[Tensor]  # [s, C, B, ...] each: examples of the next few steps, in the place of those before
+    y: Tensor  # [S, C, B]
+    weight: Tensor  # [S, C, B]
+
+
+@dataclass(frozen=True)
+class Feed:
+    """A cohort's steps; their examples are gathered when they are needed."""
+
+    data: Examples
+    batches: Batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The steps one by one."""
+        order, targets, weight = self._steps()
+        x, shape, active = self.data.x, self.data.x.shape[1:], self.batches.active
+        for now, index, y, own, keys in zip(active, order, targets, weight, self.batches.keys.unbind(1)):
+            if now < len(index):
+                index, y, own, keys = index[:now], y[:now], own[:now], keys[:now]
+            # quicker than x[index]
+            yield Batch(x.index_select(0, index.view(-1)).view(*index.shape, *shape), y, own, keys)
+
+    def stretches(self, examples: int, numbers: int) -> Iterator[Stretch]:
+        """The same in stretches of up to so many examples, of which up to so many numbers are gathered at once."""
+        order, y, weight = self._steps()
+        first, steps, active = 0, len(self.batches.active), self.batches.active
+        while first < steps:
+            now = active[first]
+            end = min(steps, first + max(1, examples // (now * order.shape[2])))
+            end = next((at for at in range(first, end) if active[at] != now), end)
+            part = slice(first, end), slice(now)
+            yield Stretch(self._gathered(order[part], numbers), y[part], weight[part])
+            first = end
+
+    def _gathered(self, order: Tensor, numbers: int) -> Iterator[Tensor]:
+        """Examples of a few steps at a time, always in one place: fresh memory can take longer than copying."""
+        x, (steps, clients, width) = self.data.x, order.shape
+        each = clients * width  # examples of a step
+        some = min(steps, max(1, numbers // max(1, each * x[0].numel())))
+        place = x.new_empty(some * each, *x.shape[1:])
+        for index in order.reshape(-1).split(some * each):
+            found = torch.index_select(x, 0, index, out=place[: len(index)])
+            yield found.view(-1, clients, width, *x.shape[1:])
+
+    def _steps(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Places, targets and weights of the examples of every step [S, C, B]."""
+        order = self.batches.examples.transpose(0, 1).contiguous()
+        weight = self.batches.real.transpose(0, 1).to(torch.float32)
+        weight /= weight.sum(2, keepdim=True)
+        return order, self.data.y[order], weight
 
 
 class Learnt(NamedTuple):
@@ -138,7 +181,7 @@ def step_by_step(start: Start) -> tuple[Tensor, Tensor]:
     """The plain way to take the steps."""
     method, task, first = start.method, start.task, start.first
     rule, optimiser, rate = method.local, method.optimiser, task.rate
-    batches = feed(start.data, start.batches)
+    batches = Feed(start.data, start.batches)
     if optimiser.plain and not rule.corrects and (start.held or rule.trains(task) is None):
         done = start.gradient.descend(first, batches, rate, 1 - rate * optimiser.weight_decay)
         if done is not None:
@@ -226,7 +269,7 @@ def _descend(
     state: State,
     moments: State,
     first: Tensor,
-    batches: Iterator[Batch],
+    batches: Iterable[Batch],
 ) -> tuple[Tensor, Tensor]:
     """Step by step: differentiate, correct, move. Kept moments change in place."""
     rule, optimiser, trained = method.local, method.optimiser, task.trained

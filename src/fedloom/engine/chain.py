@@ -1,26 +1,29 @@
 """Plain chains of linear layers on a CPU, trained without autograd, whose calls take longer than small products do.
 
-Forwards and backwards are written out, and a weight takes its step inside the product of its gradient. Of a frozen
-network all activations are computed, and then only the gradients that what moves needs (see `blocks.py`).
+Forwards and backwards are written out, and a weight takes its step inside the product of its gradient. The calls of a
+step are made ready once, with the tensors that they read and write. Of a frozen network all activations are computed,
+and then only the gradients that what moves needs (see `blocks.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
+from fedloom.client import Feed, Stretch
 from fedloom.engine.blocks import Blocks
 from fedloom.layout import Layout
 from fedloom.types import Batch, Loss
 
-KEPT = 2**18  # numbers of outputs that wait until their losses are computed, many steps at once
+AHEAD = 2**19  # numbers of examples that are gathered at once: a call for many steps, where these are small
+KEPT = 2**18  # numbers of outputs whose losses are computed at once
 
-
-Product = Callable[..., Tensor]
+Call = Callable[..., Tensor]
 
 
 class Link(NamedTuple):
@@ -81,7 +84,7 @@ def descend_chain(
     links: tuple[Link, ...],
     layout: Layout,
     first: Tensor,
-    batches: Iterator[Batch],
+    batches: Iterable[Batch],
     rate: float,
     shrink: float,
     blocks: Blocks | None = None,
@@ -91,18 +94,29 @@ def descend_chain(
     `blocks`: what moves of every layer of a frozen network.
     """
     total = first.new_zeros(len(first))
+    last = first.clone(memory_format=torch.contiguous_format) if blocks is None and len(first) == 1 else None
     with torch.inference_mode():  # nothing is recorded, which saves a part of every call
-        tensors = _apart(layout, first) if blocks is None else blocks.sort(layout, first)
+        if blocks is not None:
+            tensors = blocks.sort(layout, first)
+        else:
+            tensors = _apart(layout, first) if last is None else layout.split(last)
         run: _Run | None = None
-        for batch in batches:
-            if run is None or run.shape != batch.y.shape:
-                total = total if run is None else run.settle(total)
-                run = _Run(links, tensors, batch.y.shape, rate, shrink, None if blocks is None else blocks.sizes)
-            if run.step(batch) > KEPT:
-                total = run.settle(total)
-        total = total if run is None else run.settle(total)
+        for stretch in _stretches(batches, tensors[f"{links[-1].name}.weight"].shape[1]):
+            shape = stretch.y.shape[1:]
+            if run is None or run.shape != shape:
+                run = _Run(links, tensors, shape, rate, shrink, None if blocks is None else blocks.sizes)
+            total[: shape[0]] += run.walk(stretch)
     # outside, so that others may record what they do with them
-    return layout.join(tensors, 1) if blocks is None else blocks.put_back(layout, first, tensors), total.clone()
+    if last is None:
+        last = layout.join(tensors, 1) if blocks is None else blocks.put_back(layout, first, tensors)
+    return last, total
+
+
+def _stretches(batches: Iterable[Batch], classes: int) -> Iterator[Stretch]:
+    """Many steps at once, or one by one."""
+    if isinstance(batches, Feed):
+        return batches.stretches(KEPT // classes, AHEAD)
+    return (Stretch(iter((b.x.unsqueeze(0),)), b.y.unsqueeze(0), b.weight.unsqueeze(0)) for b in batches)
 
 
 def _apart(layout: Layout, first: Tensor) -> dict[str, Tensor]:
@@ -110,9 +124,9 @@ def _apart(layout: Layout, first: Tensor) -> dict[str, Tensor]:
     return {name: t.clone(memory_format=torch.contiguous_format) for name, t in layout.split(first).items()}
 
 
-def _nothing(*_: Tensor, **how: Any) -> Tensor:
-    """Stands for the step of a bias that a layer does not have."""
-    return _[0]
+def _some(t: Tensor, many: int | None, axis: int = -1) -> Tensor:
+    """The first so many along an axis; None: all."""
+    return t if many is None or many == t.shape[axis] else t.narrow(axis, 0, many)
 
 
 class _Run:
@@ -128,62 +142,89 @@ class _Run:
         sizes: list[tuple[int | None, int | None]] | None,
     ) -> None:
         self.shape, self.alone = shape, shape[0] == 1
-        self.seen: list[tuple[Tensor, Tensor, Tensor]] = []  # outputs, targets and weights of steps not yet counted
-        self.product: Product = torch.mm if self.alone else torch.bmm
-        self.plus: Product = torch.addmm if self.alone else torch.baddbmm
         weights = [self._own(tensors[f"{link.name}.weight"]) for link in links]  # [C, o, i]
         biases = [self._own(tensors[f"{link.name}.bias"].unsqueeze(1)) if link.bias else None for link in links]
-        relus = [link.relu for link in links]
-        self.forwards = list(zip([w.mT for w in weights], biases, relus))
+        lead, batch = ((), shape[1]) if self.alone else (shape[:1], shape[1])
+        outs, slopes = ([w.new_empty(*lead, batch, w.shape[-2]) for w in weights[:-1]] for _ in range(2))
+        # the last layer's lie classes first, by which products and softmax are quicker
+        self.slope, self.chances = (weights[-1].new_empty(*lead, weights[-1].shape[-2], batch) for _ in range(2))
+        self.out = torch.empty_like(self.slope) if outs else weights[0].new_empty(*lead, batch, weights[0].shape[-2]).mT
+        slopes.append(self.slope.mT)
+        # forwards: what reads the examples waits for them
+        self.enter, *self.up = self._product(None, weights[0].mT, biases[0], outs[0] if outs else self.out.mT)
+        for place, (link, w, b) in enumerate(zip(links, weights, biases)):
+            if 0 < place < len(outs):
+                self.up += self._product(outs[place - 1], w.mT, b, outs[place])
+            elif place:
+                self.up += self._product(w, outs[-1].mT, None if b is None else b.mT, self.out)
+            self.up += [outs[place].relu_] if link.relu else []
+        # backwards: the gradient of a layer's inputs comes before its weight takes the step
         many = sizes or [(None, None)] * len(links)  # rows and columns that move, the first ones; None: all
-        lane = None if len(links) == 1 else many[1][1]  # neurons of the first layer that gradients reach
-        moving = [w[..., :r, :c] for w, (r, c) in zip(weights, many)]
-        moving_biases = [b if b is None else b[..., :r] for b, (r, _) in zip(biases, many)]
-        down = [w[..., :lane] if place == 1 else w for place, w in enumerate(weights)]
-        moves = self._moves(moving), self._moves(moving_biases)
-        self.backwards = list(zip(down, *moves, [None, *relus], many))[::-1]
-        self.how: dict[str, Any] = {"beta": shrink, "alpha": -rate}
-        self.ones = self._own(weights[0].new_ones(()).expand(shape[0], 1, shape[1]))
-
-    def _moves(self, tensors: Sequence[Tensor | None]) -> list[Product]:
-        """Each tensor's own product that is added to it in place; nothing where there is no tensor."""
-        return [_nothing if t is None else t.addmm_ if self.alone else t.baddbmm_ for t in tensors]
+        if len(links) > 1 and (lane := many[1][1]) is not None:  # neurons of the first layer that gradients reach
+            slopes[0] = slopes[0].new_empty(*lead, batch, lane)
+        self.down: list[Call] = []
+        for place in reversed(range(len(links))):
+            (r, c), w, b, g = many[place], weights[place], biases[place], slopes[place]
+            own = _some(g, r)
+            move = partial(self._mover(_some(_some(w, c), r, -2)), own.mT, beta=shrink, alpha=-rate)
+            if place:
+                x, below = outs[place - 1], slopes[place - 1]
+                reached = below.shape[-1]
+                self.down += self._product(g, _some(w, reached), None, below)
+                self.down.append(partial(move, _some(x, c)))
+            self.down += [] if b is None else self._bias_step(_some(b, r), own, rate, shrink)
+            if place and links[place - 1].relu:
+                through = torch.ops.aten.threshold_backward.grad_input
+                self.down.append(partial(through, below, _some(x, reached), 0, grad_input=below))
+        self.leave = move  # waits for the examples
 
     def _own(self, t: Tensor) -> Tensor:
         return t[0] if self.alone else t[: self.shape[0]]
 
-    def step(self, batch: Batch) -> int:
-        """Move the weights. How many numbers wait to be counted?"""
-        how, y, weight = self.how, batch.y.unsqueeze(-1), batch.weight.unsqueeze(-1)
-        x = batch.x.flatten(2)
-        if self.alone:
-            x, y, weight = x[0], y[0], weight[0]
-        inputs = []
-        for turned, b, relu in self.forwards:
-            inputs.append(x)
-            x = self.product(x, turned) if b is None else self.plus(b, x, turned)
-            if relu:
-                x.relu_()
-        self.seen.append((x, batch.y, batch.weight))
-        weight = weight.to(x.dtype)
-        g = x.softmax(-1).mul_(weight).scatter_add_(-1, y, -weight)
-        for w, move, move_bias, before, (r, c) in self.backwards:  # is ReLU before it? None: the examples are
-            below = None if before is None else self.product(g, w)  # before the weight takes its step
-            x = inputs.pop()
-            own, seen = g if r is None else g.narrow(-1, 0, r), x if c is None else x.narrow(-1, 0, c)
-            move(own.mT, seen, **how)
-            move_bias(self.ones, own, **how)
-            if below is not None:
-                x = seen if below.shape[-1] == seen.shape[-1] else x
-                g = torch.ops.aten.threshold_backward(below, x, 0) if before else below
-        return len(self.seen) * self.seen[0][0].numel()
+    def _mover(self, t: Tensor) -> Call:
+        """A tensor's own product that is added to it in place."""
+        return t.addmm_ if self.alone else t.baddbmm_
 
-    def settle(self, total: Tensor) -> Tensor:
-        """Count the losses of the steps so far."""
-        if not self.seen:
-            return total
-        outputs, y, weight = (torch.stack(column) for column in zip(*self.seen))
-        losses = F.cross_entropy(outputs.flatten(0, -2), y.flatten(), reduction="none")
-        total[: self.shape[0]] += (losses.view_as(weight) * weight).sum((0, 2))
-        self.seen.clear()
-        return total
+    def _product(self, x: Tensor | None, w: Tensor, b: Tensor | None, out: Tensor) -> list[Call]:
+        """`x w + b`, ready to be called; without `x` the first is called with that."""
+        if b is not None and self.alone:
+            call: Call = partial(torch.addmm, b, mat2=w, out=out)
+        else:
+            call = partial(torch.mm if self.alone else torch.bmm, mat2=w, out=out)
+        calls = [call if x is None else partial(call, x)]
+        return calls if b is None or self.alone else [*calls, partial(out.add_, b)]  # quicker than one batched call
+
+    def _bias_step(self, b: Tensor, g: Tensor, rate: float, shrink: float) -> list[Call]:
+        """The step of biases [C, 1, o] by what the examples' gradients [C, B, o] sum up to."""
+        if self.alone:
+            ones = g.new_ones(()).expand(1, len(g))
+            return [partial(b.addmm_, ones, g, beta=shrink, alpha=-rate)]
+        whole = g.new_empty(b.shape)  # sums are quicker than batched products of one row
+        return [
+            partial(torch.sum, g, 1, keepdim=True, out=whole),
+            *([] if shrink == 1 else [partial(b.mul_, shrink)]),
+            partial(b.sub_, whole, alpha=rate),
+        ]
+
+    def walk(self, stretch: Stretch) -> Tensor:
+        """Take the steps. Summed losses of the clients [C]."""
+        weight = stretch.weight.unsqueeze(-2).to(self.slope.dtype)
+        logs = weight.new_empty(*weight.shape[:2], *self.slope.shape[-2:])  # [S, C, classes, B]
+        pull = torch.zeros_like(logs).scatter_(-2, stretch.y.unsqueeze(-2), -weight)  # minus the weight at the target
+        steps = zip(*(self._each(values) for values in (logs, pull, weight)))
+        for some in stretch.x:
+            for x, (log, target, share) in zip(self._each(some.flatten(3)), steps):
+                self.enter(x)
+                for call in self.up:
+                    call()
+                torch.log_softmax(self.out, -2, out=log)
+                torch.exp(log, out=self.chances)
+                torch.addcmul(target, self.chances, share, out=self.slope)
+                for call in self.down:
+                    call()
+                self.leave(x)
+        return (logs * pull).sum((0, 2, 3))
+
+    def _each(self, values: Tensor) -> tuple[Tensor, ...]:
+        """Each step's of [S, C, ...]."""
+        return (values[:, 0] if self.alone else values).unbind(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ class PlainGradient:
         return grads, losses
 
     def descend(
-        self, first: Tensor, batches: Iterator[Batch], rate: float, shrink: float
+        self, first: Tensor, batches: Iterable[Batch], rate: float, shrink: float
     ) -> tuple[Tensor, Tensor] | None:
         """Each client's own tensors, moved in place after every step."""
         layout = self.setting.layout

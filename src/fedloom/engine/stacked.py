@@ -7,7 +7,7 @@ function in `layers.py`. Whether that reads the network rightly is checked by `e
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable
 from copy import copy
 from typing import Any
 
@@ -142,7 +142,7 @@ class StackedGradient:
             grads.append(torch.zeros_like(params[:, trained:]))
         return torch.cat(grads, 1), _means(losses, batch.weight)
 
-    def descend(self, first: Tensor, batches: Iterator[Batch], rate: float, shrink: float) -> tuple[Tensor, Tensor]:
+    def descend(self, first: Tensor, batches: Iterable[Batch], rate: float, shrink: float) -> tuple[Tensor, Tensor]:
         """Every tensor of the cohort contiguous by itself, so that products can take the step in place."""
         if self.chain is not None and not self.low and first.device.type == "cpu":
             names, frozen = [link.name for link in self.chain], self._frozen

@@ -91,20 +91,25 @@ def _deal_few(inputs: tuple[Tensor, ...], longest: int, width: int, epochs: int)
     """The same on the host, in half the time where there are few examples."""
     ids, examples, facts, order_key, network_key = (one.numpy() for one in inputs)
     size, per_epoch = facts[0, :, None], facts[1, :, None]
-    widest = examples.shape[1]
-    place, epoch, step = np.arange(widest), np.arange(epochs), np.arange(longest)
-    whose = absorb_here(order_key.view(np.uint64), ids[:, None, None])
-    keys = absorb_here(absorb_here(whose, epoch[:, None]), place).view(np.int64)  # [C, E, M]
-    if size.min() < widest:
+    widest, clients = examples.shape[1], len(ids)
+    place, step = np.arange(widest), np.arange(max(longest, epochs))
+    both = np.array([order_key, network_key]).view(np.uint64)
+    turns = absorb_here(absorb_here(both[:, None], ids)[:, :, None], step)  # [2, C, epochs or steps]
+    keys = absorb_here(turns[0, :, :epochs, None], place).view(np.int64)  # [C, E, M]
+    full = size.min() == widest
+    if not full:
         keys[np.broadcast_to((place >= size)[:, None], keys.shape)] = np.iinfo(np.int64).max  # padding goes last
-    order = keys.argsort(axis=-1, kind="stable").reshape(len(ids), -1)
-    inside = ((step % per_epoch) * width)[:, :, None] + np.arange(width)  # [C, S, B]
-    epoch_of = np.minimum(step // per_epoch, epochs - 1)  # those who are done wait in their last epoch
-    which = epoch_of[:, :, None] * widest + np.minimum(inside, widest - 1)
-    row = np.arange(len(ids))[:, None, None]
-    chosen = examples[row, order[row, which]]
-    network = absorb_here(absorb_here(network_key.view(np.uint64), ids[:, None]), step)
-    return tuple(torch.from_numpy(one) for one in (chosen, inside < size[:, :, None], network.view(np.int64)))
+    order, row = keys.argsort(axis=-1, kind="stable").reshape(clients, -1), np.arange(clients)[:, None]
+    if full and widest % width == 0:  # every batch is full, and begins where the one before ends
+        chosen = examples[row, order[:, : longest * width]].reshape(clients, longest, width)
+        real = np.ones(chosen.shape, np.bool_)
+    else:
+        step = step[:longest]
+        inside = ((step % per_epoch) * width)[:, :, None] + np.arange(width)  # [C, S, B]
+        epoch_of = np.minimum(step // per_epoch, epochs - 1)  # those who are done wait in their last epoch
+        which = epoch_of[:, :, None] * widest + np.minimum(inside, widest - 1)
+        chosen, real = examples[row[:, :, None], order[row[:, :, None], which]], inside < size[:, :, None]
+    return tuple(torch.from_numpy(one) for one in (chosen, real, turns[1, :, :longest].view(np.int64)))
 
 
 _dealt = Captured(_deal)
