@@ -15,7 +15,7 @@ from fedloom.evaluate.accuracy import Score
 from fedloom.evaluate.coverage import Coverage
 from fedloom.files import replace_file
 from fedloom.layout import Layout
-from fedloom.types import Reply, State, Task
+from fedloom.types import Reply, State, Task, on_host
 from fedloom.world.simulated import Costs
 
 if TYPE_CHECKING:
@@ -101,7 +101,8 @@ class Ledger:
 
     def rounds(self) -> list[dict[str, Any]]:
         """One row a round, as plain numbers; None where nothing was measured."""
-        return [*self._past, *(self._row(entry) for entry in self._rounds)]
+        self._past, self._rounds = [*self._past, *_rows(self._rounds)], []
+        return list(self._past)
 
     def last(self) -> dict[str, Any]:
         """The newest row."""
@@ -109,8 +110,8 @@ class Ledger:
 
     def newest(self, count: int) -> list[dict[str, Any]]:
         """The last so many rows, oldest first; reading them waits for the device."""
-        new = [self._row(entry) for entry in self._rounds[max(0, len(self._rounds) - count) :]]
-        return [*self._past[max(0, len(self._past) + len(new) - count) :], *new] if count else []
+        rows = self.rounds()
+        return rows[max(0, len(rows) - count) :]
 
     def silent(self, most: int | None = None) -> int:
         """How many of the last rounds nobody answered; it looks no further back than `most`."""
@@ -141,31 +142,9 @@ class Ledger:
 
     def _settle(self) -> None:
         """Turn all rounds into plain rows, and the clients' rows into whole columns on the host."""
-        self._past, self._rounds = self.rounds(), []
+        self.rounds()
         if self._clients:
             self._clients = [_joined(self._clients)]
-
-    @staticmethod
-    def _row(entry: dict[str, Any]) -> dict[str, Any]:
-        rows = {name: value.cpu() for name, value in entry["rows"].items()}
-        arrived = int(rows["arrived"].sum())
-        return {
-            "round": entry["round"],
-            **_scores(entry.get("score"), entry.get("personal")),
-            "training_loss": float((rows["loss"] * rows["arrived"]).sum()) / arrived if arrived else None,
-            "clients": len(rows["client"]),
-            "arrived": arrived,
-            "rejected": int(sum(v for name, v in entry["kept"].items() if name.startswith("rejected."))),
-            "examples_trained": int(rows["examples_trained"].sum()),
-            "bytes_down": int(rows["bytes_down"].sum()),
-            "bytes_up": int(rows["bytes_up"].sum()),
-            **{name: int(rows[name].sum()) for name in TRANSPORT if name in rows},
-            "virtual_seconds": None if entry["virtual"] is None else float(entry["virtual"]),
-            "joules": float(rows["joules"].sum()) if "joules" in rows else None,
-            "wall_seconds": entry["wall_seconds"],
-            "evaluation_seconds": entry.get("evaluation_seconds"),
-            **{name: float(value) for name, value in entry["kept"].items()},
-        }
 
     def write(self, folder: Path) -> None:
         """Both tables and what else was kept, each replaced as a whole."""
@@ -175,6 +154,43 @@ class Ledger:
         replace_file(folder / "clients.parquet", [column_bytes(_joined(self._clients))])
         if kept := self.kept:
             replace_file(folder / "kept.safetensors", pack(kept))
+
+
+def _rows(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rounds as plain numbers; all that lies on a device comes in a few transfers, since each waits for it."""
+    tensors = [
+        value
+        for entry in entries
+        for value in (*entry["rows"].values(), *entry["kept"].values(), entry["virtual"], *(entry.get("score") or ()))
+        if isinstance(value, Tensor)
+    ]
+    here = dict(zip(map(id, tensors), on_host(tensors)))
+    return [_row(entry, here) for entry in entries]
+
+
+def _row(entry: dict[str, Any], here: dict[int, Tensor]) -> dict[str, Any]:
+    """One of them; `here` are its tensors on the host, by their identity."""
+    rows = {name: here[id(value)] for name, value in entry["rows"].items()}
+    score, virtual = entry.get("score"), entry["virtual"]
+    score = None if score is None else Score(*(here[id(value)] for value in score))
+    arrived = int(rows["arrived"].sum())
+    return {
+        "round": entry["round"],
+        **_scores(score, entry.get("personal")),
+        "training_loss": float((rows["loss"] * rows["arrived"]).sum()) / arrived if arrived else None,
+        "clients": len(rows["client"]),
+        "arrived": arrived,
+        "rejected": int(sum(here[id(v)] for name, v in entry["kept"].items() if name.startswith("rejected."))),
+        "examples_trained": int(rows["examples_trained"].sum()),
+        "bytes_down": int(rows["bytes_down"].sum()),
+        "bytes_up": int(rows["bytes_up"].sum()),
+        **{name: int(rows[name].sum()) for name in TRANSPORT if name in rows},
+        "virtual_seconds": None if virtual is None else float(here.get(id(virtual), virtual)),
+        "joules": float(rows["joules"].sum()) if "joules" in rows else None,
+        "wall_seconds": entry["wall_seconds"],
+        "evaluation_seconds": entry.get("evaluation_seconds"),
+        **{name: float(here[id(value)]) for name, value in entry["kept"].items()},
+    }
 
 
 def _scores(score: Score | None, personal: Tensor | None) -> dict[str, Any]:

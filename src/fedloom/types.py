@@ -144,3 +144,18 @@ def largest(values: Tensor) -> Tensor:
     if values.device.type == "cpu":
         return torch.maximum(values.amax(1), -values.amin(1))
     return torch.linalg.vector_norm(values, torch.inf, 1)  # type: ignore[no-any-return]  # one pass, slow on a CPU
+
+
+def on_host(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The same on the host: those that lie elsewhere come together, one transfer for each kind of number."""
+    found = [t for t in tensors if t.device.type == "cpu"]
+    here = dict(zip(map(id, found), found))
+    kinds: dict[tuple[torch.dtype, torch.device], dict[int, Tensor]] = {}
+    for t in tensors:
+        if id(t) not in here:
+            kinds.setdefault((t.dtype, t.device), {})[id(t)] = t
+    for some in kinds.values():
+        whole = torch.cat([t.reshape(-1) for t in some.values()]).cpu()
+        parts = whole.split([t.numel() for t in some.values()])
+        here |= {name: part.view(t.shape) for (name, t), part in zip(some.items(), parts)}
+    return [here[id(t)] for t in tensors]

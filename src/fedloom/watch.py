@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fedloom.ledger import Ledger
+if TYPE_CHECKING:
+    from fedloom.ledger import Ledger
 
 Watch = Callable[[dict[str, Any]], None]  # told of every round's row
 
 SHOWN_EVERY = 0.5  # seconds between looks at a GPU's results: each look waits for it
 
 
+def moment(every: float) -> int:
+    """Which stretch of so many seconds it is: runs that are played side by side look at a GPU in the same moments."""
+    return int(time.monotonic() / every)
+
+
 def shown(ledger: Ledger, watch: Watch | None, device: torch.device) -> Callable[[bool], None]:
     """What tells `watch` of every new row: at once, or all that came since the last look at a GPU."""
-    waiting, looked = 0, time.perf_counter()
+    waiting, looked = 0, moment(SHOWN_EVERY)
 
     def show(ended: bool) -> None:
         nonlocal waiting, looked
         waiting += 1
-        if watch is None or not (ended or device.type == "cpu" or time.perf_counter() - looked > SHOWN_EVERY):
+        if watch is None or not (ended or device.type == "cpu" or moment(SHOWN_EVERY) != looked):
             return
         for row in ledger.newest(waiting):
             watch(row)
-        waiting, looked = 0, time.perf_counter()
+        waiting, looked = 0, moment(SHOWN_EVERY)
 
     return show

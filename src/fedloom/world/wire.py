@@ -7,7 +7,6 @@ client of the first rounds and then one in a while.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 
 import torch
@@ -22,6 +21,7 @@ from fedloom.neurons.rows import rows_of
 from fedloom.round import Engine
 from fedloom.types import Reply, Setting, State, Task
 from fedloom.upload.as_sent import AsSent
+from fedloom.watch import moment
 from fedloom.world.simulated import MEASURED
 
 LOOK_EVERY = 2.0  # seconds between real messages on a GPU
@@ -42,7 +42,7 @@ class Wire:
     priced: tuple[Cost, Cost] | None = field(default=None, repr=False)  # the round as it was sent, lost replies too
     _seen: tuple[Part, ...] = field(default=(), repr=False)  # the last masks, described
     _whole: dict[tuple[str | int, ...], tuple[Cost, Cost]] = field(default_factory=dict, repr=False)
-    _looked: float = field(default=0.0, repr=False)  # when a reply was really written last
+    _looked: int = field(default=-1, repr=False)  # when a reply was really written last
     _looks: bool = field(default=True, repr=False)  # is one written this round?
     _made: bool = field(default=False, repr=False)  # were masks made of neurons then?
 
@@ -53,13 +53,16 @@ class Wire:
     def __call__(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
         """Train, then write and read."""
         reply = self.engine(ids, task, chance)
+        self._looks = self._may_look(task)
+        plain = self.codec.values == "float32"
+        if plain and not self._looks:
+            self.prices(task, reply)
+            return reply
         keys = chance.key("codec", ids.to(task.model.device, non_blocking=True))
-        if self.codec.values == "float32":
-            written, received = reply.params, reply
-        else:
+        written, received = reply.params, reply
+        if not plain:
             written, brought = self._rounded(reply, reply.params - task.model, keys)
             received = reply._replace(params=task.model + brought)
-        self._looks = self._may_look(task)
         if self._looks:
             self._check(task, reply, received, written, keys)
         else:
@@ -70,8 +73,7 @@ class Wire:
         """Is a reply really written this round?"""
         if self.exact or task.model.device.type == "cpu" or task.round <= 2:
             return True
-        due = time.monotonic() - self._looked > LOOK_EVERY
-        self._looked = time.monotonic() if due else self._looked
+        due, self._looked = moment(LOOK_EVERY) != self._looked, moment(LOOK_EVERY)
         return due
 
     def _rounded(self, reply: Reply, change: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
