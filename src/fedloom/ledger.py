@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fedloom.admit.refused import counted
 from fedloom.checkpoint.tensors import pack
 from fedloom.codec import Cost
 from fedloom.evaluate.accuracy import Score
@@ -33,6 +34,9 @@ class Ledger:
         self._past: list[dict[str, Any]] = []  # rows of rounds before those in `_rounds`
         self._rounds: list[dict[str, Any]] = []
         self._clients: list[dict[str, Tensor]] = []
+        nothing = torch.zeros(0)
+        # the last ones, and their totals and parts on the device
+        self._prices: tuple[Any, tuple[Tensor, Tensor, Cost]] = None, (nothing, nothing, Cost(*(nothing,) * 3))
         self._kept: State = {}  # larger tensors that the method's parts keep of the last round
         self._personal: State = {}  # every client's own accuracy [N] at the last evaluation; NaN: it has no test
         self._coverage = None if layout is None else Coverage(layout)
@@ -57,7 +61,10 @@ class Ledger:
         `reply` is as it arrived, `prices` are bytes down and up, `examples` [C] how many each client trains on, repeats
         counted; in a world, `costs` say what the round took. `kept` is what the method's parts record of it.
         """
-        down, up = (Cost(*(part.to(reply.ids.device, non_blocking=True) for part in price)) for price in prices)
+        if prices is not self._prices[0]:  # often they are those of the round before
+            down, up = (Cost(*(part.to(reply.ids.device, non_blocking=True) for part in price)) for price in prices)
+            self._prices = prices, (down.total, up.total, up)
+        down_total, up_total, up = self._prices[1]
         rejected = torch.zeros_like(reply.ids, dtype=torch.int8) if reply.rejected is None else reply.rejected
         sent = reply.arrived | (rejected > 0)
         if costs is not None:
@@ -69,8 +76,8 @@ class Ledger:
             "arrived": reply.arrived,
             "rejected": rejected,
             "examples_trained": examples if costs is None else examples * costs.trained,
-            "bytes_down": down.total,
-            "bytes_up": up.total * sent,
+            "bytes_down": down_total,
+            "bytes_up": up_total * sent,
             **{f"bytes_up_{name}": part * sent for name, part in up._asdict().items()},
             **{name: value for name, value in reply.report.items() if value.dim() == 1},
             **({} if costs is None else costs.columns()),  # of those as well whose reply did not arrive
@@ -83,7 +90,7 @@ class Ledger:
         if self._coverage is not None:
             self._coverage.add(reply)
         entry = {"round": task.round, "wall_seconds": seconds, "virtual": duration, "rows": rows, "kept": columns}
-        self._rounds.append(entry)
+        self._rounds.append({**entry, "strays": reply.strays})
 
     def score(self, score: Score, personal: Tensor | None, seconds: float | None = None) -> None:
         """The evaluation after the round added last, and how long it took."""
@@ -161,7 +168,13 @@ def _rows(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     tensors = [
         value
         for entry in entries
-        for value in (*entry["rows"].values(), *entry["kept"].values(), entry["virtual"], *(entry.get("score") or ()))
+        for value in (
+            *entry["rows"].values(),
+            *entry["kept"].values(),
+            entry["virtual"],
+            entry["strays"],
+            *(entry.get("score") or ()),
+        )
         if isinstance(value, Tensor)
     ]
     here = dict(zip(map(id, tensors), on_host(tensors)))
@@ -173,6 +186,7 @@ def _row(entry: dict[str, Any], here: dict[int, Tensor]) -> dict[str, Any]:
     rows = {name: here[id(value)] for name, value in entry["rows"].items()}
     score, virtual = entry.get("score"), entry["virtual"]
     score = None if score is None else Score(*(here[id(value)] for value in score))
+    refused = counted(rows["rejected"], here.get(id(entry["strays"])))
     arrived = int(rows["arrived"].sum())
     return {
         "round": entry["round"],
@@ -180,7 +194,7 @@ def _row(entry: dict[str, Any], here: dict[int, Tensor]) -> dict[str, Any]:
         "training_loss": float((rows["loss"] * rows["arrived"]).sum()) / arrived if arrived else None,
         "clients": len(rows["client"]),
         "arrived": arrived,
-        "rejected": int(sum(here[id(v)] for name, v in entry["kept"].items() if name.startswith("rejected."))),
+        "rejected": sum(refused.values()),
         "examples_trained": int(rows["examples_trained"].sum()),
         "bytes_down": int(rows["bytes_down"].sum()),
         "bytes_up": int(rows["bytes_up"].sum()),
@@ -190,6 +204,7 @@ def _row(entry: dict[str, Any], here: dict[int, Tensor]) -> dict[str, Any]:
         "wall_seconds": entry["wall_seconds"],
         "evaluation_seconds": entry.get("evaluation_seconds"),
         **{name: float(here[id(value)]) for name, value in entry["kept"].items()},
+        **{name: float(count) for name, count in refused.items()},
     }
 
 

@@ -129,11 +129,6 @@ class Upload(Part):
 class Admit(ServerPart):
     """Which replies count."""
 
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """Why it may refuse, words of `fedloom.admit.refused.REASONS`; the run counts them."""
-        return ()
-
     @abstractmethod
     def __call__(self, memory: State, setting: Setting, model: Tensor, task: Task, reply: Reply) -> tuple[Reply, State]:
         """The replies, of which those refused have not `arrived`, and `rejected` says why."""

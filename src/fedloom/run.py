@@ -10,7 +10,6 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from fedloom.admit.refused import counted
 from fedloom.chance import Chance
 from fedloom.checkpoint.saver import Checkpoints, Saver
 from fedloom.checkpoint.snapshot import Reached, put_back, take
@@ -267,8 +266,7 @@ def _round(
     seconds, costs = clock() - began, None if world.world is None else world.world.costs
     examples = processed(method.work, setting.fleet.examples[reply.ids])
     prices = world.wire.priced or world.wire.prices(task, reply)
-    kept = {**method.record(memory), **counted(reply, method.admit.reasons)}
-    ledger.add(task, reply, seconds, prices, examples, costs, kept)
+    ledger.add(task, reply, seconds, prices, examples, costs, method.record(memory))
     if chance.round % experiment.evaluate_every == 0 or chance.round == experiment.rounds:
         _score(ledger, world, weights, clock)
     return Reached(chance.round, weights, memory)

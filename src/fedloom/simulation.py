@@ -117,8 +117,9 @@ def prepare(
         devices_of(experiment, present, device),
     )
     setting = Setting(fleet, module, layout, per_example, torch.from_numpy(dataset.x_train[:2]).to(device))
-    x, y = (torch.from_numpy(part[:FIRST]).to(device) for part in (dataset.x_train, dataset.y_train))
-    try_network(module, per_example, x, y, dataset.classes)
+    if beside is None:  # else such a network was tried on the same data
+        x, y = (torch.from_numpy(part[:FIRST]).to(device) for part in (dataset.x_train, dataset.y_train))
+        try_network(module, per_example, x, y, dataset.classes)
     plan = _plan(experiment, method, setting, dataset, Lists.of(dealt.clients).at(present).sizes.tolist())
     train, test = (
         Examples(torch.from_numpy(x), torch.from_numpy(y))

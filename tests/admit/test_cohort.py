@@ -28,7 +28,7 @@ def test_delivered_three_times_is_delivered_once(method: Method) -> None:
     again = play(HERE, method, changed(HERE.local(method), thrice), rounds=2)
     assert_identical(everything(again), everything(played("normed", method, 2)))
     sent = int(again.replies[0].arrived.sum())
-    assert int(counted(again.replies[0], ())["rejected.repeated"]) == 2 * sent
+    assert counted(again.replies[0].rejected, again.replies[0].strays)["rejected.repeated"] == 2 * sent
 
 
 def test_the_first_valid_one_counts() -> None:
@@ -58,7 +58,7 @@ def test_strangers_are_refused(stranger: int) -> None:
 
     found = play(HERE, method, changed(HERE.local(method), change), rounds=2)
     assert_identical(everything(found), everything(play(HERE, method, HERE.local(method), rounds=2)))
-    assert {name: int(n) for name, n in counted(found.replies[0], ("value",)).items()} == {"rejected.client": 2}
+    assert counted(found.replies[0].rejected, found.replies[0].strays) == {"rejected.client": 2}
 
 
 def test_those_who_may_not_send_are_refused() -> None:

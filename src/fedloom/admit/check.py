@@ -24,11 +24,6 @@ class Check(Admit):
     def reason(self) -> str:
         """Why it refuses, a word of `REASONS`."""
 
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """The one."""
-        return (self.reason,)
-
     @abstractmethod
     def judge(self, setting: Setting, model: Tensor, task: Task, reply: Reply) -> tuple[Tensor, Reply]:
         """Whom it refuses [C], and the replies as it leaves them: some checks mend."""
@@ -44,11 +39,6 @@ class Several(Admit):
     """Checks in order: each sees what those before it let through. None at all admits everything."""
 
     checks: tuple[Check, ...] = ()
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """Those of all."""
-        return tuple(dict.fromkeys(reason for check in self.checks for reason in check.reasons))
 
     def clash(self, method: Method) -> str | None:
         """The first that one of them has."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedloom.admit.unsent import read_unsent_as_unchanged
 from fedloom.codec.rejected import Reason
-from fedloom.types import Reply, State
+from fedloom.types import Reply
 
 # code -> reason: those of a message that cannot be decoded, and those that only the whole round shows
 REASONS: tuple[str, ...] = ("admitted", *get_args(Reason), "norm", "repeated")
@@ -27,25 +27,15 @@ def refuse(model: Tensor, reply: Reply, bad: Tensor, reason: str) -> Reply:
     return read_unsent_as_unchanged(model, reply._replace(arrived=arrived, rejected=rejected))
 
 
-def counted(reply: Reply, reasons: tuple[str, ...]) -> State:
-    """How many replies of a round were refused, as `rejected.REASON`; on a CPU without reasons that did not occur.
+def counted(rejected: Tensor | None, strays: Tensor | None) -> dict[str, int]:
+    """How many replies of a round were refused, as `rejected.REASON`, from their codes [C] and the counts of `stray`.
 
-    Elsewhere to look would wait for the device: there are as many as there may be, the part's own `reasons`.
+    On an accelerator this waits for it.
     """
-    found: State = {}
-    if reply.rejected is not None:
-        here = reply.rejected.device.type == "cpu"
-        names = [REASONS[code] for code in reply.rejected.unique().tolist() if code] if here else ("client", *reasons)
-        found = {name: (reply.rejected == REASONS.index(name)).sum() for name in names}
-    if reply.strays is not None:
-        here = reply.strays.device.type == "cpu"
-        names = (
-            [REASONS[code] for code in reply.strays.nonzero().flatten().tolist()] if here else ("client", "repeated")
-        )
-        for name in names:
-            count = reply.strays[REASONS.index(name)]
-            found[name] = found[name] + count if name in found else count
-    return {f"rejected.{name}": count for name, count in found.items()}
+    counts = torch.zeros(len(REASONS), dtype=torch.int64) if strays is None else strays.cpu()
+    if rejected is not None:
+        counts = counts + rejected.cpu().long().bincount(minlength=len(REASONS))
+    return {f"rejected.{name}": count for name, count in zip(REASONS[1:], counts.tolist()[1:]) if count}
 
 
 def stray(counts: Mapping[str, Tensor], before: Tensor | None = None) -> Tensor:

@@ -92,6 +92,8 @@ def split(part: Partition, fractions: tuple[float, float, float] = (0.7, 0.0, 0.
     tested = np.minimum(tested, np.maximum(size - 1, 0))
     checked = np.maximum(np.rint(size * validation), (validation > 0) & (size > 2)).astype(np.int64)
     checked = np.minimum(checked, np.maximum(size - tested - 1, 0))
+    if not (tested.any() or checked.any()):
+        return Split(own, *(own.where(np.zeros(len(own.examples), bool)) for _ in range(2)))
     drawn = stream(seed, "split").random(int(own.examples.max(initial=-1)) + 1)[own.examples]
     order = np.lexsort((drawn, own.owner))  # by client, shuffled within
     piece = np.empty(len(order), np.int64)

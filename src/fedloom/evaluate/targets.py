@@ -50,7 +50,7 @@ def interval(values: Sequence[float]) -> Interval:
     count, mean = len(values), sum(values) / len(values)
     if count < 2:
         return Interval(mean, None, count)
-    from scipy.stats import t as student  # only here: it takes a second to load
+    from scipy.special import stdtrit  # only here: it takes a while to load
 
     deviation = sqrt(sum((value - mean) ** 2 for value in values) / (count - 1))
-    return Interval(mean, float(student.ppf(0.975, count - 1)) * deviation / sqrt(count), count)
+    return Interval(mean, float(stdtrit(count - 1, 0.975)) * deviation / sqrt(count), count)

@@ -157,7 +157,7 @@ class Fedloom(Strategy):
         new, self.memory, reply = take_replies(self.method, memory, task, setting, reply, chance)
         self._asked = None
         metrics = MetricRecord(mean_metrics(letters.metrics, self.weight))
-        refused = {name: int(count) for name, count in counted(reply, self.method.admit.reasons).items()}
+        refused = counted(reply.rejected, reply.strays)
         came = {"replies": int(reply.arrived.sum()), "upload-bytes": letters.up, "download-bytes": letters.down}
         for name, count in {**came, **refused}.items():
             metrics[name] = count

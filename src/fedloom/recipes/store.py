@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
 from io import BytesIO
@@ -30,7 +31,12 @@ ABOUT = b"fedloom reproduce"
 def key_of(experiment: Experiment) -> str:
     """A run's name in the store: everything that decides its numbers, and the version of fedloom."""
     facts = {k: v for k, v in experiment.model_dump(mode="json").items() if k not in PLACES}
-    return sha256(json.dumps([version("fedloom"), facts], sort_keys=True).encode()).hexdigest()[:20]
+    return sha256(json.dumps([_version(), facts], sort_keys=True).encode()).hexdigest()[:20]
+
+
+@cache
+def _version() -> str:
+    return version("fedloom")  # it is looked up on the disk
 
 
 class Kept(NamedTuple):

@@ -24,7 +24,7 @@ from fedloom.upload.as_sent import AsSent
 from fedloom.watch import moment
 from fedloom.world.simulated import MEASURED
 
-LOOK_EVERY = 2.0  # seconds between real messages on a GPU
+LOOK_EVERY = 5.0  # seconds between real messages on a GPU
 CARRIED = (torch.float32, torch.int64)  # kinds of extras that travel; a client derives others by itself
 REPORT = {"examples": Range(0, whole=True), "steps": Range(0, whole=True), "loss": Range()}
 
