@@ -159,3 +159,12 @@ def on_host(tensors: Sequence[Tensor]) -> list[Tensor]:
         parts = whole.split([t.numel() for t in some.values()])
         here |= {name: part.view(t.shape) for (name, t), part in zip(some.items(), parts)}
     return [here[id(t)] for t in tensors]
+
+
+def senders(mask: Tensor) -> Tensor:
+    """How many rows of a mask [C, P] have each number [P].
+
+    Counted in bytes, a few rows at a time: a sum of bools first makes a copy in eight times as many.
+    """
+    counts = [part.sum(0, dtype=torch.uint8).long() for part in mask.view(torch.uint8).split(255)]
+    return counts[0] if len(counts) == 1 else torch.stack(counts).sum(0)

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedloom.aggregate.coverage_mean import CoverageMean
 from fedloom.errors import BadExperiment, unknown
 from fedloom.part import Aggregate
-from fedloom.types import Reply, Setting, State
+from fedloom.types import Reply, Setting, State, senders
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
 BLOCK = 2**19  # numbers of a cohort that are worked on at a time on a CPU; they fit its cache
@@ -73,17 +73,20 @@ class LatestUpdates(Aggregate):
         Whole models have a plain mean, from which the rest of `v` is taken: if all send them it is FedAvg to the bit.
         """
         updates, mean, heard, trained = memory["updates"], memory["mean"], memory["heard"], setting.layout.trained
-        gained, ahead, senders = _remember(updates, model[:trained], reply)
+        before = mean * setting.fleet.size if reply.everyone else None
+        gained, ahead, count = _remember(updates, model[:trained], reply, before)
         mean_now = mean + gained / setting.fleet.size
         start, v = model[:trained], mean_now
         if self.correct:
             start = start if reply.mask is not None else _plain(setting, model, reply, slice(trained))
-            v = mean.addcdiv(ahead, senders.clamp(min=1))
+            v = mean.addcdiv(ahead, count.clamp(min=1))
         moved = start.sub(v, alpha=reply.rate).to(model.dtype)
         if trained < len(model):
             moved = torch.cat((moved, _plain(setting, model, reply, slice(trained, None))))
-        told_of = reply.arrived if reply.everyone else heard[reply.ids] | reply.arrived
-        heard = heard | told_of if reply.everyone else heard.index_put((reply.ids,), told_of)
+        if reply.everyone:
+            heard = heard | reply.arrived
+        else:
+            heard = heard.index_put((reply.ids,), heard[reply.ids] | reply.arrived)
         steps = reply.arrived.any() & heard.all() if self.wait else reply.arrived.any()
         return torch.where(steps, moved, model), {"updates": updates, "mean": mean_now, "heard": heard}
 
@@ -103,12 +106,15 @@ class LatestUpdates(Aggregate):
         )
 
 
-def _remember(updates: Tensor, model: Tensor, reply: Reply) -> tuple[Tensor, Tensor, Tensor]:
+def _remember(
+    updates: Tensor, model: Tensor, reply: Reply, total: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """Write what was sent into `updates`; per number [T] what that adds to their sum, how far updates are ahead of
     what was remembered of their senders (`Delta_n - u_n`, of whole models `-u_n`), and how many sent it.
 
     Block by block of numbers, since the time goes into fresh pages of memory for what is between. What was not sent
-    stays, so that sums over all rows have the same difference as those over the senders.
+    stays, so that sums over all rows have the same difference as those over the senders. `total`: the sum of the rows
+    [T], where it is known.
     """
     ids, at, sums = reply.ids, reply.ids.to(updates.device), []  # a file's numbers are on the CPU
     most, in_place = torch.finfo(updates.dtype).max, reply.everyone and updates.device == reply.ids.device
@@ -120,7 +126,7 @@ def _remember(updates: Tensor, model: Tensor, reply: Reply) -> tuple[Tensor, Ten
         stored = update.clamp_(-most, most) if updates.dtype == update.dtype else update.clamp(-most, most)
         table = updates[:, some]
         old = table if in_place else table.index_select(0, at).to(ids.device)
-        before = old.sum(0, dtype=torch.float64)
+        before = old.sum(0, dtype=torch.float64) if total is None else total[some]
         ahead = None
         if reply.mask is None:
             ahead = torch.where(sent, -old, 0).sum(0, dtype=torch.float64)
@@ -130,12 +136,12 @@ def _remember(updates: Tensor, model: Tensor, reply: Reply) -> tuple[Tensor, Ten
         if not in_place:
             table.index_copy_(0, at, new.to(updates.device))
         gained = new.sum(0, dtype=torch.float64) - before
-        senders = sent.sum(0, dtype=torch.float64).expand(len(gained))
-        sums.append((gained, gained if ahead is None else ahead, senders))
+        count = reply.arrived.sum().expand(len(gained)) if reply.mask is None else senders(sent)
+        sums.append((gained, gained if ahead is None else ahead, count))
     if len(sums) == 1:
         return sums[0]
-    gained, ahead, senders = (torch.cat(blocks) for blocks in zip(*sums))
-    return gained, ahead, senders
+    gained, ahead, count = (torch.cat(blocks) for blocks in zip(*sums))
+    return gained, ahead, count
 
 
 def _plain(setting: Setting, model: Tensor, reply: Reply, part: slice) -> Tensor:

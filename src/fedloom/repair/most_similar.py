@@ -13,7 +13,7 @@ from fedloom.engine.capture import Captured
 from fedloom.errors import BadExperiment, unknown
 from fedloom.mask.pruners import prunable
 from fedloom.part import Repair
-from fedloom.types import Reply, Setting, State, column
+from fedloom.types import Reply, Setting, State, column, senders
 
 DISTANCES = ("plain", "relative", "shared")
 STRETCH = 2048  # numbers of a model in one product
@@ -62,8 +62,7 @@ class MostSimilar(Repair):
         """Measure all pairs that arrived; their sparse models stay at hand until the round is mended."""
         sparse = {} if self.distance == "shared" else {"sparse": as_sparse(reply)}
         measured = self._measured(sparse["sparse"]) if sparse else _on_shared(reply)
-        sent = reply.arrived[:, None] if reply.mask is None else reply.mask  # what did not arrive is in no mask
-        keepers = sent.sum(0).expand(len(model))  # [P]
+        keepers = reply.arrived.sum().expand(len(model)) if reply.mask is None else senders(reply.mask)  # [P]
         old, known = _among(memory, reply)
         old, known, tally = _noted((measured, old, known, reply.arrived, keepers), self.smoothing, setting)
         if not reply.everyone:
