@@ -74,7 +74,7 @@ def bench_command(
         for one in engines:
             title = f"{name} {one}"
             try:
-                with notes.status(title) as status:
+                with notes.status(title, refresh_per_second=1) as status:  # each refresh takes time from the run
                     row = measure(
                         name,
                         WORKLOADS[name],

@@ -125,16 +125,24 @@ def learn_joined(lead: Local, chunks: Sequence[Chunk]) -> list[tuple[Learnt, Sta
     ]
 
 
-def joined(chunks: Sequence[Chunk]) -> tuple[Chunk, list[Tensor]]:
+def joined(chunks: Sequence[Chunk]) -> tuple[Chunk, list[Tensor | slice]]:
     """One chunk of all, in falling order of steps, and the places of each one's rows in it."""
+    turn = sorted(range(len(chunks)), key=lambda n: -len(chunks[n].batches.active))  # then often no row has to move
+    whole, places = _joined([chunks[n] for n in turn])
+    return whole, [places[turn.index(n)] for n in range(len(chunks))]
+
+
+def _joined(chunks: Sequence[Chunk]) -> tuple[Chunk, list[Tensor | slice]]:
+    """The same in the order of the chunks, as far as steps allow it."""
     steps = [count for chunk in chunks for count in _steps(chunk.batches.active, len(chunk.ids))]
     order = sorted(range(len(steps)), key=lambda row: -steps[row])  # ties keep their order
     owner = [run for run, chunk in enumerate(chunks) for _ in chunk.listed]
-    device = chunks[0].ids.device
+    device, still = chunks[0].ids.device, order == list(range(len(steps)))
     at, whose = on_device([order, [owner[row] for row in order]], device)
 
     def together(read: Callable[[Chunk], Tensor]) -> Tensor:
-        return torch.cat([read(chunk) for chunk in chunks]).index_select(0, at)
+        rows = torch.cat([read(chunk) for chunk in chunks])
+        return rows if still else rows.index_select(0, at)
 
     def states(read: Callable[[Chunk], State]) -> State:
         return {name: together(lambda chunk, n=name: read(chunk)[n]) for name in read(chunks[0])}  # type: ignore[misc]
@@ -150,7 +158,7 @@ def joined(chunks: Sequence[Chunk]) -> tuple[Chunk, list[Tensor]]:
     )
     params = torch.stack([chunk.task.model for chunk in chunks]).index_select(0, whose)
     batches = _stacked([chunk.batches for chunk in chunks])
-    moved = {name: value.index_select(0, at) for name, value in batches._asdict().items() if name != "active"}
+    moved = {} if still else {name: v.index_select(0, at) for name, v in batches._asdict().items() if name != "active"}
     ids = [client for chunk in chunks for client in chunk.listed]
     assert task.ids is not None
     whole = Chunk(
@@ -167,6 +175,8 @@ def joined(chunks: Sequence[Chunk]) -> tuple[Chunk, list[Tensor]]:
     ends = [0]
     for chunk in chunks:
         ends.append(ends[-1] + len(chunk.ids))
+    if still:
+        return whole, [slice(a, b) for a, b in pairwise(ends)]
     return whole, [on_device([place[row] for row in range(a, b)], device) for a, b in pairwise(ends)]
 
 

@@ -23,6 +23,7 @@ class Shards:
         whole = np.concatenate([np.empty(0, np.int64), *clients])  # arrays: a tensor for each would cost a large fleet
         self.examples = torch.from_numpy(whole).to(device)
         self._first = torch.tensor([0, *self.sizes], device=device).cumsum(0)
+        self._all = _common(self.sizes)
         self._handed: tuple[list[int], Tensor] | None = None  # who was asked for last, and their rows
 
     @classmethod
@@ -30,7 +31,7 @@ class Shards:
         """The same from lists that stand one after another already."""
         shards = cls([], device)
         shards.sizes, shards.examples = sizes, examples.to(device)
-        shards._first = torch.tensor([0, *sizes], device=device).cumsum(0)
+        shards._first, shards._all = torch.tensor([0, *sizes], device=device).cumsum(0), _common(sizes)
         return shards
 
     def rows(self, ids: Tensor, widest: int) -> Tensor:
@@ -39,6 +40,8 @@ class Shards:
             places, whose = self._first.numpy(), ids.numpy()
             first, after = places[whose][:, None], places[whose + 1][:, None]
             return torch.from_numpy(self.examples.numpy()[np.minimum(first + np.arange(widest), after - 1)])
+        if self._all == widest:
+            return self.examples.view(-1, widest).index_select(0, ids)
         begin, end = self._first[ids, None], self._first[1:][ids, None]
         return self.examples[(begin + torch.arange(widest, device=ids.device)).minimum(end - 1)]
 
@@ -54,3 +57,8 @@ class Shards:
 
     def soon(self, listed: list[int]) -> None:
         """These clients are next: nothing to do where all examples are at hand."""
+
+
+def _common(sizes: list[int]) -> int | None:
+    """How long all lists are, if they are equally long and not empty."""
+    return sizes[0] if sizes and sizes[0] and min(sizes) == max(sizes) else None
