@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedloom.client import Examples
 from fedloom.engine.plain import PlainGradient
-from fedloom.engine.pooling import halved, order_of
+from fedloom.engine.pooling import halved
 from fedloom.engine.stacked import StackedGradient
 from fedloom.types import Batch
 from worlds import CLASSES, World, assert_close, world_of
@@ -105,7 +105,7 @@ class Viewed(nn.Module):
 @settings(max_examples=60, deadline=None)
 @given(
     st.tuples(st.integers(3, 9), st.integers(3, 9)),
-    st.lists(st.integers(1, 6), min_size=3, max_size=3),
+    st.lists(st.integers(1, 5), min_size=3, max_size=3),
     st.lists(st.sampled_from([(1, 1, 0), (2, 1, 0), (3, 1, 1), (3, 2, 1), (4, 1, 2)]), min_size=2, max_size=2),
     st.lists(st.sampled_from([None, (1, 1, 0), (2, 1, 0), (2, 2, 1), (3, 2, 1)]), min_size=2, max_size=2),
     st.booleans(),
@@ -138,10 +138,3 @@ def test_a_lone_clients_images_in_any_order(
     assert ours is not None
     assert theirs is not None
     assert_close({"weights": ours[0], "losses": ours[1]}, {"weights": theirs[0], "losses": theirs[1]}, 1e-5)
-
-
-@pytest.mark.parametrize(("channels", "last"), [(1, False), (2, False), (3, False), (4, True), (16, True)])
-def test_few_channels_are_never_last(channels: int, last: bool) -> None:
-    """With two or three of them torch corrupts memory."""
-    assert (order_of(torch.zeros(2, channels, 5, 4)) == torch.channels_last) is last
-    assert order_of(torch.zeros(2, channels, 5, 3)) == torch.contiguous_format

@@ -10,8 +10,7 @@ from torch import Tensor
 
 def order_of(x: Tensor) -> torch.memory_format:
     """The order by which torch's convolutions of images take less time and memory; tiny ones stay as they are."""
-    # with two or three channels last, torch 2.13's gradient of a weight writes beside its memory
-    last = x.dtype == torch.float32 and x.shape[1] > 3 and min(x.shape[2:]) > 3
+    last = x.dtype == torch.float32 and x.shape[1] > 1 and min(x.shape[2:]) > 3
     return torch.channels_last if last else torch.contiguous_format
 
 
