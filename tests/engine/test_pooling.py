@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 
 from fedloom.client import Examples
@@ -88,53 +87,3 @@ def test_relu_comes_after_pooling_where_nobody_else_reads(name: str, moved: bool
     nodes = StackedGradient(place.setting)._network.graph.nodes
     kinds = [type(layers[str(node.target)]) for node in nodes if node.op == "call_module"]
     assert (kinds.index(nn.MaxPool2d) < kinds.index(nn.ReLU)) == moved
-
-
-class Viewed(nn.Module):
-    """Asks for a view that only the plain order allows."""
-
-    def __init__(self, layers: nn.Module, numbers: int) -> None:
-        super().__init__()
-        self.layers, self.out = layers, nn.Linear(numbers, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.layers(x)
-        return self.out(x.view(x.size(0), -1))
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.tuples(st.integers(3, 9), st.integers(3, 9)),
-    st.lists(st.integers(1, 5), min_size=3, max_size=3),
-    st.lists(st.sampled_from([(1, 1, 0), (2, 1, 0), (3, 1, 1), (3, 2, 1), (4, 1, 2)]), min_size=2, max_size=2),
-    st.lists(st.sampled_from([None, (1, 1, 0), (2, 1, 0), (2, 2, 1), (3, 2, 1)]), min_size=2, max_size=2),
-    st.booleans(),
-)
-def test_a_lone_clients_images_in_any_order(
-    size: tuple[int, int],
-    channels: list[int],
-    kernels: list[tuple[int, int, int]],
-    pools: list[tuple[int, int, int] | None],
-    viewed: bool,
-) -> None:
-    """Channels first or last, down to images of one place."""
-    torch.manual_seed(0)
-    layers: list[nn.Module] = []
-    for wide, now, kernel, pool in zip(channels, channels[1:], kernels, pools):
-        layers += [nn.Conv2d(wide, now, kernel[0], *kernel[1:]), nn.ReLU()]
-        layers += [] if pool is None else [nn.MaxPool2d(*pool)]
-    x = (torch.arange(12 * channels[0] * size[0] * size[1]) * 0.37).sin().view(12, channels[0], *size)
-    front = nn.Sequential(*layers)
-    try:
-        numbers = front(x[:1]).numel()
-    except RuntimeError:  # kernels larger than what is left
-        return
-    network = Viewed(front, numbers) if viewed else nn.Sequential(front, nn.Flatten(), nn.Linear(numbers, CLASSES))
-    place = world_of(network, Examples(x, torch.arange(12) % CLASSES), torch.arange(12).split(4), torch.float32)
-    weight = torch.full((1, 5), 0.2)
-    batches = [Batch(x[None, at : at + 5], place.data.y[None, at : at + 5], weight, torch.zeros(1)) for at in (0, 6)]
-    ways = (StackedGradient(place.setting), PlainGradient(place.setting))
-    ours, theirs = (way.descend(place.model[None], iter(batches), 0.1, 0.98) for way in ways)
-    assert ours is not None
-    assert theirs is not None
-    assert_close({"weights": ours[0], "losses": ours[1]}, {"weights": theirs[0], "losses": theirs[1]}, 1e-5)

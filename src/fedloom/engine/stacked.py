@@ -74,9 +74,6 @@ class StackedGradient:
             if type(layer) in FUSED and uses[name] == 1 and all(p.requires_grad for p in layer.parameters())
         )
         self._dropouts = [layer for layer in layers.values() if isinstance(layer, KeyedDropout)]
-        # images may lie in any order in memory, unless a network asks for views that need the plain one
-        called = {getattr(node.target, "__name__", node.target) for node in graph.nodes}
-        self._any_order = called.isdisjoint(("view", "view_as", "as_strided"))
         self._now = _Now()
         self._frozen: Frozen | None = None
         self.chain = chain_of(graph, setting.module, self.layout, setting.loss)
@@ -122,8 +119,7 @@ class StackedGradient:
         parts = {} if self._frozen is None else self._frozen.parts
         if self._frozen is not None:
             fused = fused & parts.keys()  # a layer without a part, such as a depthwise one, moves by the mask
-        last = self._any_order and batch.x.device.type == "cpu"
-        self._now.run = Pass(tensors, len(batch.y), batch.weight, batch.keys, step, fused, parts, self.low, last)
+        self._now.run = Pass(tensors, len(batch.y), batch.weight, batch.keys, step, fused, parts, self.low)
         for layer in self._dropouts:
             layer.calls = 0  # a new pass
         quick = step is not None and not self.low and batch.x.device.type == "cpu"

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from fedloom.engine.pooling import order_of, put_back
 from fedloom.engine.products import Part, Step, settled, taken
 
 NARROW = 8  # channels up to which a batch is taken in two halves, which saves memory and costs some time
@@ -90,15 +89,14 @@ def _largest(x: Tensor, w: Tensor, b: Tensor | None, padding: tuple[int, int]) -
 
 def _back(g: Tensor, x: Tensor, like: Tensor, places: Tensor, padding: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """Gradients of weights like these [C, o, i, ...] and of their biases [C, o]."""
-    g, sizes, order = g.contiguous(), _sizes(x, like, padding), order_of(x)
+    g, sizes = g.contiguous(), _sizes(x, like, padding)
     found: list[Tensor | None] = [None] * len(like)
     for client, here in _pieces(len(like), len(x), like.shape[1]):
-        at = _spread(places[here].contiguous(memory_format=order), *sizes)
-        own = put_back(g[here], at, torch.Size((*at.shape[:2], *sizes)), order, POOL)
-        del at
-        given = (values.contiguous(memory_format=order) for values in (own, x[here], like[client]))
+        own = g[here]
+        whole = own.new_empty(1).expand(*own.shape[:2], *sizes)  # only its shape is read
+        own = torch.ops.aten.max_pool2d_with_indices_backward(own, whole, *POOL, _spread(places[here], *sizes))
         gw = torch.ops.aten.convolution_backward(
-            *given, None, [1, 1], padding, [1, 1], False, [0, 0], 1, (False, True, False)
+            own, x[here], like[client], None, [1, 1], padding, [1, 1], False, [0, 0], 1, (False, True, False)
         )[1]
         before = found[client]
         found[client] = gw if before is None else before.add_(gw)
