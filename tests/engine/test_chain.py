@@ -10,11 +10,13 @@ import torch.nn.functional as F
 from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 
-from fedloom.client import Examples
+from fedloom.chance import Chance
+from fedloom.client import Examples, Feed
 from fedloom.engine import chain
 from fedloom.engine.gradient import fastest_gradient
 from fedloom.engine.plain import PlainGradient
 from fedloom.engine.stacked import StackedGradient
+from fedloom.local.work import Work
 from fedloom.types import Batch
 from worlds import CLASSES, World, assert_close, world_of
 
@@ -145,19 +147,42 @@ def test_no_neuron_kept_is_not_every_neuron() -> None:
 
 
 @pytest.mark.parametrize("clients", [1, 3])
-def test_in_float32_and_counted_little_by_little(clients: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_float32(clients: int) -> None:
     place = here(mlp([7, 6], [True] * 3, [True] * 2), torch.float32)
     first, feed = place.model.repeat(clients, 1), batches(place, [clients] * 5, 4)
     way = StackedGradient(place.setting)
-    runs = []
-    for kept in (chain.KEPT, 1):
-        monkeypatch.setattr(chain, "KEPT", kept)
-        runs.append(way.descend(first, iter(feed), 0.1, 1.0))
+    ours = way.descend(first, iter(feed), 0.1, 1.0)
     way.chain = None
-    runs.append(way.descend(first, iter(feed), 0.1, 1.0))
-    for other in runs[1:]:
-        assert_close(dict(zip("wl", runs[0])), dict(zip("wl", other)), 1e-6)
+    assert_close(dict(zip("wl", ours)), dict(zip("wl", way.descend(first, iter(feed), 0.1, 1.0))), 1e-6)
     assert torch.equal(first, place.model.repeat(clients, 1))
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(1, 5), st.integers(1, 60), st.integers(1, 400))
+def test_stretches_are_the_steps_one_by_one(sizes: list[int], width: int, examples: int, numbers: int) -> None:
+    place, sizes = here(Written()), sorted(sizes, reverse=True)
+    rows = torch.arange(9).expand(len(sizes), 9).minimum(torch.tensor(sizes)[:, None] - 1)[:, : sizes[0]]
+    plan = Work(epochs=2, batch=width).plan(torch.arange(len(sizes)), rows, sizes, Chance(3, 1))
+    feed, found = Feed(place.data, plan), []
+    expected = [(batch.x, batch.y, batch.weight) for batch in feed]
+    for stretch in feed.stretches(examples, numbers):
+        assert len(stretch.y) == 1 or stretch.y.numel() <= examples
+        x = [one for some in stretch.x for one in some.clone()]  # the next come to the same place
+        found += zip(x, stretch.y, stretch.weight, strict=True)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_gathered_little_by_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = here(mlp([7, 6], [True] * 3, [True] * 2))
+    plan = Work(epochs=2, batch=4).plan(torch.arange(2), place.shards.rows(torch.arange(2), 10), [10, 10], Chance(3, 1))
+    first, way, feed = place.model.repeat(2, 1), StackedGradient(place.setting), Feed(place.data, plan)
+    runs = [way.descend(first, feed, 0.1, 0.98), way.descend(first, iter(feed), 0.1, 0.98)]
+    for ahead, kept in ((1, chain.KEPT), (200, 1), (chain.AHEAD, 90)):
+        monkeypatch.setattr(chain, "AHEAD", ahead)
+        monkeypatch.setattr(chain, "KEPT", kept)
+        runs.append(way.descend(first, feed, 0.1, 0.98))
+    for other in runs[1:]:
+        assert_close(dict(zip("wl", runs[0])), dict(zip("wl", other)), 1e-12)
 
 
 OTHERS: dict[str, Callable[[], nn.Module]] = {

@@ -16,7 +16,9 @@ from pieces import Forced
 from worlds import SIZES, play, played, small, world, world_of
 
 
-def test_shards_are_padded_with_their_own() -> None:
+@pytest.mark.parametrize("few", [0, 2**14])
+def test_shards_are_padded_with_their_own(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedloom.engine.shards.FEW", few)  # by torch and by NumPy
     shards = Shards([torch.tensor([5, 3]), torch.tensor([9]), torch.tensor([1, 2, 8])], torch.device("cpu"))
     assert shards.sizes == [2, 1, 3]
     rows = shards.rows(torch.tensor([2, 0, 1]), 4)
