@@ -63,9 +63,10 @@ class Importance(Upload):
         """Rank within what each client owns, and cut."""
         if task.keep is None and task.share.device.type == "cpu" and bool((task.share >= 1).all()):
             return None
-        if self.by == "random" or task.keep is not None:
-            return self._choose(setting, task, self.scores(setting, task, first, last, chance))
-        return _chosen((task.share, first, last), self, setting)[0]
+        scores = self.scores(setting, task, first, last, chance)
+        if task.keep is not None:
+            return self._choose(setting, task, scores)
+        return _chosen((task.share, scores), self, setting)[0]
 
     def _choose(self, setting: Setting, task: Task, scores: Tensor) -> Tensor:
         """The mask [C, P] from what every row is worth."""
@@ -117,12 +118,7 @@ def row_worth(neurons: NeuronMap, first: Tensor, last: Tensor, floor: float, nor
         return neurons.score(elementwise(neurons, first, last, floor), norm, output=True)
     from fedloom.upload.worth_kernel import row_sums
 
-    power, total = POWERS[norm], last.new_zeros(len(last), neurons.full_size + 1)
-    for tensors, eps in layers(neurons, first, last, floor):
-        for tensor in tensors:
-            if tensor.output is not None and (which := tensor.along[tensor.output]) is not None:
-                total.index_add_(1, neurons.lists[which], row_sums(tensor, first, last, eps, power))
-    return total[:, : neurons.full_size] ** (1 / power)
+    return row_sums(neurons, first, last, floor, POWERS[norm]) ** (1 / POWERS[norm])
 
 
 def elementwise(neurons: NeuronMap, first: Tensor, last: Tensor, floor: float) -> Tensor:
@@ -161,9 +157,9 @@ def best(neurons: NeuronMap, scores: Tensor, share: Tensor, owned: Tensor) -> Te
 
 def _choose(inputs: tuple[Tensor, ...], upload: Importance, setting: Setting) -> tuple[Tensor, ...]:
     """The mask of clients that own the whole network."""
-    share, first, last = inputs
-    owned = torch.ones(len(last), setting.neurons.full_size, dtype=torch.bool, device=last.device)
-    rows = upload.chosen_rows(setting, upload.worth(setting, first, last), share, owned)
+    share, scores = inputs
+    owned = torch.ones(len(scores), setting.neurons.full_size, dtype=torch.bool, device=scores.device)
+    rows = upload.chosen_rows(setting, scores, share, owned)
     return (setting.neurons.expand(rows, rows=True),)
 
 
