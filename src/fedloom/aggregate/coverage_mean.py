@@ -27,7 +27,7 @@ class CoverageMean(Aggregate):
         if reply.mask is None:
             return torch.where(total > 0, weight @ reply.params, model), memory
         if own_kernels(model.device.type) and model.dtype == torch.float32:
-            from fedloom.aggregate.mean_kernel import masked_mean
+            from fedloom.engine.mean_kernel import masked_mean
 
             return masked_mean(model, reply.params, reply.mask, weight, sparse=False), memory
         covered = weight @ reply.mask.to(model.dtype)  # [P]

@@ -25,7 +25,7 @@ class PlainMean(Aggregate):
         total = weight.sum()
         weight = weight / total.clamp(min=torch.finfo(model.dtype).tiny)
         if reply.mask is not None and own_kernels(model.device.type) and model.dtype == torch.float32:
-            from fedloom.aggregate.mean_kernel import masked_mean
+            from fedloom.engine.mean_kernel import masked_mean
 
             return masked_mean(model, reply.params, reply.mask, weight, sparse=True), memory
         return torch.where(total > 0, weight @ as_sparse(reply), model), memory

@@ -116,7 +116,7 @@ def row_worth(neurons: NeuronMap, first: Tensor, last: Tensor, floor: float, nor
     weights = [tensor for tensor in neurons.tensors if tensor.weight and tensor.output is not None]
     if not own_kernels(last.device.type) or last.dtype != torch.float32 or any(t.output for t in weights):
         return neurons.score(elementwise(neurons, first, last, floor), norm, output=True)
-    from fedloom.upload.worth_kernel import row_sums
+    from fedloom.engine.worth_kernel import row_sums
 
     return row_sums(neurons, first, last, floor, POWERS[norm]) ** (1 / POWERS[norm])
 
