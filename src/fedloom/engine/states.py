@@ -153,7 +153,7 @@ class ClientStates:
         """Begin with copies of saved rows, before anybody takes part."""
         if not saved:
             return
-        client = saved["client"]
+        client, self._asked = saved["client"], None
         self._born, self._row[client] = len(client), torch.arange(len(client))
         values = {name.removeprefix("row."): v for name, v in saved.items() if name.startswith("row.")}
         self._reserve(len(client), {name: value[0] for name, value in values.items()})
