@@ -61,10 +61,10 @@ class Course:
         self.first = _like(first) if self.corrects or (self.held and not self.apart) else None
         self.params = first.new_zeros(0) if self.apart else _like(first)
         self.tensors: dict[str, Tensor] = {}
-        if isinstance(gradient, StackedGradient) and self.apart:  # so that products can take steps in place
-            self.tensors = {name: _like(t) for name, t in gradient.layout.split(first).items()}
         if self.narrow is not None:
             self.tensors = self.narrow.tensors
+        elif isinstance(gradient, StackedGradient) and self.apart:  # so that products can take steps in place
+            self.tensors = {name: _like(t) for name, t in gradient.layout.split(first).items()}
         self.may: dict[str, Tensor] = {}  # where a mask holds numbers in place: which may move, and what the rest are
         self.old: dict[str, Tensor] = {}
         self.rest: dict[str, Tensor] = {}  # which may not, where that is zero

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import groupby
 from typing import NamedTuple
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from fedloom.neurons.map import NeuronMap
 from fedloom.types import largest
+from fedloom.upload.importance import layers, smallest
 
 ROWS, COLUMNS = 4, 256  # read by a program at a time
 
@@ -52,8 +52,7 @@ class _Plan(NamedTuple):
 def _planned(neurons: NeuronMap, device: torch.device) -> _Plan:
     """Of all tensors that lead into neurons, layer by layer."""
     spans, blocks, owners, place = list[list[slice]](), list[tuple[int, ...]](), list[Tensor](), 0
-    weights = [tensor for tensor in neurons.tensors if tensor.weight]
-    for layer, (_, group) in enumerate(groupby(weights, key=lambda tensor: tensor.name.rpartition(".")[0])):
+    for layer, group in enumerate(layers(neurons)):
         own: list[slice] = []
         for tensor in group:
             if own and own[-1].stop == tensor.start:  # a bias behind its weight
@@ -76,7 +75,7 @@ def row_sums(neurons: NeuronMap, first: Tensor, last: Tensor, floor: float, powe
     plan = _planned(neurons, last.device)
     sizes = [torch.stack([largest(v[:, s]) for s in own]).amax(0) for v in (first, last) for own in plan.spans]
     before, after = torch.stack(sizes, 1).unflatten(1, (2, -1)).unbind(1)  # [C, L] each
-    eps = floor * torch.where(before > 0, before, after).clamp(min=torch.finfo(last.dtype).tiny / floor)
+    eps = smallest(before, after, floor)
     sums = last.new_empty(len(last), len(plan.neurons))
     _worth[(len(plan.blocks), len(last))](
         first, last, eps, sums, plan.blocks, len(plan.spans), len(plan.neurons), first.stride(0), last.stride(0),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
@@ -124,24 +123,25 @@ def row_worth(neurons: NeuronMap, first: Tensor, last: Tensor, floor: float, nor
 def elementwise(neurons: NeuronMap, first: Tensor, last: Tensor, floor: float) -> Tensor:
     """The importance of every number that leads into a neuron [C, P], signed, which no norm sees; 0 elsewhere."""
     found = torch.zeros_like(last)
-    for tensors, eps in layers(neurons, first, last, floor):
+    for tensors in layers(neurons):
+        sizes = [largest(values[:, t.start : t.stop]) for values in (first, last) for t in tensors]
+        before, after = torch.stack(sizes).unflatten(0, (2, -1)).amax(1)[:, :, None]  # [C, 1] each
+        eps = smallest(before, after, floor)
         for tensor in tensors:
             was, now, here = (values[:, tensor.start : tensor.stop] for values in (first, last, found))
             torch.sub(now, was, out=here).mul_(now).div_(was.abs().add_(eps))
     return found
 
 
-def layers(neurons: NeuronMap, first: Tensor, last: Tensor, floor: float) -> Iterator[tuple[list[Axes], Tensor]]:
-    """Each layer's tensors with the `eps` [C, 1] that they share.
-
-    A layer that was all zeros is measured by its largest weight after training.
-    """
+def layers(neurons: NeuronMap) -> list[list[Axes]]:
+    """The tensors that lead into neurons; those of a layer share their `eps`."""
     weights = [tensor for tensor in neurons.tensors if tensor.weight]
-    for _, group in groupby(weights, key=lambda tensor: tensor.name.rpartition(".")[0]):
-        tensors = list(group)
-        sizes = [largest(values[:, t.start : t.stop]) for values in (first, last) for t in tensors]
-        before, after = torch.stack(sizes).unflatten(0, (2, -1)).amax(1)[:, :, None]  # [C, 1] each
-        yield tensors, floor * torch.where(before > 0, before, after).clamp(min=torch.finfo(last.dtype).tiny / floor)
+    return [list(group) for _, group in groupby(weights, key=lambda tensor: tensor.name.rpartition(".")[0])]
+
+
+def smallest(before: Tensor, after: Tensor, floor: float) -> Tensor:
+    """`eps` by a layer's largest weight; one that was all zeros is measured by its largest after training."""
+    return floor * torch.where(before > 0, before, after).clamp(min=torch.finfo(after.dtype).tiny / floor)
 
 
 def best(neurons: NeuronMap, scores: Tensor, share: Tensor, owned: Tensor) -> Tensor:
