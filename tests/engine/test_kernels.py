@@ -52,6 +52,33 @@ def test_convolutions(shape: tuple[int, ...], last: bool) -> None:
     torch.testing.assert_close(bias, sums, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("ends", [(True, True), (True, False), (False, True)], ids=["both", "inputs", "outputs"])
+def test_convolutions_of_the_first_channels(shape: tuple[int, ...], ends: tuple[bool, bool]) -> None:
+    torch.manual_seed(0)
+    clients, batch, inputs, outputs, size, kernel, *rest = shape
+    how = tuple((number,) * 2 for number in rest)
+    counts = [torch.randint(1, n + 1, (clients,), dtype=torch.int32, device=DEVICE) for n in (inputs, outputs)]
+    live = [
+        torch.arange(n, device=DEVICE) < (own[:, None] if cut else n)
+        for n, own, cut in zip((inputs, outputs), counts, ends)
+    ]
+    kept = tuple(own if cut else None for own, cut in zip(counts, ends))
+    images = live[0].expand(clients, inputs).repeat_interleave(batch, 0)[:, :, None, None]
+    x = draw(clients * batch, inputs, size, size) * images
+    both = live[1].expand(clients, outputs)[:, :, None] & live[0].expand(clients, inputs)[:, None, :]
+    w = draw(clients, outputs, inputs, kernel, kernel) * both[..., None, None]
+    b = draw(clients, outputs) * live[1]
+    y = convolve(x, w, b, how, "float32")
+    g = torch.randn_like(y) * live[1].expand(clients, outputs).repeat_interleave(batch, 0)[:, :, None, None]
+    for found, wanted in (
+        (convolve(x, w, b, how, "float32", kept), y),
+        (input_gradient(g, w, x, how, "float32", kept), input_gradient(g, w, x, how, "float32")),
+        *zip(weight_gradient(g, x, w, how, "float32", kept), weight_gradient(g, x, w, how, "float32")),
+    ):
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-4)
+
+
 @pytest.mark.parametrize(("shape", "window"), [((4, 3, 8, 9), 2), ((2, 5, 7, 7), 3)])
 def test_pooling_and_its_ties(shape: tuple[int, ...], window: int) -> None:
     torch.manual_seed(0)

@@ -18,6 +18,7 @@ import fedloom.engine.course as course
 import fedloom.engine.ways as ways
 from fedloom.chance import Chance
 from fedloom.data.dataset import Dataset
+from fedloom.engine.narrow import fits
 from fedloom.engine.replay import Replays
 from fedloom.experiment import Experiment
 from fedloom.round import play_round
@@ -40,12 +41,12 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def _prepared(case: dict[str, Any]) -> Simulation:
+def _prepared(case: dict[str, Any], shape: tuple[int, ...] = (1, 3, 7)) -> Simulation:
     """A few examples, dealt unequally, so that clients take unequally many steps."""
     training = {"epochs": 1, "batch": 10, **case.get("training", {})}
     draw, count = np.random.default_rng(0), 3 * max(10, training["batch"])
     y = draw.integers(0, 3, count)
-    x = (draw.standard_normal((count, 1, 3, 7)) + y[:, None, None, None]).astype(np.float32)
+    x = (draw.standard_normal((count, *shape)) + y[:, None, None, None]).astype(np.float32)
     data = Dataset("few", x, y, x[:9], y[:9], None, None, 3, 0)
     settings = {"model": "mlp", "clients": 3, "per_round": 3, "partition": "dirichlet"}
     return prepare(Experiment(device=DEVICE, **{**settings, **case, "training": training}), data=data)
@@ -75,6 +76,39 @@ def test_kernels_take_the_same_steps(name: str, monkeypatch: pytest.MonkeyPatch)
     assert {one.course.narrow is not None for one in made} == {name in ("sliced", "ordered", "dealt", "one size")}
     for ours, theirs in zip(found, wanted):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=2e-6)
+
+
+GROUPED = {"name": "resnet20", "settings": {"norm": "group"}}  # statistics over several neurons
+CONVOLVED: dict[str, dict[str, Any]] = {
+    "ordered": {"method": "fjord", "training": {"weight_decay": 1e-2}},
+    "heavy": {"method": "federated-dropout", "training": HEAVY},
+    "normed": {"method": "fjord", "model": "spu-cifar"},
+    "fused": {"method": {"name": "federated-dropout", "settings": {"shares": (0.3, 0.6, 1.0)}}},
+}
+
+
+@pytest.mark.parametrize("name", CONVOLVED)
+def test_images_of_several_sizes_side_by_side(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    for ours in (False, True):
+        monkeypatch.setattr(ways, "own_kernels", lambda device, ours=ours: ours)
+        here = _prepared({"model": "cnn2", "clients": 5, "per_round": 5, **CONVOLVED[name]}, (3, 8, 8))
+        found.append(_played(here))
+        assert {course.narrow is not None for course in here.engine.walk._courses.values()} == {ours}
+        assert len(here.engine.walk._courses) == 1 or not ours
+    for mine, theirs in zip(*found):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("model", "well"),
+    [("cnn2", True), ("resnet20", True), (GROUPED, False), ("ra-mlp", False)],
+)
+def test_which_networks_are_trained_side_by_side(model: Any, well: bool) -> None:
+    here = _prepared({"method": "fjord", "model": model}, (3, 32, 32))
+    gradient = here.engine.gradient
+    assert (fits(here.setting.neurons) and ways.zero_stays(gradient.graph, here.setting.module)) == well
 
 
 def test_dropout_breaks_a_chain(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedloom.engine.products import Step, settled
+from fedloom.engine.products import Kept, Step, settled
 from fedloom.files import replace_file
 from fedloom.machine import own_kernels
 
@@ -25,31 +25,35 @@ log = logging.getLogger("fedloom")
 
 How = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]  # stride, padding, dilation, groups of one client
 Way = Callable[..., Any]
+ALL: Kept = (None, None)
 TRIALS = 5  # the quickest of so many counts
 
 
 class AnyConv(torch.autograd.Function):
-    """A convolution per client: inputs [C * B, i, ...], weights [C, o, i, ...], biases [C, o] or None."""
+    """A convolution per client: inputs [C * B, i, ...], weights [C, o, i, ...], biases [C, o] or None.
+
+    Beyond the channels that are `kept` all weights, inputs and gradients are zero, which some ways make use of.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, how: How, precision: str, step: Step | None
+        ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, how: How, precision: str, step: Step | None, kept: Kept = ALL
     ) -> Tensor:
         """By the quickest way for this shape."""
         ctx.save_for_backward(x, w, b)
-        ctx.how, ctx.precision, ctx.step = how, precision, step
-        out: Tensor = quickest("forward", x, w, how, precision)(x, w, b, how, precision)
+        ctx.how, ctx.precision, ctx.step, ctx.kept = how, precision, step, kept
+        out: Tensor = quickest("forward", x, w, how, precision)(x, w, b, how, precision, kept)
         return out
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         """The input's gradient first: it needs the weight from before the step."""
         x, w, b = ctx.saved_tensors
-        how, precision, gx = ctx.how, ctx.precision, None
+        how, precision, kept, gx = ctx.how, ctx.precision, ctx.kept, None
         if ctx.needs_input_grad[0]:
-            gx = quickest("input", x, w, how, precision)(g, x, w, how, precision)
-        gw, gb = quickest("weight", x, w, how, precision)(g, x, w, how, precision)
-        return gx, *settled(gw, None if b is None else gb, w, b, ctx.step, None), None, None, None
+            gx = quickest("input", x, w, how, precision)(g, x, w, how, precision, kept)
+        gw, gb = quickest("weight", x, w, how, precision)(g, x, w, how, precision, kept)
+        return gx, *settled(gw, None if b is None else gb, w, b, ctx.step, None), None, None, None, None
 
 
 def _fold(x: Tensor, clients: int, low: bool) -> Tensor:
@@ -64,7 +68,7 @@ def _unfold(x: Tensor, clients: int) -> Tensor:
     return own.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def _grouped(x: Tensor, w: Tensor, b: Tensor | None, how: How, precision: str) -> Tensor:
+def _grouped(x: Tensor, w: Tensor, b: Tensor | None, how: How, precision: str, kept: Kept = ALL) -> Tensor:
     stride, padding, dilation, groups = how
     clients, low = len(w), precision == "bf16"
     bias = None if b is None else b.flatten().to(torch.bfloat16 if low else b.dtype)
@@ -87,11 +91,11 @@ def _grouped_back(g: Tensor, x: Tensor, w: Tensor, how: How, precision: str, wan
     return _unfold(gx, clients) if wanted[0] else gw.view_as(w).to(w.dtype)
 
 
-def _grouped_input(g: Tensor, x: Tensor, w: Tensor, how: How, precision: str) -> Tensor:
+def _grouped_input(g: Tensor, x: Tensor, w: Tensor, how: How, precision: str, kept: Kept) -> Tensor:
     return _grouped_back(g, x, w, how, precision, (True, False))
 
 
-def _grouped_weight(g: Tensor, x: Tensor, w: Tensor, how: How, precision: str) -> tuple[Tensor, Tensor]:
+def _grouped_weight(g: Tensor, x: Tensor, w: Tensor, how: How, precision: str, kept: Kept) -> tuple[Tensor, Tensor]:
     gb = g.unflatten(0, (len(w), -1)).sum((1, *range(3, g.dim() + 1)))
     return _grouped_back(g, x, w, how, precision, (False, True)), gb
 
@@ -103,16 +107,16 @@ def _triton() -> dict[str, Way]:
     from fedloom.engine import kernels
 
     return {
-        "forward": lambda x, w, b, how, precision: kernels.convolve(x, w, b, how[:3], precision),
-        "input": lambda g, x, w, how, precision: kernels.input_gradient(g, w, x, how[:3], precision),
-        "weight": lambda g, x, w, how, precision: kernels.weight_gradient(g, x, w, how[:3], precision),
+        "forward": lambda x, w, b, how, precision, kept: kernels.convolve(x, w, b, how[:3], precision, kept),
+        "input": lambda g, x, w, how, precision, kept: kernels.input_gradient(g, w, x, how[:3], precision, kept),
+        "weight": lambda g, x, w, how, precision, kept: kernels.weight_gradient(g, x, w, how[:3], precision, kept),
     }
 
 
 @cache
 def ways() -> dict[str, dict[str, Way]]:
     """By name, what computes the result and each gradient."""
-    grouped = {"forward": _grouped, "input": _grouped_input, "weight": _grouped_weight}
+    grouped: dict[str, Way] = {"forward": _grouped, "input": _grouped_input, "weight": _grouped_weight}
     own = _triton()
     return {"grouped": grouped, **({"triton": own} if own else {})}
 
@@ -138,7 +142,7 @@ def _measured(kind: str, x: Tensor, w: Tensor, how: How, precision: str) -> str:
         y = _grouped(x, w, None, how, precision).contiguous(memory_format=torch.channels_last) if plain else x
         for name in names:
             way = ways()[name][kind]
-            facts = (x, w, None, how, precision) if kind == "forward" else (y, x, w, how, precision)
+            facts = (x, w, None, how, precision, ALL) if kind == "forward" else (y, x, w, how, precision, ALL)
             way(*facts)  # compile
             seconds[name] = min(_seconds(way, facts) for _ in range(TRIALS))
     return min(seconds, key=lambda name: seconds[name])

@@ -63,6 +63,8 @@ class Course:
         self.tensors: dict[str, Tensor] = {}
         if self.narrow is not None:
             self.tensors = self.narrow.tensors
+            assert isinstance(gradient, StackedGradient)
+            self.gradient = gradient.keeping(self.narrow.groups)
         elif isinstance(gradient, StackedGradient) and self.apart:  # so that products can take steps in place
             self.tensors = {name: _like(t) for name, t in gradient.layout.split(first).items()}
         self.may: dict[str, Tensor] = {}  # where a mask holds numbers in place: which may move, and what the rest are
@@ -93,17 +95,13 @@ class Course:
 
         return Linked(links, self)
 
-    def _narrow(self, start: Start) -> Narrow | None:
+    def _narrow(self, start: Start) -> Narrow:
         """Ways to leave out the neurons that clients do not keep."""
-        links = links_of(self.method, self.gradient, self.data)
-        if links is None:
-            return None
         from fedloom.engine.narrow import Narrow
 
         assert isinstance(self.gradient, StackedGradient)
-        neurons = self.gradient.setting.neurons
-        spans = [(span.start, span.stop - span.start) for _, span in neurons.spans(neurons.size)]
-        return Narrow(links, self.gradient.layout, spans, start.first)
+        clear = links_of(self.method, self.gradient, self.data) is None  # kernels for chains never read the rest
+        return Narrow(self.gradient.setting.neurons, self.gradient.layout, start.first, clear)
 
     def moving(self) -> list[Tensor]:
         """What a step changes."""

@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom.engine.convolution import AnyConv
+from fedloom.engine.convolution import ALL, AnyConv
 from fedloom.engine.dropout import KeyedDropout
 from fedloom.engine.pooling import MaxPool, halved
-from fedloom.engine.products import ClientConv, ClientLinear, Part, Step
+from fedloom.engine.products import ClientConv, ClientLinear, Kept, Part, Step
 from fedloom.machine import own_kernels
 
 
@@ -32,6 +32,7 @@ class Pass(NamedTuple):
     parts: dict[str, Part]  # layers of whose weight only a part moves
     low: bool = False  # products of bfloat16 numbers
     lane: Tensor | None = None  # the trained part of a layer's inputs, where it alone has a gradient
+    kept: dict[str, Kept] | None = None  # of layers of which clients keep the first so many neurons; the rest is zero
 
     @property
     def training(self) -> bool:
@@ -41,6 +42,10 @@ class Pass(NamedTuple):
     def step_of(self, name: str) -> Step | None:
         """The fused step of a layer, if it takes one."""
         return self.step if name in self.fused else None
+
+    def kept_of(self, name: str) -> Kept:
+        """How many neurons clients keep at both ends of a layer."""
+        return (self.kept or {}).get(name, ALL)
 
     def part_of(self, name: str) -> Part | None:
         """What moves of a layer's weight, if not all of it."""
@@ -88,7 +93,7 @@ def conv(layer: nn.Conv1d | nn.Conv2d, name: str, run: Pass, x: Tensor) -> Tenso
         return out
     if x.device.type == "cuda":
         precision = "bf16" if run.low else "tf32" if torch.backends.cudnn.allow_tf32 else "float32"
-        out = AnyConv.apply(x, w, b, how, precision, run.step_of(name))  # type: ignore[no-untyped-call]
+        out = AnyConv.apply(x, w, b, how, precision, run.step_of(name), run.kept_of(name))  # type: ignore[no-untyped-call]
         return out
     folded = x.unflatten(0, (run.clients, -1)).transpose(0, 1).flatten(1, 2)  # [B, C * channels, ...]
     folded = folded.contiguous(memory_format=torch.channels_last) if last else folded

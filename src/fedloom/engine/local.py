@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby
 from typing import NamedTuple
 
@@ -17,10 +17,10 @@ from fedloom.engine.plain import PlainGradient
 from fedloom.engine.replay import Replays
 from fedloom.engine.room import Place
 from fedloom.engine.shards import Shards
-from fedloom.engine.sliced import learn_sliced, widths
+from fedloom.engine.sliced import learn_sliced, many, widths
 from fedloom.engine.stacked import StackedGradient
 from fedloom.engine.states import ClientStates
-from fedloom.engine.ways import links_of
+from fedloom.engine.ways import links_of, narrows
 from fedloom.errors import RunStopped
 from fedloom.local.work import Batches
 from fedloom.method import Method
@@ -131,10 +131,18 @@ class Local:
         if not (self._cuts(task) or self._freezes(task)) or self._narrows(task):
             return [()] * len(listed)
         if not (self.method.allocate.steady and self.method.mask.steady):
-            return widths(self.setting, task.keep)
-        if not all(client in self._widths for client in listed):  # once: reading them waits for the device
-            self._widths.update(zip(listed, widths(self.setting, task.keep)))
-        return [self._widths[client] for client in listed]
+            own = widths(self.setting, task.keep)
+        else:
+            if not all(client in self._widths for client in listed):  # once: reading them waits for the device
+                self._widths.update(zip(listed, widths(self.setting, task.keep)))
+            own = [self._widths[client] for client in listed]
+        one = many(own, self.setting.neurons.size) and self._may_narrow(task) and self._zeros
+        return [()] * len(own) if one else own
+
+    @cached_property
+    def _zeros(self) -> bool:
+        """Do kernels leave out what is zero?"""
+        return narrows(self.method, self.gradient, self.data)
 
     def _counts_of(self, width: tuple[int, ...], task: Task) -> tuple[int, ...]:
         """The same in the numbers of every tensor's axes."""
@@ -173,7 +181,7 @@ class Local:
     def learn(self, chunk: Chunk) -> tuple[Learnt, State]:
         """Train a chunk's rows; nothing else of the engine changes."""
         task, gradient, state, batches = chunk.task, self.gradient, chunk.state, chunk.batches
-        narrow = self._narrows(task)
+        narrow = self._may_narrow(task) and chunk.width == ()
         if self._cuts(task) and isinstance(gradient, StackedGradient) and not narrow:
             counts = self._counts_of(chunk.width, task)
             return learn_sliced(
@@ -209,10 +217,13 @@ class Local:
 
     def _narrows(self, task: Task) -> bool:
         """Are networks of several sizes trained side by side, by kernels that leave out what a client has not?"""
+        return self._may_narrow(task) and links_of(self.method, self.gradient, self.data) is not None
+
+    def _may_narrow(self, task: Task) -> bool:
+        """Are hidden neurons cut, by steps that are replayed?"""
         if not self._cuts(task) or task.mask is None or not isinstance(self.walk, Replays):
             return False
-        hidden = task.keep is not None and task.keep.shape[1] == self.setting.neurons.size > 0
-        return hidden and links_of(self.method, self.gradient, self.data) is not None
+        return task.keep is not None and task.keep.shape[1] == self.setting.neurons.size > 0
 
     def _freezes(self, task: Task) -> bool:
         """Does the whole network run of which only the sent neurons are trained? Then other gradients are left out."""

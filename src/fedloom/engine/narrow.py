@@ -1,4 +1,4 @@
-"""Chains of linear layers of which every client keeps other neurons: the kept ones' weights are moved to the front.
+"""Networks of which every client keeps other neurons: the weights of the kept ones are moved to the front.
 
 Kernels then read a client's part of each weight as one block, however large it is, and leave out the rest.
 """
@@ -6,7 +6,7 @@ Kernels then read a client's part of each weight as one block, however large it 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from math import prod
 
 import torch
 import triton
@@ -15,9 +15,8 @@ from torch import Tensor
 
 from fedloom.engine.kernels import tile_of
 from fedloom.layout import Layout
-
-if TYPE_CHECKING:
-    from fedloom.engine.chain import Link
+from fedloom.neurons.axes import Segment
+from fedloom.neurons.map import NeuronMap
 
 BLOCK = 1024  # numbers that a program moves
 
@@ -41,52 +40,58 @@ def _rank(keep, spans, live, rank, kept, CLIENTS, NEURONS, WIDTH: tl.constexpr):
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _arrange(  # type: ignore[no-untyped-def]
-    source, target, listed, facts, tensors, firsts, FLAT, CLIENTS, NEURONS, BACK: tl.constexpr, BLOCK: tl.constexpr
-):
-    """From models [C, P] to tensors of their own, kept neurons first, or BACK, with zero where a neuron is not kept."""
+    source, target, listed, facts, tensors, firsts, FLAT, CLIENTS, NEURONS,
+    BACK: tl.constexpr, CLEAR: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """From models [C, P] to tensors of their own, kept neurons first, or BACK, with zero where a neuron is not kept.
+
+    CLEAR: there is zero among a client's own too; else nobody reads it.
+    """
     client = tl.program_id(1).to(tl.int64)
-    fact = facts + tl.load(tensors + tl.program_id(0)) * 6
-    start, own, inputs = tl.load(fact), tl.load(fact + 1), tl.load(fact + 2)
+    fact = facts + tl.load(tensors + tl.program_id(0)) * 7
+    start, own, inputs, fan = tl.load(fact), tl.load(fact + 1), tl.load(fact + 2), tl.load(fact + 6)
     size, rows, columns = tl.load(fact + 3), tl.load(fact + 4), tl.load(fact + 5)
     q = tl.load(firsts + tl.program_id(0)) + tl.arange(0, BLOCK)
     inside = q < size
-    o, i = q // inputs, q % inputs
+    o, i, f = q // inputs, (q % inputs) // fan, q % fan  # a neuron has `fan` columns one after another
     listed += client * NEURONS
     o = tl.where(rows >= 0, tl.load(listed + rows + o, mask=inside & (rows + 0 * q >= 0), other=-1), o)
     i = tl.where(columns >= 0, tl.load(listed + columns + i, mask=inside & (columns + 0 * q >= 0), other=-1), i)
     there = inside & (o >= 0) & (i >= 0)
     flat, mine = client * FLAT + start, own.to(tl.int64) * CLIENTS + client * size
     if BACK:
-        value = tl.load(source + mine + o * inputs + i, mask=there, other=0.0)
+        value = tl.load(source + mine + o * inputs + i * fan + f, mask=there, other=0.0)
         tl.store(target + flat + q, value, mask=inside)
     else:
-        value = tl.load(source + flat + o * inputs + i, mask=there, other=0.0)
-        tl.store(target + mine + q, value, mask=there)
+        value = tl.load(source + flat + o * inputs + i * fan + f, mask=there, other=0.0)
+        tl.store(target + mine + q, value, mask=inside if CLEAR else there)
 
 
 class Narrow:
     """Where a cohort's kept neurons stand, and their weights, each tensor [C, ...] by itself."""
 
-    def __init__(self, links: tuple[Link, ...], layout: Layout, spans: list[tuple[int, int]], like: Tensor) -> None:
-        """`spans`: where each hidden layer's neurons begin in a keep, and how many they are. `like`: models [C, P]."""
+    def __init__(self, neurons: NeuronMap, layout: Layout, like: Tensor, clear: bool) -> None:
+        """`like`: models [C, P]. `clear`: are numbers of neurons that are not kept read, as zeros?"""
         self.clients, self.flat = like.shape
-        self.neurons = sum(size for _, size in spans)
-        facts, starts = _facts(links, layout, spans)
+        self.neurons, self.clear = neurons.size, clear
+        spans = {group: (span.start, span.stop - span.start) for group, span in neurons.spans(neurons.size)}
+        facts, starts = _facts(neurons, layout, {group: first for group, (first, _) in spans.items()})
         self.own = like.new_zeros(self.clients * (starts[-1]))
-        self.tensors = {
-            name: self.own[self.clients * at :][: self.clients * shape.numel()].view(self.clients, *shape)
-            for name, shape, at in zip(layout.names, map(torch.Size, layout.shapes), starts)
+        self.tensors = {  # not views: autograd would take a step of one for a change of all
+            name: like.new_empty(0).set_(self.own.untyped_storage(), self.clients * at, (self.clients, *shape))  # type: ignore[call-overload]
+            for name, shape, at in zip(layout.names, layout.shapes, starts)
         }
 
         def table(values: list[list[int]] | list[int] | list[tuple[int, int]]) -> Tensor:
             return torch.tensor(values, dtype=torch.int32, device=like.device)
 
-        self.facts, self.spans = table(facts), table(spans)
+        self.facts, self.spans = table(facts), table(list(spans.values()))
         blocks = [(n, first) for n, fact in enumerate(facts) for first in range(0, fact[3], BLOCK)]
         self.blocks = [table([block[k] for block in blocks]) for k in (0, 1)]
         self.live, self.rank = (table([0]).new_zeros(self.clients, self.neurons) for _ in range(2))
         self.kept = table([0]).new_zeros(len(spans), self.clients)
-        self.widest = tile_of(max(size for _, size in spans), 2**20)
+        self.groups = dict(zip(spans, self.kept))  # how many of a group each client keeps [C]
+        self.widest = tile_of(max(size for _, size in spans.values()), 2**20)
 
     def begin(self, keep: Tensor, first: Tensor) -> None:
         """Take the kept neurons [C, K] of these models [C, P]."""
@@ -102,22 +107,40 @@ class Narrow:
 
     def _move(self, source: Tensor, target: Tensor, listed: Tensor, clients: int, flat: int, back: bool) -> None:
         _arrange[(len(self.blocks[0]), clients)](
-            source, target, listed, self.facts, *self.blocks, flat, self.clients, self.neurons, BACK=back, BLOCK=BLOCK,
+            source, target, listed, self.facts, *self.blocks, flat, self.clients, self.neurons,
+            BACK=back, CLEAR=self.clear, BLOCK=BLOCK,
         )  # fmt: skip
 
 
-def _facts(links: tuple[Link, ...], layout: Layout, spans: list[tuple[int, int]]) -> tuple[list[list[int]], list[int]]:
-    """Of every tensor: where it begins in a model and among a client's own, its columns and numbers, and where the
-    neurons of its rows and columns begin in a keep (-1: they are never cut). Then where each begins, and the end."""
-    rows = [first for first, _ in spans] + [-1]
-    cut = {f"{link.name}.weight": (rows[n], rows[n - 1] if n else -1) for n, link in enumerate(links)}
-    cut |= {f"{link.name}.bias": (rows[n], -1) for n, link in enumerate(links)}
-    sizes = [torch.Size(shape).numel() for shape in layout.shapes]
+def fits(neurons: NeuronMap) -> bool:
+    """Has every tensor whole groups of neurons along its first two axes, and none along others?"""
+
+    def whole(axis: tuple[Segment, ...] | None, fan: int) -> bool:
+        """One group from its first neuron to its last, or nothing that is cut."""
+        if axis is None or all(part.group in neurons.fixed for part in axis):
+            return True
+        return len(axis) == 1 and axis[0].stop - axis[0].start == neurons.widths[axis[0].group] and axis[0].fan <= fan
+
+    return all(
+        whole(axis, 2**31 if place == 1 else 1 if place == 0 else 0)
+        for axes in neurons.axes.values()
+        for place, axis in enumerate(axes)
+    )
+
+
+def _facts(neurons: NeuronMap, layout: Layout, first: dict[str, int]) -> tuple[list[list[int]], list[int]]:
+    """Of every tensor: where it begins in a model and among a client's own, its columns and numbers, where the neurons
+    of its rows and columns begin in a keep (-1: they are never cut), and a neuron's columns. Then where each begins,
+    and the end."""
+    sizes = [prod(shape) for shape in layout.shapes]
     starts = [0]
     for size in sizes:
         starts.append(starts[-1] + -(-size // 16) * 16)  # where the device can read many numbers at once
     facts, begin = [], 0
     for name, shape, size, (own, _) in zip(layout.names, layout.shapes, sizes, pairwise(starts)):
-        facts.append([begin, own, shape[1] if len(shape) > 1 else 1, size, *cut[name]])
+        groups = [axis[0].group if axis else "" for axis in neurons.axes[name][:2]] + [""]
+        columns, (rows, fed) = prod(shape[1:]), groups[:2]
+        fan = columns // neurons.widths[fed] if fed in first else 1
+        facts.append([begin, own, columns, size, first.get(rows, -1), first.get(fed, -1), fan])
         begin += size
     return facts, starts

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 Grads = tuple[Tensor | None, Tensor | None]
+Kept = tuple[Tensor | None, Tensor | None]  # how many inputs and outputs of a layer each client keeps [C]; None: all
 
 
 class Step(NamedTuple):

@@ -23,6 +23,11 @@ def widths(setting: Setting, keep: Tensor | None) -> list[tuple[int, ...]]:
     return [tuple(row) for row in torch.stack(counts, 1).tolist()]
 
 
+def many(own: list[tuple[int, ...]], neurons: int) -> bool:
+    """Are there so many sizes, of so many neurons, that one bucket of whole networks with zeros takes less time?"""
+    return len(set(own)) > 2 and 3 * sum(map(sum, own)) >= len(own) * neurons
+
+
 def learn_sliced(
     method: Method,
     setting: Setting,

@@ -20,7 +20,7 @@ from fedloom.engine.dropout import KeyedDropout
 from fedloom.engine.frozen import Frozen, freeze
 from fedloom.engine.lanes import Between, First, Second, front_of, passable
 from fedloom.engine.layers import FUSED, LAYERS, Pass
-from fedloom.engine.products import Step
+from fedloom.engine.products import Kept, Step
 from fedloom.engine.tiles import Tiled, TiledFirst, tiled_front
 from fedloom.layout import Layout
 from fedloom.types import Batch, Setting
@@ -76,6 +76,8 @@ class StackedGradient:
         self._dropouts = [layer for layer in layers.values() if isinstance(layer, KeyedDropout)]
         self._now = _Now()
         self._frozen: Frozen | None = None
+        self._kept: dict[str, Kept] = {}
+        self.graph = graph
         self.chain = chain_of(graph, setting.module, self.layout, setting.loss)
         stacked = {str(n): _Layer(layer, str(n), self._now) if type(layer) in LAYERS else layer
                    for n, layer in layers.items()}  # fmt: skip
@@ -102,6 +104,16 @@ class StackedGradient:
         other.layout = layout
         return other
 
+    def keeping(self, groups: dict[str, Tensor]) -> StackedGradient:
+        """The same network of whose groups each client keeps the first so many neurons [C]; other numbers are zero."""
+        other, axes = copy(self), self.setting.neurons.axes
+        cuts = {name: axes[f"{name}.weight"] for name in self._fused}
+        other._kept = {
+            name: tuple(groups.get(axis[0].group) if axis else None for axis in own[1::-1])  # type: ignore[misc]
+            for name, own in cuts.items()
+        }
+        return other
+
     def freezing(self, keep: Tensor, mask: Tensor) -> StackedGradient:
         """The same network of which only the kept neurons [C, K], whose numbers are the mask [C, P], are trained."""
         layers = [n for n in sorted(self._fused) if getattr(self.setting.module.get_submodule(n), "groups", 1) == 1]
@@ -119,7 +131,9 @@ class StackedGradient:
         parts = {} if self._frozen is None else self._frozen.parts
         if self._frozen is not None:
             fused = fused & parts.keys()  # a layer without a part, such as a depthwise one, moves by the mask
-        self._now.run = Pass(tensors, len(batch.y), batch.weight, batch.keys, step, fused, parts, self.low)
+        self._now.run = Pass(
+            tensors, len(batch.y), batch.weight, batch.keys, step, fused, parts, self.low, kept=self._kept
+        )
         for layer in self._dropouts:
             layer.calls = 0  # a new pass
         quick = step is not None and not self.low and batch.x.device.type == "cpu"
