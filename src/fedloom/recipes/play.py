@@ -132,6 +132,7 @@ class Stage:
             if facts["problem"] is not None:
                 self.tell(put_off(facts["group"], facts["problem"]))
         if "gone" in facts:
+            self.ran += 0 if facts["group"] is None else sum(self.store.has(one) for _, one in facts["group"].runs)
             log.warning("%s", gone(facts["gone"], facts["group"]))
 
     def _run(self, group: list[Named], data: Dataset) -> None:
