@@ -19,7 +19,6 @@ def endless(quick: bool = False) -> Recipe:
     return Recipe("endless", "digits", experiments, (Claim("value", ("short/fedavg",), paper=1.0),), quick=quick)
 
 
-RECIPES["endless"] = endless
-
 if __name__ == "__main__":
+    RECIPES["endless"] = endless
     main()

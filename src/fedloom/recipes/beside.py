@@ -16,6 +16,7 @@ from contextlib import suppress
 from threading import Condition, Thread, current_thread
 from typing import Any, Self
 
+from fedloom.experiment import Experiment
 from fedloom.machine import COMPANY
 from fedloom.recipes.groups import Group
 
@@ -97,11 +98,11 @@ class Beside:
         if self._before is not None:
             os.environ[COMPANY] = self._before
 
-    def grow(self, count: int) -> None:
-        """Have so many, at least; they load what they need while this process does other things."""
+    def grow(self, count: int, run: Experiment) -> None:
+        """Have so many, at least; they load what they need, the data of `run` too, while this process does the same."""
         os.environ[COMPANY] = str(max(count, len(self._helpers)) + 1)
         while len(self._helpers) < count:
-            helper = Helper(self._first, count + 1)
+            helper = Helper({**self._first, "run": run.model_dump(mode="json")}, count + 1)
             with self._changed:
                 self._helpers.append(helper)
             helper.thread = Thread(target=self._listen, args=(helper,), daemon=True)
@@ -116,6 +117,11 @@ class Beside:
         for helper in ending:
             helper.close()
         os.environ[COMPANY] = str(len(self._helpers) + 1)
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._helpers)
 
     @property
     def busy(self) -> int:

@@ -16,10 +16,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TextIO
 
-import torch
-
 from fedloom.experiment import Experiment
-from fedloom.machine import device_of
 from fedloom.recipes.groups import Group
 from fedloom.recipes.play import Stage
 from fedloom.recipes.store import Store
@@ -78,7 +75,7 @@ def main() -> None:
     first = asked.get()
     folder = None if first["data_dir"] is None else Path(first["data_dir"])
     stage = Stage(Store(Path(first["out"])), first["device"], folder, voice.watch, lambda note: voice.say(note=note))
-    torch.zeros(1, device=device_of(first["device"]))  # the device starts meanwhile
+    stage.get_ready(Experiment(**first["run"]))
     voice.say(ready=True)
     while True:
         runs = [(name, Experiment(**facts)) for name, facts in asked.get()["runs"]]

@@ -6,6 +6,7 @@ import gc
 import logging
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import RLock
 from typing import Any, NamedTuple, ParamSpec
@@ -14,7 +15,7 @@ import torch
 
 from fedloom.bench.limits import machine
 from fedloom.data.dataset import Dataset
-from fedloom.data.load import load
+from fedloom.data.load import at_hand, load
 from fedloom.errors import BadData, FedloomError
 from fedloom.experiment import Experiment
 from fedloom.machine import device_of
@@ -65,13 +66,19 @@ class Stage:
         new = [(name, changed(one, device=self.device)) for name, one in runs.values() if not self.store.has(one)]
         device = device_of(self.device)
         groups = groups_of(new, device.type)
-        count = max(1, min(len(groups), asked)) if asked else worth(groups, most)
-        count = count if self.may_begin() else 1
-        beside.grow(count - 1)  # they start while memory is looked at and data are read
-        fit = count if asked else fitting(groups, count, device)
-        beside.keep(fit - 1)
-        if fit > 1:
-            self.tell(f"{len(groups)} groups of runs are played in {fit} processes")
+        if not groups or not self.may_begin():
+            self.left += len(new)
+            return
+        count = min(len(groups), asked or worth(groups, most))
+        first = max(groups, key=lambda group: group.seconds).runs[0][1] if count > 1 else groups[0].runs[0][1]
+        beside.grow(count - 1, first)  # they start while this process does
+        self.get_ready(first)
+        beside.keep((count if asked else fitting(groups, count, device)) - 1)
+        if beside.count:
+            self.tell(f"{len(groups)} groups of runs are played in {beside.count + 1} processes")
+            for _, one in (group.runs[0] for group in groups):
+                if not at_hand(one.data.name, self.data_dir):
+                    self._load(one)  # fetched once, not by each
         for group, alone in beside.turns(groups):
             if not self.may_begin():
                 self.left += len(group.runs)
@@ -80,6 +87,13 @@ class Stage:
             if problem is not None:
                 self.tell(put_off(group, problem))
                 beside.put_off(group)
+
+    def get_ready(self, experiment: Experiment) -> None:
+        """Start the device and read a run's data meanwhile, if they are there; what is wrong is told later."""
+        with ThreadPoolExecutor(1) as thread:
+            if at_hand(experiment.data.name, self.data_dir):
+                thread.submit(self._load, experiment)
+            torch.zeros(1, device=device_of(self.device))
 
     def attempt(self, group: Group, alone: bool) -> str | None:
         """Play a group; why it failed, where that may be for want of what others hold. Alone, runs that fail are named.
