@@ -49,8 +49,8 @@ def reproduce_command(
         int | None,
         typer.Option(
             min=1,
-            help="so many play runs side by side on the device; left out, what time, cores and memory are good for on "
-            "a GPU, and 1 on a CPU; 1 needs least memory",
+            help="processes that play runs side by side on the device; left out, 1 on a CPU, and on a GPU what is "
+            "quickest and fits its memory. 1 if memory runs out",
         ),
     ] = None,
     page: Annotated[Path | None, typer.Option(metavar="FILE.md", help="write all pages into this one file too")] = None,
