@@ -173,14 +173,21 @@ class Beside:
                     self._give(helper)
                     self._changed.notify_all()
         finally:
-            with self._changed:
-                known = helper in self._helpers
-                if known:
-                    self._helpers.remove(helper)
-                group, helper.group = helper.group, None
-                if group is not None:
-                    self._later.append(group)
-                self._changed.notify_all()
+            self._bury(helper)
+
+    def _bury(self, helper: Helper) -> None:
+        """It says no more; until that is told it counts as playing, so that nobody else begins its group."""
+        with self._changed:
+            helper.ready, known = False, helper in self._helpers
+        try:
             if known:  # else it was not wanted any more
-                self._hear({"gone": helper.why(), "group": group})
+                self._hear({"gone": helper.why(), "group": helper.group})
+        finally:
+            with self._changed:
+                if known and helper.group is not None:
+                    self._later.append(helper.group)
+                helper.group = None
+                self._helpers = [one for one in self._helpers if one is not helper]
+                self._changed.notify_all()
+            if known:
                 helper.close()
