@@ -12,7 +12,8 @@ import torch
 from fedloom.errors import BadExperiment
 
 CGROUP = Path("/sys/fs/cgroup")  # limits of a container, where there are any
-NEIGHBOURS = ("LOCAL_WORLD_SIZE", "PYTEST_XDIST_WORKER_COUNT")  # processes beside this one: torchrun's, pytest-xdist's
+COMPANY = "FEDLOOM_PROCESSES"  # how many processes of ours share this machine
+NEIGHBOURS = ("LOCAL_WORLD_SIZE", "PYTEST_XDIST_WORKER_COUNT", COMPANY)  # torchrun's, pytest-xdist's, ours
 
 
 def cores() -> int:

@@ -45,6 +45,14 @@ def reproduce_command(
     minutes: Annotated[
         float | None, typer.Option(min=0, help="begin no more runs after so long; the same command goes on")
     ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="processes that play runs side by side on the device; left out, 1 on a CPU, and on a GPU what is "
+            "quickest and fits its memory. 1 if memory runs out",
+        ),
+    ] = None,
     page: Annotated[Path | None, typer.Option(metavar="FILE.md", help="write all pages into this one file too")] = None,
     pages: Annotated[
         Path | None, typer.Option(metavar="DIR", help="run nothing: write the pages of DIR's Parquets anew")
@@ -76,12 +84,12 @@ def reproduce_command(
 
     recipes = [only_of(scaled(RECIPES[name](quick), scale), only or ()) for name in dict.fromkeys(names)]
     count = seeds or (QUICK_SEEDS if quick else SEEDS)
-    _reproduce(recipes, list(range(count)), scale, out, device, data_dir, minutes, page, as_json)
+    _reproduce(recipes, list(range(count)), scale, out, device, data_dir, minutes, processes, page, as_json)
 
 
 def _reproduce(
     recipes: list[Recipe], seeds: list[int], scale: float, out: Path, device: str, data_dir: Path | None,
-    minutes: float | None, page: Path | None, as_json: bool,
+    minutes: float | None, processes: int | None, page: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Run, keep, print."""
     from fedloom.chart import duration
@@ -102,7 +110,7 @@ def _reproduce(
     with locked(out / "lock", f"folder '{out}'"):
         try:
             with counted(console, "reproduce", sum(one.rounds for one in runs.values()), progress) as watch:
-                played = play(recipes, seeds, out, device, data_dir, watch, telling(console), minutes)
+                played = play(recipes, seeds, out, device, data_dir, watch, telling(console), minutes, processes)
         except KeyboardInterrupt:
             errors.print(f"interrupted; finished runs are in {out}, the same command goes on", soft_wrap=True)
             raise typer.Exit(130) from None

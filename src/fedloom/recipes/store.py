@@ -101,9 +101,8 @@ def write_table(file: Path, about: dict[str, Any], kept: dict[tuple[str, int], K
         for n, row in enumerate(one.run.rows):
             classes = row["per_class"] if n == last else None
             rows.append({"recipe": about["recipe"], "label": label, "seed": seed, **row, "per_class": classes})
-    added = dict.fromkeys(
-        name for row in rows for name in row if name not in (*ROUNDS.names, "recipe", "label", "seed")
-    )
+    known = {*ROUNDS.names, "recipe", "label", "seed"}
+    added = dict.fromkeys(name for row in rows for name in row if name not in known)
     named = [("recipe", pa.string()), ("label", pa.string()), ("seed", pa.int64())]
     tables = [[label, seed, one.run.kept] for (label, seed), one in kept.items() if one.run.kept]
     facts = json.dumps({"format": FORMAT, **about, "kept": tables}).encode()
