@@ -93,7 +93,7 @@ def test_images_of_several_sizes_side_by_side(name: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     for ours in (False, True):
         monkeypatch.setattr(ways, "own_kernels", lambda device, ours=ours: ours)
-        here = _prepared({"model": "cnn2", "clients": 5, "per_round": 5, **CONVOLVED[name]}, (3, 8, 8))
+        here = _prepared({"model": "cnn2", "clients": 5, "per_round": 5, **CONVOLVED[name]}, (3, 16, 16))
         found.append(_played(here))
         assert {course.narrow is not None for course in here.engine.walk._courses.values()} == {ours}
         assert len(here.engine.walk._courses) == 1 or not ours

@@ -64,7 +64,7 @@ class Course:
         if self.narrow is not None:
             self.tensors = self.narrow.tensors
             assert isinstance(gradient, StackedGradient)
-            self.gradient = gradient.keeping(self.narrow.groups)
+            self.gradient = gradient.keeping(self.narrow.counts)
         elif isinstance(gradient, StackedGradient) and self.apart:  # so that products can take steps in place
             self.tensors = {name: _like(t) for name, t in gradient.layout.split(first).items()}
         self.may: dict[str, Tensor] = {}  # where a mask holds numbers in place: which may move, and what the rest are

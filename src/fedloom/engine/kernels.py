@@ -192,7 +192,7 @@ def weight_gradient(
     bias = fill((parts, clients, outputs), dtype=torch.float32, device=g.device)
     grid = (tiles * triton.cdiv(outputs, rows_at_once), clients, parts)
     _weigh[grid](
-        x, g, out, bias, *_given(kept, x), batch, *g.shape[2:], *x.shape[2:], outputs, clients, per,
+        x, g, out, bias, *given(kept, x), batch, *g.shape[2:], *x.shape[2:], outputs, clients, per,
         *x.stride(), *g.stride(),
         KC=inputs, R=kernel[0], S=kernel[1], **_named(how),
         LOW=precision == "bf16", PRECISION="tf32" if precision == "tf32" else "ieee",
@@ -229,7 +229,7 @@ def _launch(
     kept = kept[0], kept[1] if channels > columns_at_once else None  # nothing is saved within a tile
     grid = (triton.cdiv(batch * height * width, rows_at_once), clients, triton.cdiv(channels, columns_at_once))
     _gather[grid](
-        src, w, src if b is None else b, out, *_given(kept, src), batch, height, width, *src.shape[2:], channels,
+        src, w, src if b is None else b, out, *given(kept, src), batch, height, width, *src.shape[2:], channels,
         *src.stride(), *out.stride(), w.stride(0), *strides, w.stride(3), w.stride(4),
         KC=src.shape[1], R=w.shape[3], S=w.shape[4], **_named(how),
         BACK=back, BIAS=b is not None, LOW=precision == "bf16", PRECISION="tf32" if precision == "tf32" else "ieee",
@@ -238,7 +238,7 @@ def _launch(
     )  # fmt: skip
 
 
-def _given(kept: Kept, other: Tensor) -> list[Tensor]:
+def given(kept: Kept, other: Tensor) -> list[Tensor]:
     """Something else stands where it is not read."""
     return [other if own is None else own for own in kept]
 

@@ -71,6 +71,11 @@ def linear(layer: nn.Linear, name: str, run: Pass, x: Tensor) -> Tensor:
     w, b = run.tensors[f"{name}.weight"], run.tensors.get(f"{name}.bias")
     if w.dim() == 2:
         return F.linear(x, w, b)
+    if run.kept is not None and x.dim() == 2 and not run.low:
+        from fedloom.engine.dense import NarrowLinear
+
+        narrow: Tensor = NarrowLinear.apply(x, w, b, run.step_of(name), run.kept_of(name))  # type: ignore[no-untyped-call]
+        return narrow
     out: Tensor = ClientLinear.apply(x, w, b, run.step_of(name), run.part_of(name), run.low, run.lane)  # type: ignore[no-untyped-call]
     return out
 

@@ -73,7 +73,7 @@ class Linked:
             self._inputs(layer), course.examples, w, course.tensors[f"{link.name}.bias"] if link.bias else w,
             self.outs[layer], course.data.y, course.weight, self.losses, course.number, course.taken,
             *self._kept(layer), self.batch, *self._counts(layer), course.clients, **self._units(layer),
-            PICKS=layer == 0, BIAS=link.bias, RELU=link.relu, LAST=last, PRECISION=_precision(True),
+            PICKS=layer == 0, BIAS=link.bias, RELU=link.relu, LAST=last, PRECISION=precision(True),
             BM=rows, BN=columns, BK=tile_of(inputs, 32), num_warps=4, num_stages=3,
         )  # fmt: skip
 
@@ -86,7 +86,7 @@ class Linked:
         self._launch(_back, grid,
             self.grads[layer], self.course.tensors[f"{self.links[layer].name}.weight"], self.outs[layer - 1],
             self.grads[layer - 1], self.course.number, self.course.taken, *self._kept(layer), self.batch,
-            *self._counts(layer), **self._units(layer), RELU=self.links[layer - 1].relu, PRECISION=_precision(not few),
+            *self._counts(layer), **self._units(layer), RELU=self.links[layer - 1].relu, PRECISION=precision(not few),
             BM=rows, BN=columns, BK=tile_of(outputs, 32), num_warps=4, num_stages=1 if few else 3,
         )  # fmt: skip
 
@@ -105,7 +105,7 @@ class Linked:
             course.rate, course.number, course.taken, *self._kept(layer), self.batch, *self._counts(layer),
             course.clients, float(getattr(optimiser, "momentum", 0.0)), float(optimiser.weight_decay),
             **self._units(layer),
-            PICKS=layer == 0, BIAS=link.bias, MAY=held, HEAVY=heavy, PRECISION=_precision(False), TILES=tiles,
+            PICKS=layer == 0, BIAS=link.bias, MAY=held, HEAVY=heavy, PRECISION=precision(False), TILES=tiles,
             BM=rows, BN=columns, BK=tile_of(self.batch, 64 if held else 32), num_warps=4, num_stages=1,
         )  # fmt: skip
 
@@ -121,16 +121,20 @@ class Linked:
 
     def _units(self, layer: int) -> dict[str, int]:
         """In what units inputs and outputs are counted, and whether they are cut; examples and classes never are."""
-        units = {name: min(16, size & -size) for name, size in zip(("IN_UNIT", "OUT_UNIT"), self.sizes[layer])}
         cut = self.course.narrow is not None
-        return units | {"CUT_IN": cut and layer > 0, "CUT_OUT": cut and layer < len(self.links) - 1}
+        return units(self.sizes[layer]) | {"CUT_IN": cut and layer > 0, "CUT_OUT": cut and layer < len(self.links) - 1}
 
     def _counts(self, layer: int) -> list[int]:
         """Inputs and outputs in units."""
         return [size // unit for size, unit in zip(self.sizes[layer], self._units(layer).values())]
 
 
-def _precision(thrice: bool) -> str:
+def units(ends: tuple[int, ...]) -> dict[str, int]:
+    """Powers of two that divide a layer's inputs and outputs."""
+    return {name: min(16, size & -size) for name, size in zip(("IN_UNIT", "OUT_UNIT"), ends)}
+
+
+def precision(thrice: bool) -> str:
     """Three products of TF32 numbers are as exact as one of float32 numbers; which is quicker was measured."""
     return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3" if thrice else "ieee"
 

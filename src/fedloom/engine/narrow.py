@@ -90,13 +90,20 @@ class Narrow:
         self.blocks = [table([block[k] for block in blocks]) for k in (0, 1)]
         self.live, self.rank = (table([0]).new_zeros(self.clients, self.neurons) for _ in range(2))
         self.kept = table([0]).new_zeros(len(spans), self.clients)
-        self.groups = dict(zip(spans, self.kept))  # how many of a group each client keeps [C]
+        self.counts = dict(zip(((group, 1) for group in spans), self.kept))  # of a group each client keeps so many [C]
+        parts = (part for axes in neurons.axes.values() for axis in axes if axis for part in axis)
+        for part in parts:  # columns, where a neuron has several
+            if part.group in spans and (part.group, part.fan) not in self.counts:
+                self.counts[part.group, part.fan] = torch.zeros_like(self.kept[0])
         self.widest = tile_of(max(size for _, size in spans.values()), 2**20)
 
     def begin(self, keep: Tensor, first: Tensor) -> None:
         """Take the kept neurons [C, K] of these models [C, P]."""
         grid = len(keep), len(self.spans)
         _rank[grid](keep, self.spans, self.live, self.rank, self.kept, self.clients, self.neurons, WIDTH=self.widest)
+        for (group, fan), count in self.counts.items():
+            if fan > 1:
+                torch.mul(self.counts[group, 1], fan, out=count)
         self._move(first, self.own, self.live, len(first), first.stride(0), False)
 
     def end(self, clients: int) -> Tensor:

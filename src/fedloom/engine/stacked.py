@@ -76,7 +76,7 @@ class StackedGradient:
         self._dropouts = [layer for layer in layers.values() if isinstance(layer, KeyedDropout)]
         self._now = _Now()
         self._frozen: Frozen | None = None
-        self._kept: dict[str, Kept] = {}
+        self._kept: dict[str, Kept] | None = None
         self.graph = graph
         self.chain = chain_of(graph, setting.module, self.layout, setting.loss)
         stacked = {str(n): _Layer(layer, str(n), self._now) if type(layer) in LAYERS else layer
@@ -104,14 +104,17 @@ class StackedGradient:
         other.layout = layout
         return other
 
-    def keeping(self, groups: dict[str, Tensor]) -> StackedGradient:
-        """The same network of whose groups each client keeps the first so many neurons [C]; other numbers are zero."""
+    def keeping(self, counts: dict[tuple[str, int], Tensor]) -> StackedGradient:
+        """The same network of which clients keep the first so many neurons; all other numbers are zero.
+
+        `counts` [C]: by group and by how many numbers stand for a neuron along an axis.
+        """
         other, axes = copy(self), self.setting.neurons.axes
-        cuts = {name: axes[f"{name}.weight"] for name in self._fused}
-        other._kept = {
-            name: tuple(groups.get(axis[0].group) if axis else None for axis in own[1::-1])  # type: ignore[misc]
-            for name, own in cuts.items()
-        }
+        other._kept = {}
+        for name in self._fused:
+            ends = axes[f"{name}.weight"][1::-1]
+            kept = [counts.get((axis[0].group, axis[0].fan)) if axis else None for axis in ends]
+            other._kept[name] = kept[0], kept[1]
         return other
 
     def freezing(self, keep: Tensor, mask: Tensor) -> StackedGradient:
