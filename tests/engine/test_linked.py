@@ -37,6 +37,9 @@ CASES: dict[str, dict[str, Any]] = {
     "sliced": {"method": "federated-dropout", "training": HEAVY},
     "ordered": {"method": "fjord", "training": {"weight_decay": 1e-2}},
     "dealt": {"method": "ist"},
+    "scaled": {"method": "heterofl", "training": {"weight_decay": 1e-2}},
+    "scaled, heavy": {"method": "heterofl", "training": HEAVY},
+    "scaled, masked": {"method": "heterofl", "execution": "masked"},
     "one size": {"method": {"name": "federated-dropout", "settings": {"shares": (0.5,)}}},
 }
 
@@ -52,9 +55,9 @@ def _prepared(case: dict[str, Any], shape: tuple[int, ...] = (1, 3, 7)) -> Simul
     return prepare(Experiment(device=DEVICE, **{**settings, **case, "training": training}), data=data)
 
 
-def _played(here: Simulation) -> tuple[Tensor, Tensor]:
+def _played(here: Simulation, walk: Replays | None = None) -> tuple[Tensor, Tensor]:
     """The model after two rounds, and the second round's losses."""
-    here.engine.walk = Replays(capture=False)
+    here.engine.walk = walk
     model, memory = here.model, here.method.init(here.setting, here.model)
     for number in (1, 2):
         chance = Chance(0, number, model.device)
@@ -70,18 +73,21 @@ def test_kernels_take_the_same_steps(name: str, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(ways, "own_kernels", lambda device: True)
     linked = course.Course._linked
     monkeypatch.setattr(course.Course, "_linked", lambda self: made.append(linked(self)) or made[-1])
-    found = _played(_prepared(CASES[name]))
+    found = _played(_prepared(CASES[name]), Replays(capture=False))
     assert made
     assert all(one is not None for one in made)
-    assert {one.course.narrow is not None for one in made} == {name in ("sliced", "ordered", "dealt", "one size")}
+    assert {one.course.narrow is not None for one in made} == {name in NARROW}
     for ours, theirs in zip(found, wanted):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=2e-6)
 
 
 GROUPED = {"name": "resnet20", "settings": {"norm": "group"}}  # statistics over several neurons
+NARROW = ("sliced", "ordered", "dealt", "one size", "scaled", "scaled, heavy")
 CONVOLVED: dict[str, dict[str, Any]] = {
     "ordered": {"method": "fjord", "training": {"weight_decay": 1e-2}},
     "heavy": {"method": "federated-dropout", "training": HEAVY},
+    "scaled": {"method": "heterofl", "training": {"momentum": 0.5}},
+    "scaled, light": {"method": "heterofl"},
     "normed": {"method": "fjord", "model": "spu-cifar"},
     "fused": {"method": {"name": "federated-dropout", "settings": {"shares": (0.3, 0.6, 1.0)}}},
 }
@@ -89,15 +95,13 @@ CONVOLVED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", CONVOLVED)
 def test_images_of_several_sizes_side_by_side(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    for ours in (False, True):
-        monkeypatch.setattr(ways, "own_kernels", lambda device, ours=ours: ours)
-        here = _prepared({"model": "cnn2", "clients": 5, "per_round": 5, **CONVOLVED[name]}, (3, 16, 16))
-        found.append(_played(here))
-        assert {course.narrow is not None for course in here.engine.walk._courses.values()} == {ours}
-        assert len(here.engine.walk._courses) == 1 or not ours
-    for mine, theirs in zip(*found):
+    monkeypatch.setattr(ways, "own_kernels", lambda device: True)
+    case, walk = {"model": "cnn2", "clients": 5, "per_round": 5, **CONVOLVED[name]}, Replays(capture=False)
+    found, wanted = (_played(_prepared(case, (3, 16, 16)), way) for way in (walk, None))
+    (only,) = walk._courses.values()
+    assert only.narrow is not None
+    for mine, theirs in zip(found, wanted):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=2e-6)
 
 

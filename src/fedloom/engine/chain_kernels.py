@@ -105,13 +105,13 @@ def _back(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _turn(  # type: ignore[no-untyped-def]
-    grad, x, rows, w, speed, may, bias, bias_speed, bias_may, rate, number, taken, kept_in, kept_out,
+    grad, x, rows, w, speed, may, bias, bias_speed, bias_may, paces, rate, number, taken, kept_in, kept_out,
     BATCH, IN, OUT, CLIENTS, MOMENTUM, DECAY,
     IN_UNIT: tl.constexpr, OUT_UNIT: tl.constexpr, CUT_IN: tl.constexpr, CUT_OUT: tl.constexpr,
     PICKS: tl.constexpr, BIAS: tl.constexpr, MAY: tl.constexpr, HEAVY: tl.constexpr, PRECISION: tl.constexpr,
-    TILES: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    SCALED: tl.constexpr, TILES: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """A step of a layer's weight [C, o, i] and bias [C, o]."""
+    """A step of a layer's weight [C, o, i] and bias [C, o]; SCALED: gradients count by their rows' paces [C, o]."""
     INPUTS, OUTPUTS = IN * IN_UNIT, OUT * OUT_UNIT
     client, step = tl.program_id(1), tl.load(number)
     inputs, outputs = _kept(kept_in, client, INPUTS, CUT_IN), _kept(kept_out, client, OUTPUTS, CUT_OUT)
@@ -136,6 +136,10 @@ def _turn(  # type: ignore[no-untyped-def]
         acc = tl.dot(g, a, acc, input_precision=PRECISION)
         if BIAS:
             total += tl.sum(g, 1)
+    if SCALED:
+        each = tl.load(paces + client * OUTPUTS + o, mask=o < outputs, other=0.0)
+        acc *= each[:, None]
+        total *= each
     own_w = tl.load(w + at, mask=inside, other=0.0)
     moved = acc + DECAY * own_w
     if MAY:  # what is held is written again as it was: were it left out, numbers would be read and written one by one

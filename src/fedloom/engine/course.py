@@ -10,6 +10,7 @@ from torch import Tensor
 from fedloom.client import Start
 from fedloom.engine.momentum import move
 from fedloom.engine.products import Step
+from fedloom.engine.scaled import Scaled
 from fedloom.engine.stacked import StackedGradient
 from fedloom.engine.ways import links_of, ways
 from fedloom.local.optimiser import Sgd
@@ -29,9 +30,8 @@ class Course:
     """Buffers for cohorts of up to `clients` and courses of up to `steps`, and the step itself."""
 
     def __init__(self, start: Start, steps: int) -> None:
-        method, gradient, task, first, batches = start.method, start.gradient, start.task, start.first, start.batches
-        state, moments = start.state, start.moments
-        self.method, self.gradient, self.data = method, gradient, start.data
+        method, gradient, data, task, state, moments, first, batches, held = start
+        self.method, self.gradient, self.data = method, gradient, data
         self.clients, _, width = batches.examples.shape
         self.steps, self.device = steps, first.device
         self.graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
@@ -40,8 +40,11 @@ class Course:
         # the step is fused into the backward pass; what the mask holds in place is put back afterwards
         self.fused, self.heavy = ways(method, gradient)
         self.apart = self.fused or self.heavy  # every tensor by itself
-        self.narrow = self._narrow(start) if start.held else None
-        self.corrects, self.held = rule.corrects, rule.trains(task) is not None and self.narrow is None
+        self.narrow = self._narrow(start) if held else None
+        stacked = gradient if isinstance(gradient, StackedGradient) and self.apart else None
+        self.scaled = Scaled(stacked.layout, stacked.setting.neurons, first) if stacked and rule.scaled else None
+        self.corrects = rule.corrects and self.scaled is None
+        self.held = rule.trains(task) is not None and self.narrow is None
         self.rate = torch.zeros((), dtype=torch.float64, device=self.device)
         self.round = torch.zeros((), dtype=torch.int64, device=self.device)
         self.task = task._replace(
@@ -65,8 +68,8 @@ class Course:
             self.tensors = self.narrow.tensors
             assert isinstance(gradient, StackedGradient)
             self.gradient = gradient.keeping(self.narrow.counts)
-        elif isinstance(gradient, StackedGradient) and self.apart:  # so that products can take steps in place
-            self.tensors = {name: _like(t) for name, t in gradient.layout.split(first).items()}
+        elif stacked is not None:  # so that products can take steps in place
+            self.tensors = {name: _like(t) for name, t in stacked.layout.split(first).items()}
         self.may: dict[str, Tensor] = {}  # where a mask holds numbers in place: which may move, and what the rest are
         self.old: dict[str, Tensor] = {}
         self.rest: dict[str, Tensor] = {}  # which may not, where that is zero
@@ -74,7 +77,8 @@ class Course:
             self.may = {name: torch.zeros_like(t, dtype=torch.bool) for name, t in self.tensors.items()}
             self.old = {} if rule.cuts else {name: torch.zeros_like(t) for name, t in self.tensors.items()}
             self.rest = {name: torch.zeros_like(m) for name, m in self.may.items()} if rule.cuts else {}
-        names = gradient.layout.parameters if isinstance(gradient, StackedGradient) and self.heavy else ()
+        light = getattr(optimiser, "momentum", 0.0) == 0 and links_of(method, gradient, data) is not None
+        names = stacked.layout.parameters if stacked and self.heavy and not light else ()
         self.velocity = {name: torch.zeros_like(self.tensors[name]) for name in names}
         self.losses = first.new_zeros(self.clients)
         self.number = torch.zeros(1, dtype=torch.int64, device=self.device)  # of the step
@@ -136,12 +140,18 @@ class Course:
         if self.tensors:
             assert isinstance(self.gradient, StackedGradient)
             trains, layout = self.method.local.trains(task) if self.held else None, self.gradient.layout
+            if self.scaled is not None:
+                scale = self.method.local.scales(task, first)
+                assert scale is not None
+                first = self.scaled.begin(scale, first)
             if self.narrow is not None and task.keep is not None:
                 self.narrow.begin(task.keep, first)
             else:
                 begin = layout.split(first)
                 _copy(self.tensors, begin)
                 _copy(self.old, begin)
+            if self.scaled is not None:
+                self.scaled.set_paces(self.narrow)
             if trains is not None:
                 _copy(self.may, layout.split(trains))
             for name, value in self.rest.items():
@@ -209,6 +219,8 @@ class Course:
         for name, grad in grads.items():
             may = self.may[name][now] if self.may else None
             speed = self.velocity[name][now]
+            if self.scaled is not None:
+                grad = self.scaled.slowed(name, grad)
             move(here[name], grad, speed, None if alike else works, may, self.rate, momentum, decay)
         for name, old in before.items():
             here[name].copy_(torch.where(column(works, old), here[name], old))
@@ -258,6 +270,8 @@ class Course:
             last = self.narrow.end(self.cohort)
         else:
             last = self.gradient.layout.join({name: _first(t, self.cohort) for name, t in self.tensors.items()}, 1)
+        if self.scaled is not None:
+            last = self.scaled.end(last)
         if self.linked is not None:
             return last, self.linked.losses[: self.cohort].sum(1)
         return last, self.losses[: self.cohort].clone()

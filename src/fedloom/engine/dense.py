@@ -75,9 +75,9 @@ def _step(x: Tensor, g: Tensor, w: Tensor, b: Tensor | None, step: Step, kept: K
     high, wide = tile_of(outputs, 32), tile_of(inputs, 128)
     tiles, bias = triton.cdiv(inputs, wide), w if b is None else b
     _turn[tiles * triton.cdiv(outputs, high), clients](
-        g, x, x, w, w, w, bias, bias, bias, step.rate, number, taken, *given(kept, taken), batch,
+        g, x, x, w, w, w, bias, bias, bias, w, step.rate, number, taken, *given(kept, taken), batch,
         *_sizes(inputs, outputs), clients, 0.0, 0.0, **_cuts(inputs, outputs, kept), PICKS=False, BIAS=b is not None,
-        MAY=False, HEAVY=False, PRECISION=precision(False), TILES=tiles,
+        MAY=False, HEAVY=False, SCALED=False, PRECISION=precision(False), TILES=tiles,
         BM=high, BN=wide, BK=tile_of(batch, 32), num_warps=4, num_stages=1,
     )  # fmt: skip
 

@@ -102,10 +102,12 @@ class Linked:
         grid = (tiles * triton.cdiv(outputs, rows), size)
         self._launch(_turn, grid,
             self.grads[layer], self._inputs(layer), course.examples, w, speeds[0], may[0], b, speeds[1], may[1],
-            course.rate, course.number, course.taken, *self._kept(layer), self.batch, *self._counts(layer),
-            course.clients, float(getattr(optimiser, "momentum", 0.0)), float(optimiser.weight_decay),
+            w if course.scaled is None else course.scaled.paces[names[0]], course.rate, course.number, course.taken,
+            *self._kept(layer), self.batch, *self._counts(layer), course.clients,
+            float(getattr(optimiser, "momentum", 0.0)), float(optimiser.weight_decay),
             **self._units(layer),
-            PICKS=layer == 0, BIAS=link.bias, MAY=held, HEAVY=heavy, PRECISION=precision(False), TILES=tiles,
+            PICKS=layer == 0, BIAS=link.bias, MAY=held, HEAVY=heavy, SCALED=course.scaled is not None,
+            PRECISION=precision(False), TILES=tiles,
             BM=rows, BN=columns, BK=tile_of(self.batch, 64 if held else 32), num_warps=4, num_stages=1,
         )  # fmt: skip
 

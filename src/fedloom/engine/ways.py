@@ -29,10 +29,10 @@ ZERO_CALLS = (torch.relu, F.relu, torch.flatten, operator.add, torch.add, "relu"
 def ways(method: Method, gradient: Gradient) -> tuple[bool, bool]:
     """Is the step part of the backward pass? Or one with momentum, tensor by tensor?"""
     rule, optimiser = method.local, method.optimiser
-    if rule.corrects or not isinstance(gradient, StackedGradient):
+    if (rule.corrects and not rule.scaled) or not isinstance(gradient, StackedGradient):
         return False, False
     heavy = isinstance(optimiser, Sgd) and optimiser.momentum > 0 and optimiser.clip is None and optimiser.fresh
-    return optimiser.plain, heavy
+    return optimiser.plain and not rule.scaled, heavy or (optimiser.plain and rule.scaled)
 
 
 def links_of(method: Method, gradient: Gradient, data: Examples) -> tuple[Link, ...] | None:

@@ -39,6 +39,11 @@ class Chain(LocalRule):
         return any(rule.corrects for rule in self.rules)
 
     @property
+    def scaled(self) -> bool:
+        """All that correct do."""
+        return self.corrects and all(rule.scaled for rule in self.rules if rule.corrects)
+
+    @property
     def cuts(self) -> bool:
         """Any member does."""
         return any(rule.cuts for rule in self.rules)
@@ -106,6 +111,14 @@ class Chain(LocalRule):
         for place, rule in enumerate(self.rules):
             params = rule.view(self._task(task, place), params)
         return params
+
+    def scales(self, task: Task, like: Tensor) -> Tensor | None:
+        """The members' product."""
+        whole = None
+        for place, rule in enumerate(self.rules):
+            own = rule.scales(self._task(task, place), like)
+            whole = own if whole is None or own is None else whole * own
+        return whole
 
     def correct(self, task: Task, state: State, first: Tensor, params: Tensor, grads: Tensor) -> Tensor:
         """Corrections add up."""

@@ -29,6 +29,11 @@ class LocalRule:
         return False
 
     @property
+    def scaled(self) -> bool:
+        """Do `view` and `correct` only multiply, by what `scales` says?"""
+        return False
+
+    @property
     def cuts(self) -> bool:
         """Does only the sent part exist on the client? Then engines may train a really smaller network."""
         return False
@@ -83,6 +88,13 @@ class LocalRule:
     def view(self, task: Task, params: Tensor) -> Tensor:
         """The weights that run forward [C, P]; `correct` must then bring gradients back to `params`."""
         return params
+
+    def scales(self, task: Task, like: Tensor) -> Tensor | None:
+        """What weights are multiplied by where they run [C, P], if `view` and `correct` do nothing else; None: they do.
+
+        It is the same for all numbers that lead into a neuron.
+        """
+        return None
 
     def correct(self, task: Task, state: State, first: Tensor, params: Tensor, grads: Tensor) -> Tensor:
         """The gradients to follow [C, P]; `first` is what the client started from."""

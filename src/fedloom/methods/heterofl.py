@@ -41,6 +41,15 @@ class Rescale(LocalRule):
         """The chain rule brings gradients back."""
         return True
 
+    @property
+    def scaled(self) -> bool:
+        """It is all that happens."""
+        return True
+
+    def scales(self, task: Task, like: Tensor) -> Tensor:
+        """`factor`, as for `view`."""
+        return self._factor(task, like)
+
     def start(self, task: Task, state: State, params: Tensor) -> Tensor:
         """Output rows of missing classes are zero from the start, as they would be behind a mask."""
         return torch.where(task.extras["roles"] == ABSENT, 0, params) if self.mask_labels else params
