@@ -44,11 +44,12 @@ def played(out: Path, processes: int | None = 1, **more: Any) -> Played:
 
 
 def kept(out: Path) -> dict[str, Any]:
-    """All that the store has, but for seconds."""
+    """All that the store has, but for seconds, and the threads that processes on one CPU share."""
     found: dict[str, Any] = {}
     for file in (out / "runs").iterdir():
         if file.suffix == ".json":
             found[file.name] = {k: v for k, v in json.loads(file.read_text()).items() if k != "seconds"}
+            del found[file.name]["machine"]["threads"]
         else:
             found[file.name] = [{k: v for k, v in row.items() if k not in CLOCKS} for row in table_rows(file)]
     return found

@@ -24,7 +24,7 @@ from fedloom.stack import kind_of
 Named = tuple[str, Experiment]  # the name to show, and the run
 
 START = 4.0  # seconds until another process is ready to play: imports, device
-CORES = 8  # for a process: with 16 two took 25.8 s for what one took 26.5 to 27.7 (33.1 and 28.5 on slower cores); three 26.2, four 27.4
+CORES = 8  # for a process: with 16 two were quicker than one (25.8 s for 26.5, 28.5 for 33.1), three and four were not
 GAIN = 0.8  # of the time that one process takes: where more take longer than this they are not worth their trouble
 SHARED = 0.5  # of the free memory that processes on one GPU may need together: what is reckoned is rough
 OWN = 2 * 2**30  # bytes of a GPU that a process takes for itself: context, kernels, captured graphs
