@@ -227,7 +227,7 @@ def test_time_and_cores_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     assert worth(short, 4) == 1  # over before another process has started
     assert worth([], 4) == 1
     monkeypatch.setattr(grouping, "cores", lambda: 16)
-    assert (grouping.most("cuda"), grouping.most("cpu")) == (4, 1)
+    assert (grouping.most("cuda"), grouping.most("cpu")) == (2, 1)
     monkeypatch.setattr(grouping, "cores", lambda: 2)
     assert grouping.most("cuda") == 1
 
