@@ -122,8 +122,8 @@ def _weight_back(g: Tensor, x: Tensor, like: Tensor, stride: int, padding: tuple
     some = -(-len(x) // 4) * 2 if g.shape[1] // stride**2 <= SPARING else len(x)  # an even number for two threads
     how = (None, [stride, stride], padding, [1, 1], False, [0, 0], 1, (False, True, False))
     pairs = zip(g.split(max(1, some)), x.split(max(1, some)))
-    first, *more = (torch.ops.aten.convolution_backward(*pair, like, *how)[1] for pair in pairs)
-    return sum(more, first)
+    found: list[Tensor] = [torch.ops.aten.convolution_backward(*pair, like, *how)[1] for pair in pairs]
+    return found[0] if len(found) == 1 else torch.stack(found).sum(0)
 
 
 def _sizes(x: Tensor, w: Tensor, padding: tuple[int, int]) -> list[int]:
