@@ -77,10 +77,10 @@ def _largest(x: Tensor, w: Tensor, b: Tensor | None, padding: tuple[int, int]) -
     for client, here in _pieces(len(each), len(x)):
         four = torch.conv2d(x[here], kernels[client], None, 2, padding).unflatten(1, (4, -1))
         first, second, third, fourth = four.unbind(1)
-        top, bottom = torch.maximum(first, second), torch.maximum(third, fourth)
+        right, beside = (torch.gt(*pair).view(torch.uint8) for pair in ((second, first), (fourth, third)))
+        top, bottom = torch.maximum(first, second, out=first), torch.maximum(third, fourth, out=third)
         torch.maximum(top, bottom, out=out[here])
-        down, right, beside = (torch.gt(*pair).view(torch.uint8) for pair in
-                               ((bottom, top), (second, first), (fourth, third)))  # fmt: skip
+        down = torch.gt(bottom, top).view(torch.uint8)
         right ^= down & (right ^ beside)  # the lower one's where that is larger; of equal ones the first counts
         torch.add(right, down, alpha=2, out=places[here])
     if b is not None:
