@@ -94,11 +94,12 @@ def _back(g: Tensor, x: Tensor, like: Tensor, places: Tensor, padding: tuple[int
     for client, here in _pieces(len(like), len(x)):
         way = _back_narrow if like.shape[1] <= NARROW else _back_wide
         gws.append(way(g[here], x[here], like[client], places[here], padding))
-    return torch.stack(gws), g.unflatten(0, (len(like), -1)).sum((1, 3, 4))
+    gb = g.unflatten(0, (len(like), -1)).sum((1, 3, 4))
+    return gws[0][None] if len(gws) == 1 else torch.stack(gws), gb
 
 
 def _back_wide(g: Tensor, x: Tensor, like: Tensor, places: Tensor, padding: tuple[int, int]) -> Tensor:
-    """One client's gradient of the weight, from gradients of the images that were pooled."""
+    """One client's gradient of the weight, from that of the images that were pooled."""
     sizes = _sizes(x, like, padding)
     whole = g.new_empty(1).expand(*g.shape[:2], *sizes)  # only its shape is read
     g = torch.ops.aten.max_pool2d_with_indices_backward(g, whole, *POOL, _spread(places, *sizes))
@@ -113,7 +114,10 @@ def _back_narrow(g: Tensor, x: Tensor, like: Tensor, places: Tensor, padding: tu
     torch.sub(g, left[:, 1], out=left[:, 0])
     torch.mul(left, (places & 1).unsqueeze(1), out=right)
     left -= right
-    gw = _weight_back(four.flatten(1, 3), x, _fourfold(like), 2, padding)
+    kernel = like.new_empty(
+        4 * len(like), like.shape[1], like.shape[2] + 1, like.shape[3] + 1
+    )  # only its shape is read
+    gw = _weight_back(four.flatten(1, 3), x, kernel, 2, padding)
     return _corners(gw.unflatten(0, (2, 2, -1)), like.shape).sum((0, 1))
 
 
