@@ -16,6 +16,7 @@ class MaxPool(torch.autograd.Function):
         """A few images at a time with channels last, by which torch takes a fraction of the time, copying included."""
         ctx.how, ctx.shape, ctx.last = how, x.shape, not x.is_contiguous()
         if ctx.last:  # channels
+            out: Tensor
             out, places = torch.ops.aten.max_pool2d_with_indices(x, *how)
             ctx.save_for_backward(places)
             return out
