@@ -90,7 +90,7 @@ def _largest(x: Tensor, w: Tensor, b: Tensor | None, padding: tuple[int, int]) -
 
 def _back(g: Tensor, x: Tensor, like: Tensor, places: Tensor, padding: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """Gradients of weights like these [C, o, i, ...] and of their biases [C, o]."""
-    g, gws = g.contiguous(), []
+    gws = []
     for client, here in _pieces(len(like), len(x)):
         way = _back_narrow if like.shape[1] <= NARROW else _back_wide
         gws.append(way(g[here], x[here], like[client], places[here], padding))
@@ -102,7 +102,7 @@ def _back_wide(g: Tensor, x: Tensor, like: Tensor, places: Tensor, padding: tupl
     """One client's gradient of the weight, from that of the images that were pooled."""
     sizes = _sizes(x, like, padding)
     whole = g.new_empty(1).expand(*g.shape[:2], *sizes)  # only its shape is read
-    g = torch.ops.aten.max_pool2d_with_indices_backward(g, whole, *POOL, _spread(places, *sizes))
+    g = torch.ops.aten.max_pool2d_with_indices_backward(g.contiguous(), whole, *POOL, _spread(places, *sizes))
     return _weight_back(g, x, like, 1, padding)
 
 
@@ -110,8 +110,9 @@ def _back_narrow(g: Tensor, x: Tensor, like: Tensor, places: Tensor, padding: tu
     """The same from gradients of the four images."""
     four = g.new_empty(len(g), 2, 2, *g.shape[1:])
     left, right = four.unbind(2)  # all of a row's gradient goes to its left image first
-    torch.mul(g, places > 1, out=left[:, 1])
-    torch.sub(g, left[:, 1], out=left[:, 0])
+    left[:, 0] = g  # in plain order, which may not be its own
+    torch.mul(left[:, 0], places > 1, out=left[:, 1])
+    left[:, 0] -= left[:, 1]
     torch.mul(left, (places & 1).unsqueeze(1), out=right)
     left -= right
     kernel = like.new_empty(
