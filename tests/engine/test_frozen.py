@@ -62,6 +62,10 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
         nn.Conv2d(2, 5, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(5, 6, 2, stride=1), nn.ReLU(), nn.Flatten(), nn.Linear(24, 7), nn.ReLU(), nn.Linear(7, CLASSES),
     ),
+    "last": lambda: nn.Sequential(  # 4, 12 or all 20 channels, which lie last
+        nn.Conv2d(2, 20, 3, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(20, 20, 3, padding=1), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Flatten(), nn.Linear(80, CLASSES),
+    ),
     "flat": lambda: nn.Sequential(
         nn.Conv2d(2, 5, 3), nn.ReLU(inplace=True), nn.AvgPool2d(2),
         nn.Flatten(), nn.Linear(20, 7), nn.Linear(7, CLASSES),

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fedloom.client import Examples
 from fedloom.engine.plain import PlainGradient
 from fedloom.engine.pooling import halved
+from fedloom.engine.products import ordered
 from fedloom.engine.stacked import StackedGradient
 from fedloom.types import Batch
 from worlds import CLASSES, World, assert_close, world_of
@@ -43,6 +44,17 @@ def pools(channels: int) -> nn.Module:
     return network
 
 
+def last(channels: int) -> nn.Module:
+    """Convolutions of four and eight channels, which lie last; overlapping windows; one that no longer fits."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(channels, 4, 3, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(4, 8, 3, padding=2), nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1),
+        nn.Conv2d(8, 4, 2, stride=2, padding=2, bias=False), nn.MaxPool2d(2, stride=1), nn.ReLU(),
+        nn.Conv2d(4, 6, 1), nn.Flatten(), nn.LazyLinear(CLASSES),
+    )  # fmt: skip
+
+
 NETWORKS = {"pools": pools, "both": Both}
 
 
@@ -50,7 +62,9 @@ def here(name: str, channels: int, size: tuple[int, int]) -> World:
     """The network on images of whole numbers."""
     x = torch.arange(24 * channels * size[0] * size[1]).float().mul(7).remainder(3).view(24, channels, *size)
     examples = Examples(x, torch.arange(24) % CLASSES)
-    return world_of(NETWORKS[name](channels), examples, torch.arange(24).split(8), torch.float32)
+    network = {**NETWORKS, "last": last}[name](channels)
+    network(x[:2])  # gives lazy layers their sizes
+    return world_of(network, examples, torch.arange(24).split(8), torch.float32)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (2, 3), (6, 5)])
@@ -58,6 +72,18 @@ def here(name: str, channels: int, size: tuple[int, int]) -> World:
 @pytest.mark.parametrize("clients", [3, 1])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_steps_agree_with_plain_pytorch(name: str, clients: int, channels: int, size: tuple[int, int]) -> None:
+    agree(name, clients, channels, size)
+
+
+@pytest.mark.parametrize("size", [(8, 8), (9, 14), (16, 5)])
+@pytest.mark.parametrize("channels", [3, 4])
+@pytest.mark.parametrize("clients", [3, 1])
+def test_channels_last_agree_with_plain_pytorch(clients: int, channels: int, size: tuple[int, int]) -> None:
+    agree("last", clients, channels, size)
+
+
+def agree(name: str, clients: int, channels: int, size: tuple[int, int]) -> None:
+    """Two steps as plain PyTorch takes them."""
     place = here(name, channels, size)
     rows = torch.arange(clients * BATCH).view(clients, BATCH)
     weight = torch.full((clients, BATCH), 1 / BATCH)
@@ -70,6 +96,23 @@ def test_steps_agree_with_plain_pytorch(name: str, clients: int, channels: int, 
     assert ours is not None
     assert theirs is not None
     assert_close({"weights": ours[0], "losses": ours[1]}, {"weights": theirs[0], "losses": theirs[1]}, 1e-5)
+
+
+@pytest.mark.parametrize(("inputs", "outputs", "size", "last"), [
+    (4, 8, (4, 5), True), (16, 4, (8, 8), True), (2, 4, (8, 8), False), (3, 8, (8, 8), False), (6, 8, (8, 8), False),
+    (4, 6, (8, 8), False), (8, 8, (3, 8), False),
+])  # fmt: skip
+def test_channels_lie_last_only_where_that_is_safe(
+    inputs: int, outputs: int, size: tuple[int, int], last: bool
+) -> None:
+    """Never two or three: torch 2.13's gradient of the weight would write beside its memory."""
+    w = torch.zeros(outputs, inputs, 3, 3)
+    for given in (torch.contiguous_format, torch.channels_last):
+        x = torch.rand(2, inputs, *size).contiguous(memory_format=given)
+        assert torch.equal(ordered(x, w), x)
+        assert ordered(x, w).is_contiguous(memory_format=torch.channels_last) == last
+        assert ordered(x.double(), w.double()).is_contiguous()
+        assert ordered(x, torch.zeros(outputs, 1, 3, 3)).is_contiguous()  # depthwise
 
 
 @pytest.mark.parametrize("size", [(2, 2), (4, 6), (5, 7), (2, 9)])

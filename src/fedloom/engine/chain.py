@@ -148,16 +148,17 @@ class _Run:
         outs, slopes = ([w.new_empty(*lead, batch, w.shape[-2]) for w in weights[:-1]] for _ in range(2))
         # the last layer's lie classes first, by which products and softmax are quicker
         self.slope, self.chances = (weights[-1].new_empty(*lead, weights[-1].shape[-2], batch) for _ in range(2))
-        self.out = torch.empty_like(self.slope) if outs else weights[0].new_empty(*lead, batch, weights[0].shape[-2]).mT
         slopes.append(self.slope.mT)
-        # forwards: what reads the examples waits for them
-        self.enter, *self.up = self._product(None, weights[0].mT, biases[0], outs[0] if outs else self.out.mT)
-        for place, (link, w, b) in enumerate(zip(links, weights, biases)):
-            if 0 < place < len(outs):
-                self.up += self._product(outs[place - 1], w.mT, b, outs[place])
-            elif place:
-                self.up += self._product(w, outs[-1].mT, None if b is None else b.mT, self.out)
+        # forwards: what reads the examples waits for them, and the last layer for the place of its outputs
+        last: Callable[..., None] = partial(self._outputs, weights[-1], biases[-1])
+        self.up: list[Call] = []
+        if outs:
+            self.enter, *self.up = self._product(None, weights[0].mT, biases[0], outs[0])
+            last = partial(last, outs[-1].mT)
+        for place, (link, w, b) in enumerate(zip(links[:-1], weights, biases)):
+            self.up += self._product(outs[place - 1], w.mT, b, outs[place]) if place else []
             self.up += [outs[place].relu_] if link.relu else []
+        self.last, self.deep = last, bool(outs)
         # backwards: the gradient of a layer's inputs comes before its weight takes the step
         many = sizes or [(None, None)] * len(links)  # rows and columns that move, the first ones; None: all
         if len(links) > 1 and (lane := many[1][1]) is not None:  # neurons of the first layer that gradients reach
@@ -194,11 +195,19 @@ class _Run:
         calls = [call if x is None else partial(call, x)]
         return calls if b is None or self.alone else [*calls, partial(out.add_, b)]  # quicker than one batched call
 
+    def _outputs(self, w: Tensor, b: Tensor | None, x: Tensor, out: Tensor) -> None:
+        """What the last layer makes of its inputs [C, i, B], classes first."""
+        if self.alone and b is not None:
+            torch.addmm(b.mT, w, x, out=out)
+        else:
+            (torch.mm if self.alone else torch.bmm)(w, x, out=out)
+            if b is not None:
+                out.add_(b.mT)
+
     def _bias_step(self, b: Tensor, g: Tensor, rate: float, shrink: float) -> list[Call]:
         """The step of biases [C, 1, o] by what the examples' gradients [C, B, o] sum up to."""
         if self.alone:
-            ones = g.new_ones(()).expand(1, len(g))
-            return [partial(b.addmm_, ones, g, beta=shrink, alpha=-rate)]
+            return [partial(b[0].addmv_, g.mT, g.new_ones(len(g)), beta=shrink, alpha=-rate)]
         whole = g.new_empty(b.shape)  # sums are quicker than batched products of one row
         return [
             partial(torch.sum, g, 1, keepdim=True, out=whole),
@@ -209,21 +218,24 @@ class _Run:
     def walk(self, stretch: Stretch) -> Tensor:
         """Take the steps. Summed losses of the clients [C]."""
         weight = stretch.weight.unsqueeze(-2).to(self.slope.dtype)
-        logs = weight.new_empty(*weight.shape[:2], *self.slope.shape[-2:])  # [S, C, classes, B]
-        pull = torch.zeros_like(logs).scatter_(-2, stretch.y.unsqueeze(-2), -weight)  # minus the weight at the target
-        steps = zip(*(self._each(values) for values in (logs, pull, weight)))
+        outputs = weight.new_empty(*weight.shape[:2], *self.slope.shape[-2:])  # [S, C, classes, B]
+        pull = torch.zeros_like(outputs).scatter_(-2, stretch.y.unsqueeze(-2), -weight)  # minus the target's weight
+        steps = zip(*(self._each(values) for values in (outputs, pull, weight)))
         for some in stretch.x:
-            for x, (log, target, share) in zip(self._each(some.flatten(3)), steps):
-                self.enter(x)
-                for call in self.up:
-                    call()
-                torch.log_softmax(self.out, -2, out=log)
-                torch.exp(log, out=self.chances)
+            for x, (out, target, share) in zip(self._each(some.flatten(3)), steps):
+                if self.deep:
+                    self.enter(x)
+                    for call in self.up:
+                        call()
+                    self.last(out)
+                else:
+                    self.last(x.mT, out)
+                torch.softmax(out, -2, out=self.chances)
                 torch.addcmul(target, self.chances, share, out=self.slope)
                 for call in self.down:
                     call()
                 self.leave(x)
-        return (logs * pull).sum((0, 2, 3))
+        return (torch.log_softmax(outputs, -2) * pull).sum((0, 2, 3))
 
     def _each(self, values: Tensor) -> tuple[Tensor, ...]:
         """Each step's of [S, C, ...]."""

@@ -14,7 +14,8 @@ from torch import Tensor, fx, nn
 
 from fedloom.engine.products import Part, Step, settled, taken
 
-NARROW = 8  # channels up to which a batch is taken in two halves, which saves memory and costs some time
+NARROW = 4  # channels up to which gradients, too, are taken of the four images: torch fills up to eight channels
+SPARING = 8  # channels up to which the gradient of the weight is taken in two halves: a small model takes less memory
 POOL = ([2, 2], [2, 2], [0, 0], [1, 1], False)
 
 
@@ -73,13 +74,13 @@ def _largest(x: Tensor, w: Tensor, b: Tensor | None, padding: tuple[int, int]) -
     shape = (len(x), each.shape[1], *(size // 2 for size in _sizes(x, each, padding)))
     out, places = x.new_empty(shape), torch.empty(shape, dtype=torch.uint8)
     kernels = [_fourfold(one) for one in each]
-    for client, here in _pieces(len(each), len(x), each.shape[1]):
+    for client, here in _pieces(len(each), len(x)):
         four = torch.conv2d(x[here], kernels[client], None, 2, padding).unflatten(1, (4, -1))
         first, second, third, fourth = four.unbind(1)
-        top, bottom = torch.maximum(first, second), torch.maximum(third, fourth)
+        right, beside = (torch.gt(*pair).view(torch.uint8) for pair in ((second, first), (fourth, third)))
+        top, bottom = torch.maximum(first, second, out=first), torch.maximum(third, fourth, out=third)
         torch.maximum(top, bottom, out=out[here])
-        down, right, beside = (torch.gt(*pair).view(torch.uint8) for pair in
-                               ((bottom, top), (second, first), (fourth, third)))  # fmt: skip
+        down = torch.gt(bottom, top).view(torch.uint8)
         right ^= down & (right ^ beside)  # the lower one's where that is larger; of equal ones the first counts
         torch.add(right, down, alpha=2, out=places[here])
     if b is not None:
@@ -89,18 +90,45 @@ def _largest(x: Tensor, w: Tensor, b: Tensor | None, padding: tuple[int, int]) -
 
 def _back(g: Tensor, x: Tensor, like: Tensor, places: Tensor, padding: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """Gradients of weights like these [C, o, i, ...] and of their biases [C, o]."""
-    g, sizes = g.contiguous(), _sizes(x, like, padding)
-    found: list[Tensor | None] = [None] * len(like)
-    for client, here in _pieces(len(like), len(x), like.shape[1]):
-        own = g[here]
-        whole = own.new_empty(1).expand(*own.shape[:2], *sizes)  # only its shape is read
-        own = torch.ops.aten.max_pool2d_with_indices_backward(own, whole, *POOL, _spread(places[here], *sizes))
-        gw = torch.ops.aten.convolution_backward(
-            own, x[here], like[client], None, [1, 1], padding, [1, 1], False, [0, 0], 1, (False, True, False)
-        )[1]
-        before = found[client]
-        found[client] = gw if before is None else before.add_(gw)
-    return torch.stack([gw for gw in found if gw is not None]), g.unflatten(0, (len(like), -1)).sum((1, 3, 4))
+    gws = []
+    for client, here in _pieces(len(like), len(x)):
+        way = _back_narrow if like.shape[1] <= NARROW else _back_wide
+        gws.append(way(g[here], x[here], like[client], places[here], padding))
+    gb = g.unflatten(0, (len(like), -1)).sum((1, 3, 4))
+    return gws[0][None] if len(gws) == 1 else torch.stack(gws), gb
+
+
+def _back_wide(g: Tensor, x: Tensor, like: Tensor, places: Tensor, padding: tuple[int, int]) -> Tensor:
+    """One client's gradient of the weight, from that of the images that were pooled."""
+    sizes = _sizes(x, like, padding)
+    whole = g.new_empty(1).expand(*g.shape[:2], *sizes)  # only its shape is read
+    g = torch.ops.aten.max_pool2d_with_indices_backward(g.contiguous(), whole, *POOL, _spread(places, *sizes))
+    return _weight_back(g, x, like, 1, padding)
+
+
+def _back_narrow(g: Tensor, x: Tensor, like: Tensor, places: Tensor, padding: tuple[int, int]) -> Tensor:
+    """The same from gradients of the four images."""
+    four = g.new_empty(len(g), 2, 2, *g.shape[1:])
+    left, right = four.unbind(2)  # all of a row's gradient goes to its left image first
+    left[:, 0] = g  # in plain order, which may not be its own
+    torch.mul(left[:, 0], places > 1, out=left[:, 1])
+    left[:, 0] -= left[:, 1]
+    torch.mul(left, (places & 1).unsqueeze(1), out=right)
+    left -= right
+    kernel = like.new_empty(
+        4 * len(like), like.shape[1], like.shape[2] + 1, like.shape[3] + 1
+    )  # only its shape is read
+    gw = _weight_back(four.flatten(1, 3), x, kernel, 2, padding)
+    return _corners(gw.unflatten(0, (2, 2, -1)), like.shape).sum((0, 1))
+
+
+def _weight_back(g: Tensor, x: Tensor, like: Tensor, stride: int, padding: tuple[int, int]) -> Tensor:
+    """A convolution's gradient of the weight."""
+    some = -(-len(x) // 4) * 2 if g.shape[1] // stride**2 <= SPARING else len(x)  # an even number for two threads
+    how = (None, [stride, stride], padding, [1, 1], False, [0, 0], 1, (False, True, False))
+    pairs = zip(g.split(max(1, some)), x.split(max(1, some)))
+    found: list[Tensor] = [torch.ops.aten.convolution_backward(*pair, like, *how)[1] for pair in pairs]
+    return found[0] if len(found) == 1 else torch.stack(found).sum(0)
 
 
 def _sizes(x: Tensor, w: Tensor, padding: tuple[int, int]) -> list[int]:
@@ -122,20 +150,20 @@ def _fourfold(w: Tensor) -> Tensor:
     """A filter [o, i, h, w] at the four places of a kernel that is larger by one [4 * o, i, h + 1, w + 1]."""
     outputs, inputs, height, width = w.shape
     four = w.new_zeros(2, 2, outputs, inputs, height + 1, width + 1)
-    down, right, *rest = four.stride()
-    four.as_strided((2, 2, *w.shape), (down + width + 1, right + 1, *rest)).copy_(w)  # one lower, one further right
+    _corners(four, w.shape).copy_(w)
     return four.flatten(0, 2)
 
 
-def _pieces(clients: int, images: int, channels: int) -> list[tuple[int, slice]]:
-    """Whose images come next: a client's at once, or in two halves where there are few channels."""
+def _corners(four: Tensor, shape: torch.Size) -> Tensor:
+    """Where the filter lies in each of the four kernels: one lower, one further right."""
+    down, right, *rest = four.stride()
+    return four.as_strided((2, 2, *shape), (down + rest[-2], right + rest[-1], *rest))
+
+
+def _pieces(clients: int, images: int) -> list[tuple[int, slice]]:
+    """Whose images come next."""
     many = images // clients
-    some = -(-many // 4) * 2 if channels <= NARROW else many  # an even number for two threads
-    return [
-        (client, slice(client * many + first, client * many + min(many, first + some)))
-        for client in range(clients)
-        for first in range(0, many, max(1, some))
-    ]
+    return [(client, slice(client * many, (client + 1) * many)) for client in range(clients)]
 
 
 def tiled_front(graph: fx.Graph, module: nn.Module, fused: frozenset[str]) -> tuple[str, str] | None:
