@@ -239,8 +239,12 @@ def _order(x: Tensor, w: Tensor) -> torch.memory_format:
 
 
 def _channels(x: Tensor, index: Tensor | None, client: int) -> Tensor:
-    """One client's own channels of [B, channels, ...]."""
-    return x if index is None else x.index_select(1, index[client])
+    """One client's own channels of [B, channels, ...], in the order of the rest."""
+    if index is None:
+        return x
+    if x.dim() == 4 and x.stride(1) == 1 and x.is_contiguous(memory_format=torch.channels_last):  # else all is copied
+        return x.permute(0, 2, 3, 1).index_select(3, index[client]).permute(0, 3, 1, 2)
+    return x.index_select(1, index[client])
 
 
 def joined(parts: list[Tensor]) -> Tensor:
