@@ -180,7 +180,7 @@ def weight_gradient(
     places = batch * g.shape[2] * g.shape[3]
     cut = kept[0] is not None
     rows_at_once, columns_at_once, depth, warps, stages = tile or (
-        tile_of(outputs, 32), *((tile_of(columns, 128), 32, 4, 3) if cut else (32, 64, 4, 2))
+        tile_of(outputs, 32), *((tile_of(columns, 128), 32, 4, 3) if cut else _weight_tile(outputs, inputs, columns))
     )  # fmt: skip
     kept = kept[0], kept[1] if outputs > rows_at_once else None  # nothing is saved within a tile
     tiles = triton.cdiv(columns, columns_at_once)
@@ -203,6 +203,15 @@ def weight_gradient(
     return whole.view(clients, outputs, *kernel, inputs).permute(0, 1, 4, 2, 3), whole_bias
 
 
+def _weight_tile(outputs: int, inputs: int, columns: int) -> tuple[int, int, int, int]:
+    """Columns and depth at once, warps, stages: the quickest of those tried on one H200 (benchmarks/results/gpu.md)."""
+    if columns <= 32:
+        return 32, 64, 4, 3
+    if outputs <= 16:
+        return 64, 64, 4, 3
+    return (32, 64, 4, 2) if inputs % 16 == 0 else (64, 32, 4, 3)
+
+
 def _launch(
     src: Tensor,
     w: Tensor,
@@ -222,9 +231,9 @@ def _launch(
     """
     batch, channels, height, width = len(src) // clients, out.shape[1], *out.shape[2:]
     cut = kept[0] is not None
+    short = src.shape[1] * w.shape[3] * w.shape[4] <= 32  # one turn of the loop
     rows_at_once, columns_at_once, depth, warps, stages = tile or (
-        128, tile_of(channels, 64), 16 if src.shape[1] >= 16 else 32, 4 if cut or src.shape[1] < 16 else 8,
-        2 if cut or back else 3,
+        128, tile_of(channels, 64), 32 if short else 16, *((4, 2) if cut or back else (4, 3) if short else (8, 3))
     )  # fmt: skip
     kept = kept[0], kept[1] if channels > columns_at_once else None  # nothing is saved within a tile
     grid = (triton.cdiv(batch * height * width, rows_at_once), clients, triton.cdiv(channels, columns_at_once))
