@@ -18,6 +18,7 @@ from fedloom.local.sub_model import SubModel
 from fedloom.method import Method
 from fedloom.methods.feddc import DriftCorrection
 from fedloom.methods.feddyn import DynamicRegulariser
+from fedloom.methods.heterofl import Rescale
 from fedloom.methods.scaffold import ControlVariates
 from fedloom.types import State, Task
 from pieces import Scattered
@@ -87,6 +88,20 @@ def test_corrections_of_a_chain_add_up() -> None:
     )
     assert chain.corrects
     assert not Chain((LocalRule(), SubModel(), Prox(0))).corrects
+
+
+def test_a_chain_scales_by_the_product_of_its_members() -> None:
+    like, roles = draw("params", CLIENTS, NUMBERS), torch.randint(0, 3, (CLIENTS, NUMBERS), dtype=torch.int8)
+    task = TASK._replace(extras={"roles": roles})
+    once = Rescale().scales(task, like)
+    for rules in ((SubModel(), Rescale()), (Rescale(), SubModel())):
+        named = {f"{place}.roles": roles for place in range(len(rules))}
+        assert torch.equal(Chain(rules).scales(TASK._replace(extras=named), like), once)
+        assert Chain(rules).scaled
+    twice = Chain((Rescale(), Rescale())).scales(TASK._replace(extras={"0.roles": roles, "1.roles": roles}), like)
+    assert torch.equal(twice, once * once)
+    assert not Chain((Rescale(), Prox(0.1))).scaled
+    assert Chain((SubModel(), Prox(0.1))).scales(TASK, like) is None
 
 
 def test_members_of_a_chain_do_not_see_each_others_names() -> None:

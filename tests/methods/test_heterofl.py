@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fedloom.aggregate.coverage_mean import CoverageMean
 from fedloom.chance import Chance
 from fedloom.client import Examples
+from fedloom.engine.replay import Replays
 from fedloom.errors import BadModel
 from fedloom.layout import flatten, layout_of
 from fedloom.local.optimiser import Adam, Optimiser, Sgd
@@ -27,7 +28,11 @@ from worlds import SEED, World, assert_close, play, small, world_of
 
 SHARES = (0.25, 0.5, 1.0)
 WORK = Work(epochs=2, batch=4)
-OPTIMISERS = [Sgd(rate=0.1, momentum=0.5, weight_decay=0.01), Adam(rate=0.01, eps=1e-3)]
+OPTIMISERS = [
+    Sgd(rate=0.1, weight_decay=0.01),
+    Sgd(rate=0.1, momentum=0.5, weight_decay=0.01),
+    Adam(rate=0.01, eps=1e-3),
+]
 
 
 class Divide(nn.Module):
@@ -70,7 +75,10 @@ def here(net: str, all_classes: bool = False) -> World:
 
 def one_round(here: World, method: Method, kind: str) -> tuple[Tensor, Task, Reply]:
     """The first round under one of the engines."""
-    engine = here.loop(method) if kind == "loop" else here.local(method, sliced=kind == "sliced")
+    walk = (
+        Replays(capture=False) if "replayed" in kind else None
+    )  # as on a GPU: products of weights and factors descend
+    engine = here.loop(method) if kind == "loop" else here.local(method, sliced="sliced" in kind, walk=walk)
     memory = method.init(here.setting, here.model)
     model, _, task, reply = play_round(method, memory, here.model, here.setting, engine, Chance(SEED, 1))
     return model, task, reply
@@ -101,8 +109,8 @@ def by_hand(here: World, keep: Tensor, share: float, client: int, optimiser: Opt
 
 
 @every_net
-@pytest.mark.parametrize("kind", ["loop", "masked", "sliced"])
-@pytest.mark.parametrize("optimiser", OPTIMISERS, ids=["sgd", "adam"])
+@pytest.mark.parametrize("kind", ["loop", "masked", "sliced", "masked, replayed", "sliced, replayed"])
+@pytest.mark.parametrize("optimiser", OPTIMISERS, ids=["plain", "heavy", "adam"])
 def test_clients_train_what_division_layers_and_masked_logits_would(net: str, kind: str, optimiser: Optimiser) -> None:
     world, method = here(net), small(heterofl(SHARES), optimiser=optimiser, work=WORK)
     _, task, reply = one_round(world, method, kind)

@@ -113,11 +113,11 @@ class Chain(LocalRule):
         return params
 
     def scales(self, task: Task, like: Tensor) -> Tensor | None:
-        """The members' product."""
+        """The product of the members that scale."""
         whole = None
         for place, rule in enumerate(self.rules):
-            own = rule.scales(self._task(task, place), like)
-            whole = own if whole is None or own is None else whole * own
+            if (own := rule.scales(self._task(task, place), like)) is not None:
+                whole = own if whole is None else whole * own
         return whole
 
     def correct(self, task: Task, state: State, first: Tensor, params: Tensor, grads: Tensor) -> Tensor:
