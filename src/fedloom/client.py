@@ -25,9 +25,12 @@ class Gradient(Protocol):
         """Gradients [C, P] and losses [C]; running statistics in `params` move in place."""
 
     def descend(
-        self, first: Tensor, batches: Iterable[Batch], rate: float, shrink: float
+        self, first: Tensor, batches: Iterable[Batch], rate: float, shrink: float, momentum: float = 0.0
     ) -> tuple[Tensor, Tensor] | None:
-        """All steps of `w <- shrink * w - rate * g` at once: weights and summed losses. None: it has no such way."""
+        """All steps of `w <- shrink * w - rate * g` at once: weights and summed losses. None: it has no such way.
+
+        `momentum`: of velocities `v <- momentum * v + g`, from zero on, that stand in the gradient's place.
+        """
 
     def outputs(self, params: Tensor, x: Tensor) -> Tensor:
         """What every client's network says of its own examples [C, B, ...], in evaluation mode."""
@@ -182,8 +185,9 @@ def step_by_step(start: Start) -> tuple[Tensor, Tensor]:
     method, task, first = start.method, start.task, start.first
     rule, optimiser, rate = method.local, method.optimiser, task.rate
     batches = Feed(start.data, start.batches)
-    if optimiser.plain and not rule.corrects and (start.held or rule.trains(task) is None):
-        done = start.gradient.descend(first, batches, rate, 1 - rate * optimiser.weight_decay)
+    if (optimiser.plain or optimiser.heavy) and not rule.corrects and (start.held or rule.trains(task) is None):
+        shrink, momentum = 1 - rate * optimiser.weight_decay, getattr(optimiser, "momentum", 0.0)
+        done = start.gradient.descend(first, batches, rate, shrink, momentum)
         if done is not None:
             return done
     return _descend(method, start.gradient, task, start.state, start.moments, first, batches)

@@ -84,6 +84,21 @@ def batches(place: World, active: list[int], width: int) -> list[Batch]:
     return found
 
 
+def by_hand(
+    place: World, first: Tensor, feed: list[Batch], shrink: float, momentum: float, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Weights and losses: every gradient in full, and what is frozen put back."""
+    now, speed, total, plain = first.clone(), torch.zeros_like(first), first.new_zeros(len(first)), place.setting
+    for batch in feed:
+        here = slice(len(batch.y))
+        slopes, own = PlainGradient(plain)(now[here].clone(), batch)
+        speed[here] = momentum * speed[here] + slopes + (1 - shrink) / 0.1 * now[here]
+        moved = now[here] - 0.1 * speed[here]
+        now[here] = moved if mask is None else torch.where(mask[here], moved, now[here])
+        total[here] += own
+    return now, total
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.integers(1, 9), max_size=3),
@@ -92,18 +107,23 @@ def batches(place: World, active: list[int], width: int) -> list[Batch]:
     st.lists(st.integers(1, 3), min_size=1, max_size=4),
     st.integers(1, 5),
     st.sampled_from([1.0, 0.97]),
+    st.sampled_from([0.0, 0.5]),
 )
 def test_chain_steps_are_plain_pytorchs(
-    widths: list[int], biases: list[bool], relus: list[bool], active: list[int], width: int, shrink: float
-) -> None:
+    widths: list[int], biases: list[bool], relus: list[bool], active: list[int], width: int, shrink: float,
+    momentum: float,
+) -> None:  # fmt: skip
     place = here(mlp(widths, biases, relus))
     way, active = StackedGradient(place.setting), sorted(active, reverse=True)
     assert way.chain is not None
     first = place.model.repeat(active[0], 1) * torch.linspace(1, 1.5, active[0])[:, None].double()
     feed = batches(place, active, width)
-    ours, theirs = (one.descend(first, iter(feed), 0.1, shrink) for one in (way, PlainGradient(place.setting)))
-    assert theirs is not None
-    assert_close({"weights": ours[0], "losses": ours[1]}, {"weights": theirs[0], "losses": theirs[1]}, 1e-9)
+    ours, oracle = way.descend(first, iter(feed), 0.1, shrink, momentum), PlainGradient(place.setting)
+    assert ours is not None
+    wanted = [by_hand(place, first, feed, shrink, momentum), oracle.descend(first, iter(feed), 0.1, shrink, momentum)]
+    assert (wanted[1] is None) == (momentum > 0)
+    for theirs in wanted[: 1 if momentum else 2]:
+        assert_close({"weights": ours[0], "losses": ours[1]}, {"weights": theirs[0], "losses": theirs[1]}, 1e-9)
     ours[0].requires_grad_().sum().backward()  # others may go on from there
 
 
@@ -115,23 +135,20 @@ def test_chain_steps_are_plain_pytorchs(
     st.lists(st.integers(1, 3), min_size=1, max_size=4),
     st.floats(0.1, 1.0),
     st.integers(0, 1000),
+    st.sampled_from([0.0, 0.5]),
 )
 def test_frozen_neurons_stay_and_others_move_as_without_freezing(
-    widths: list[int], biases: list[bool], relus: list[bool], active: list[int], share: float, seed: int
-) -> None:
+    widths: list[int], biases: list[bool], relus: list[bool], active: list[int], share: float, seed: int,
+    momentum: float,
+) -> None:  # fmt: skip
     place = here(mlp(widths, biases, relus))
     neurons, active, shrink = place.setting.neurons, sorted(active, reverse=True), 0.97
     keep = neurons.cut(torch.rand(active[0], neurons.size, generator=torch.Generator().manual_seed(seed)), share)
     mask = neurons.expand(keep)
     first = place.model.repeat(active[0], 1) * torch.linspace(1, 1.5, active[0])[:, None].double()
     feed = batches(place, active, 4)
-    last, losses = StackedGradient(place.setting).freezing(keep, mask).descend(first, iter(feed), 0.1, shrink)
-    now, total, plain = first.clone(), torch.zeros_like(losses), PlainGradient(place.setting)
-    for batch in feed:  # every gradient in full, and what is frozen put back
-        count = len(batch.y)
-        slopes, own = plain(now[:count].clone(), batch)
-        now[:count] = torch.where(mask[:count], now[:count] * shrink - 0.1 * slopes, now[:count])
-        total[:count] += own
+    last, losses = StackedGradient(place.setting).freezing(keep, mask).descend(first, iter(feed), 0.1, shrink, momentum)
+    now, total = by_hand(place, first, feed, shrink, momentum, mask)
     assert_close({"weights": last, "losses": losses}, {"weights": now, "losses": total}, 1e-9)
     assert torch.equal(last[~mask], first[~mask])
 

@@ -88,10 +88,11 @@ def descend_chain(
     rate: float,
     shrink: float,
     blocks: Blocks | None = None,
+    momentum: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """All steps of `w <- shrink * w - rate * g` from `first` [C, P]: weights [C, P] and summed losses [C].
 
-    `blocks`: what moves of every layer of a frozen network.
+    `blocks`: what moves of every layer of a frozen network. `momentum`: of velocities that begin at zero.
     """
     total = first.new_zeros(len(first))
     last = first.clone(memory_format=torch.contiguous_format) if blocks is None and len(first) == 1 else None
@@ -100,11 +101,13 @@ def descend_chain(
             tensors = blocks.sort(layout, first)
         else:
             tensors = _apart(layout, first) if last is None else layout.split(last)
+        speeds = {name: torch.zeros_like(t) for name, t in tensors.items()} if momentum else None
         run: _Run | None = None
         for stretch in _stretches(batches, tensors[f"{links[-1].name}.weight"].shape[1]):
             shape = stretch.y.shape[1:]
             if run is None or run.shape != shape:
-                run = _Run(links, tensors, shape, rate, shrink, None if blocks is None else blocks.sizes)
+                sizes = None if blocks is None else blocks.sizes
+                run = _Run(links, tensors, speeds, shape, rate, shrink, momentum, sizes)
             total[: shape[0]] += run.walk(stretch)
     # outside, so that others may record what they do with them
     if last is None:
@@ -136,14 +139,19 @@ class _Run:
         self,
         links: tuple[Link, ...],
         tensors: dict[str, Tensor],
+        speeds: dict[str, Tensor] | None,
         shape: torch.Size,
         rate: float,
         shrink: float,
+        momentum: float,
         sizes: list[tuple[int | None, int | None]] | None,
     ) -> None:
         self.shape, self.alone = shape, shape[0] == 1
-        weights = [self._own(tensors[f"{link.name}.weight"]) for link in links]  # [C, o, i]
-        biases = [self._own(tensors[f"{link.name}.bias"].unsqueeze(1)) if link.bias else None for link in links]
+        weights, biases = self._split(links, tensors)
+        # what gradients are added to: with momentum velocities, after which weights move
+        moved, moved_biases = (weights, biases) if speeds is None else self._split(links, speeds)
+        beta, alpha = (shrink, -rate) if speeds is None else (momentum, 1.0)
+        self.after: list[Call] = []
         lead, batch = ((), shape[1]) if self.alone else (shape[:1], shape[1])
         outs, slopes = ([w.new_empty(*lead, batch, w.shape[-2]) for w in weights[:-1]] for _ in range(2))
         # the last layer's lie classes first, by which products and softmax are quicker
@@ -167,17 +175,28 @@ class _Run:
         for place in reversed(range(len(links))):
             (r, c), w, b, g = many[place], weights[place], biases[place], slopes[place]
             own = _some(g, r)
-            move = partial(self._mover(_some(_some(w, c), r, -2)), own.mT, beta=shrink, alpha=-rate)
+            goal, bias = _some(_some(moved[place], c), r, -2), moved_biases[place]
+            move = partial(self._mover(goal), own.mT, beta=beta, alpha=alpha)
             if place:
                 x, below = outs[place - 1], slopes[place - 1]
                 reached = below.shape[-1]
                 self.down += self._product(g, _some(w, reached), None, below)
                 self.down.append(partial(move, _some(x, c)))
-            self.down += [] if b is None else self._bias_step(_some(b, r), own, rate, shrink)
+            self.down += [] if bias is None else self._bias_step(_some(bias, r), own, beta, alpha)
+            if speeds is not None:
+                self.after += self._swing(_some(_some(w, c), r, -2), goal, rate, shrink)
+                self.after += (
+                    [] if b is None or bias is None else self._swing(_some(b, r), _some(bias, r), rate, shrink)
+                )
             if place and links[place - 1].relu:
                 through = torch.ops.aten.threshold_backward.grad_input
                 self.down.append(partial(through, below, _some(x, reached), 0, grad_input=below))
         self.leave = move  # waits for the examples
+
+    def _split(self, links: tuple[Link, ...], tensors: dict[str, Tensor]) -> tuple[list[Tensor], list[Tensor | None]]:
+        """Weights [C, o, i] and biases [C, 1, o]."""
+        biases = [self._own(tensors[f"{link.name}.bias"].unsqueeze(1)) if link.bias else None for link in links]
+        return [self._own(tensors[f"{link.name}.weight"]) for link in links], biases
 
     def _own(self, t: Tensor) -> Tensor:
         return t[0] if self.alone else t[: self.shape[0]]
@@ -204,15 +223,21 @@ class _Run:
             if b is not None:
                 out.add_(b.mT)
 
-    def _bias_step(self, b: Tensor, g: Tensor, rate: float, shrink: float) -> list[Call]:
-        """The step of biases [C, 1, o] by what the examples' gradients [C, B, o] sum up to."""
+    @staticmethod
+    def _swing(w: Tensor, speed: Tensor, rate: float, shrink: float) -> list[Call]:
+        """The step by a velocity, which decay is a part of."""
+        decay = [] if shrink == 1 else [partial(speed.add_, w, alpha=(1 - shrink) / rate)]
+        return [*decay, partial(w.add_, speed, alpha=-rate)]
+
+    def _bias_step(self, b: Tensor, g: Tensor, beta: float, alpha: float) -> list[Call]:
+        """`beta * b + alpha * sum`, in place, of biases [C, 1, o] and the examples' gradients [C, B, o]."""
         if self.alone:
-            return [partial(b[0].addmv_, g.mT, g.new_ones(len(g)), beta=shrink, alpha=-rate)]
+            return [partial(b[0].addmv_, g.mT, g.new_ones(len(g)), beta=beta, alpha=alpha)]
         whole = g.new_empty(b.shape)  # sums are quicker than batched products of one row
         return [
             partial(torch.sum, g, 1, keepdim=True, out=whole),
-            *([] if shrink == 1 else [partial(b.mul_, shrink)]),
-            partial(b.sub_, whole, alpha=rate),
+            *([] if beta == 1 else [partial(b.mul_, beta)]),
+            partial(b.add_, whole, alpha=alpha),
         ]
 
     def walk(self, stretch: Stretch) -> Tensor:
@@ -235,6 +260,8 @@ class _Run:
                 for call in self.down:
                     call()
                 self.leave(x)
+                for call in self.after:
+                    call()
         return (torch.log_softmax(outputs, -2) * pull).sum((0, 2, 3))
 
     def _each(self, values: Tensor) -> tuple[Tensor, ...]:

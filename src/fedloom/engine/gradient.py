@@ -55,8 +55,9 @@ def _chain_difference(gradient: StackedGradient, setting: Setting, data: Example
         return 0.0
     params, batch = _trial(setting, Examples(*(_few(t) for t in data)))  # on the CPU, where chains can be float64
     slopes, losses = PlainGradient(setting)(params.clone(), batch)
-    last, total = gradient.descend(params, iter((batch,)), 1.0, 1.0)
-    return _largest(((params - last, slopes), (total, losses)))
+    done = gradient.descend(params, iter((batch,)), 1.0, 1.0)
+    assert done is not None  # chains have that way
+    return _largest(((params - done[0], slopes), (done[1], losses)))
 
 
 def _largest(pairs: Iterable[tuple[Tensor, Tensor]]) -> float:

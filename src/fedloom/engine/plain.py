@@ -28,9 +28,11 @@ class PlainGradient:
         return grads, losses
 
     def descend(
-        self, first: Tensor, batches: Iterable[Batch], rate: float, shrink: float
+        self, first: Tensor, batches: Iterable[Batch], rate: float, shrink: float, momentum: float = 0.0
     ) -> tuple[Tensor, Tensor] | None:
         """Each client's own tensors, moved in place after every step."""
+        if momentum:
+            return None
         layout = self.setting.layout
         owned = [{name: t.detach().clone() for name, t in layout.split(flat).items()} for flat in first]
         total = first.new_zeros(len(first))

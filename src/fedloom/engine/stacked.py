@@ -159,13 +159,17 @@ class StackedGradient:
             grads.append(torch.zeros_like(params[:, trained:]))
         return torch.cat(grads, 1), _means(losses, batch.weight)
 
-    def descend(self, first: Tensor, batches: Iterable[Batch], rate: float, shrink: float) -> tuple[Tensor, Tensor]:
+    def descend(
+        self, first: Tensor, batches: Iterable[Batch], rate: float, shrink: float, momentum: float = 0.0
+    ) -> tuple[Tensor, Tensor] | None:
         """Every tensor of the cohort contiguous by itself, so that products can take the step in place."""
         if self.chain is not None and not self.low and first.device.type == "cpu":
             names, frozen = [link.name for link in self.chain], self._frozen
             blocks = None if frozen is None else blocks_of(names, frozen, self.layout)
             if frozen is None or blocks is not None:
-                return descend_chain(self.chain, self.layout, first, batches, rate, shrink, blocks)
+                return descend_chain(self.chain, self.layout, first, batches, rate, shrink, blocks, momentum)
+        if momentum:
+            return None
         split = self.layout.split(first)
         tensors = {name: t.clone(memory_format=torch.contiguous_format) for name, t in split.items()}
         total = first.new_zeros(len(first))

@@ -30,7 +30,7 @@ class VmappedGradient:
         return grads, losses
 
     def descend(
-        self, first: Tensor, batches: Iterable[Batch], rate: float, shrink: float
+        self, first: Tensor, batches: Iterable[Batch], rate: float, shrink: float, momentum: float = 0.0
     ) -> tuple[Tensor, Tensor] | None:
         """No shortcut."""
         return None

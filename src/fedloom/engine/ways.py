@@ -11,7 +11,6 @@ from torch import fx, nn
 
 from fedloom.client import Examples, Gradient
 from fedloom.engine.stacked import StackedGradient
-from fedloom.local.optimiser import Sgd
 from fedloom.machine import own_kernels
 from fedloom.method import Method
 
@@ -31,8 +30,7 @@ def ways(method: Method, gradient: Gradient) -> tuple[bool, bool]:
     rule, optimiser = method.local, method.optimiser
     if (rule.corrects and not rule.scaled) or not isinstance(gradient, StackedGradient):
         return False, False
-    heavy = isinstance(optimiser, Sgd) and optimiser.momentum > 0 and optimiser.clip is None and optimiser.fresh
-    return optimiser.plain and not rule.scaled, heavy or (optimiser.plain and rule.scaled)
+    return optimiser.plain and not rule.scaled, optimiser.heavy or (optimiser.plain and rule.scaled)
 
 
 def links_of(method: Method, gradient: Gradient, data: Examples) -> tuple[Link, ...] | None:

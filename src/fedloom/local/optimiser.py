@@ -37,6 +37,11 @@ class Optimiser(ABC):
         """Is a step no more than `w <- (1 - rate * weight_decay) * w - rate * gradient`?"""
         return False
 
+    @property
+    def heavy(self) -> bool:
+        """Is it no more than that with momentum, which begins anew every round?"""
+        return False
+
     def rate_at(self, round: int) -> float:
         """The learning rate of a round, counted from 1."""
         return self.rate * self.decay ** (round - 1)
@@ -83,6 +88,11 @@ class Sgd(Optimiser):
     def plain(self) -> bool:
         """Neither momentum nor clipping."""
         return self.momentum == 0 and self.clip is None
+
+    @property
+    def heavy(self) -> bool:
+        """Momentum of its own for every round, and no clipping."""
+        return self.momentum > 0 and self.clip is None and self.fresh
 
     def begin(self, params: Tensor) -> State:
         """A velocity, where there is momentum."""
