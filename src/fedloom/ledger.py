@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,14 +28,13 @@ TRANSPORT = ("transport_down", "transport_up")  # bytes, on a real network
 class Ledger:
     """Rows of `rounds.parquet` and `clients.parquet`."""
 
-    def __init__(self, clients: list[int], layout: Layout | None = None) -> None:
+    def __init__(self, clients: list[int], layout: Layout | None, examples: Tensor) -> None:
+        """`examples` [N]: how many each client of the fleet trains on in a round, repeats counted."""
         self._numbers = torch.tensor(clients)  # the partition's number of each client in the fleet
+        self._examples = examples.cpu()
         self._past: list[dict[str, Any]] = []  # rows of rounds before those in `_rounds`
-        self._rounds: list[dict[str, Any]] = []
-        self._clients: list[dict[str, Tensor]] = []
-        nothing = torch.zeros(0)
-        # the last ones, and their totals and parts on the device
-        self._prices: tuple[Any, tuple[Tensor, Tensor, Cost]] = None, (nothing, nothing, Cost(*(nothing,) * 3))
+        self._rounds: list[dict[str, Any]] = []  # as they were added
+        self._clients: list[State] = []  # columns of the rounds in `_past`, on the host
         self._kept: State = {}  # larger tensors that the method's parts keep of the last round
         self._personal: State = {}  # every client's own accuracy [N] at the last evaluation; NaN: it has no test
         self._coverage = None if layout is None else Coverage(layout)
@@ -52,45 +50,36 @@ class Ledger:
         reply: Reply,
         seconds: float,
         prices: tuple[Cost, Cost],
-        examples: Tensor,
         costs: Costs | Spent | None = None,
         kept: State | None = None,
     ) -> None:
-        """A round that was played.
+        """A round that was played. Nothing is computed yet: on a GPU every call counts, and nobody may look so far.
 
-        `reply` is as it arrived, `prices` are bytes down and up, `examples` [C] how many each client trains on, repeats
-        counted; in a world, `costs` say what the round took. `kept` is what the method's parts record of it.
+        `reply` is as it arrived, `prices` are bytes down and up; in a world, `costs` say what the round took. `kept` is
+        what the method's parts record of it.
         """
-        if prices is not self._prices[0]:  # often they are those of the round before
-            down, up = (Cost(*(part.to(reply.ids.device, non_blocking=True) for part in price)) for price in prices)
-            self._prices = prices, (down.total, up.total, up)
-        down_total, up_total, up = self._prices[1]
-        rejected = torch.zeros_like(reply.ids, dtype=torch.int8) if reply.rejected is None else reply.rejected
-        sent = reply.arrived | (rejected > 0)
+        facts = {"ids": reply.ids, "share": task.share, "arrived": reply.arrived}
+        if reply.rejected is not None:
+            facts["rejected"] = reply.rejected
         if costs is not None:
-            sent = costs.bytes_up > 0  # in a world, also what was lost on the way
-        rows = {
-            "round": torch.full_like(reply.ids, task.round),
-            "client": reply.ids,
-            "share": task.share,
-            "arrived": reply.arrived,
-            "rejected": rejected,
-            "examples_trained": examples if costs is None else examples * costs.trained,
-            "bytes_down": down_total,
-            "bytes_up": up_total * sent,
-            **{f"bytes_up_{name}": part * sent for name, part in up._asdict().items()},
+            facts |= {"trained": costs.trained, "sent": costs.bytes_up}
+        more = {
             **{name: value for name, value in reply.report.items() if value.dim() == 1},
             **({} if costs is None else costs.columns()),  # of those as well whose reply did not arrive
         }
-        self._numbers = self._numbers.to(reply.ids.device)
-        self._clients.append({**rows, "client": self._numbers[reply.ids]})
-        duration = None if costs is None else costs.duration
-        columns = {name: value for name, value in (kept or {}).items() if value.dim() == 0}
         self._kept = {name: value for name, value in (kept or {}).items() if value.dim() > 0}
         if self._coverage is not None:
             self._coverage.add(reply)
-        entry = {"round": task.round, "wall_seconds": seconds, "virtual": duration, "rows": rows, "kept": columns}
-        self._rounds.append({**entry, "strays": reply.strays})
+        self._rounds.append({
+            "round": task.round,
+            "wall_seconds": seconds,
+            "virtual": None if costs is None else costs.duration,
+            "facts": facts,
+            "more": more,
+            "prices": prices,
+            "kept": {name: value for name, value in (kept or {}).items() if value.dim() == 0},
+            "strays": reply.strays,
+        })  # fmt: skip
 
     def score(self, score: Score, personal: Tensor | None, seconds: float | None = None) -> None:
         """The evaluation after the round added last, and how long it took."""
@@ -108,8 +97,34 @@ class Ledger:
 
     def rounds(self) -> list[dict[str, Any]]:
         """One row a round, as plain numbers; None where nothing was measured."""
-        self._past, self._rounds = [*self._past, *_rows(self._rounds)], []
+        here = _fetched(self._rounds)
+        for entry in self._rounds:
+            rows = self._columns(entry, here)
+            self._past.append(_row(entry, rows, here))
+            self._clients.append({**rows, "client": self._numbers[rows["client"]]})
+        self._rounds = []
         return list(self._past)
+
+    def _columns(self, entry: dict[str, Any], here: dict[int, Tensor]) -> State:
+        """A round's rows of clients [C each]; `here` are its tensors on the host, by their identity."""
+        facts = {name: here[id(value)] for name, value in entry["facts"].items()}
+        down, up = (Cost(*(here[id(part)] for part in price)) for price in entry["prices"])
+        ids, arrived, examples = facts["ids"], facts["arrived"], self._examples[facts["ids"]]
+        rejected = facts.get("rejected", torch.zeros_like(ids, dtype=torch.int8))
+        # in a world, also what was lost on the way
+        sent = facts["sent"] > 0 if "sent" in facts else arrived | (rejected > 0)
+        return {
+            "round": torch.full_like(ids, entry["round"]),
+            "client": ids,
+            "share": facts["share"],
+            "arrived": arrived,
+            "rejected": rejected,
+            "examples_trained": examples * facts["trained"] if "trained" in facts else examples,
+            "bytes_down": down.total,
+            "bytes_up": up.total * sent,
+            **{f"bytes_up_{name}": part * sent for name, part in up._asdict().items()},
+            **{name: here[id(value)] for name, value in entry["more"].items()},
+        }
 
     def last(self) -> dict[str, Any]:
         """The newest row."""
@@ -125,7 +140,7 @@ class Ledger:
         count = 0
         for number in range(len(self._past) + len(self._rounds) - 1, -1, -1):
             own = number - len(self._past)
-            arrived = self._past[number]["arrived"] if own < 0 else bool(self._rounds[own]["rows"]["arrived"].any())
+            arrived = self._past[number]["arrived"] if own < 0 else bool(self._rounds[own]["facts"]["arrived"].any())
             if arrived or count == most:
                 break
             count += 1
@@ -163,13 +178,15 @@ class Ledger:
             replace_file(folder / "kept.safetensors", pack(kept))
 
 
-def _rows(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rounds as plain numbers; all that lies on a device comes in a few transfers, since each waits for it."""
+def _fetched(entries: list[dict[str, Any]]) -> dict[int, Tensor]:
+    """All tensors of some rounds on the host, by their identity; they come in a few transfers, since each waits."""
     tensors = [
         value
         for entry in entries
         for value in (
-            *entry["rows"].values(),
+            *entry["facts"].values(),
+            *entry["more"].values(),
+            *(part for price in entry["prices"] for part in price),
             *entry["kept"].values(),
             entry["virtual"],
             entry["strays"],
@@ -177,13 +194,11 @@ def _rows(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
         )
         if isinstance(value, Tensor)
     ]
-    here = dict(zip(map(id, tensors), on_host(tensors)))
-    return [_row(entry, here) for entry in entries]
+    return dict(zip(map(id, tensors), on_host(tensors)))
 
 
-def _row(entry: dict[str, Any], here: dict[int, Tensor]) -> dict[str, Any]:
-    """One of them; `here` are its tensors on the host, by their identity."""
-    rows = {name: here[id(value)] for name, value in entry["rows"].items()}
+def _row(entry: dict[str, Any], rows: State, here: dict[int, Tensor]) -> dict[str, Any]:
+    """One round as plain numbers, from its clients' rows and what else is on the host."""
     score, virtual = entry.get("score"), entry["virtual"]
     score = None if score is None else Score(*(here[id(value)] for value in score))
     refused = counted(rows["rejected"], here.get(id(entry["strays"])))
@@ -224,8 +239,6 @@ def _joined(parts: list[State]) -> State:
     """Clients' rows as whole columns; a round that reached nobody lacks what a rule reports by itself."""
 
     def column(name: str) -> Tensor:
-        pieces = [rows.get(name, torch.zeros_like(rows["share"])) for rows in parts]
-        alike = groupby(pieces, key=lambda piece: piece.device)  # what was settled before is on the host
-        return torch.cat([torch.cat(list(some)).cpu() for _, some in alike])
+        return torch.cat([rows.get(name, torch.zeros_like(rows["share"])) for rows in parts])
 
     return {name: column(name) for name in dict.fromkeys(name for rows in parts for name in rows)}

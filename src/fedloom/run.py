@@ -118,7 +118,7 @@ def play(
     tell: Callable[[str], None] = lambda note: None,
 ) -> Result:
     """All rounds of what was prepared; `clock` counts the seconds that are the run's own."""
-    started, ledger = clock(), Ledger(world.clients, world.setting.layout)
+    started, ledger = clock(), ledger_of(world)
     with ExitStack() as stack:
         if folder is None:
             at = _play(experiment, world, ledger, _start(world), watch, clock)
@@ -156,6 +156,12 @@ def resume(
         experiment, method=method, model=model, data=data, out=folder, resume=True, checkpoints=checkpoints,
         watch=watch, tell=tell,
     )  # fmt: skip
+
+
+def ledger_of(world: Simulation) -> Ledger:
+    """An empty one for such a run."""
+    examples = processed(world.method.work, world.setting.fleet.examples)
+    return Ledger(world.clients, world.setting.layout, examples)
 
 
 def _start(world: Simulation) -> Reached:
@@ -264,9 +270,8 @@ def _round(
     chance = Chance(experiment.seed, at.round + 1, at.model.device)
     weights, memory, task, reply = play_round(method, at.memory, at.model, setting, engine, chance)
     seconds, costs = clock() - began, None if world.world is None else world.world.costs
-    examples = processed(method.work, setting.fleet.examples[reply.ids])
     prices = world.wire.priced or world.wire.prices(task, reply)
-    ledger.add(task, reply, seconds, prices, examples, costs, method.record(memory))
+    ledger.add(task, reply, seconds, prices, costs, method.record(memory))
     if chance.round % experiment.evaluate_every == 0 or chance.round == experiment.rounds:
         _score(ledger, world, weights, clock)
     return Reached(chance.round, weights, memory)

@@ -31,7 +31,7 @@ from fedloom.ledger import Ledger
 from fedloom.local.prox import Prox
 from fedloom.method import Method
 from fedloom.methods.fedavg import fedavg
-from fedloom.run import _round, resume, run
+from fedloom.run import _round, ledger_of, resume, run
 from fedloom.simulation import Simulation
 from fedloom.world.channel import Bursty
 from fedloom.world.simulated import Simulated, World
@@ -86,13 +86,13 @@ def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @worlds.every_method
 def test_straight_equals_resumed(method, codec, tmp_path):
     straight = simulation(method, codec)
-    ledger = Ledger(list(range(len(worlds.SIZES))), straight.setting.layout)
+    ledger = ledger_of(straight)
     at = played(straight, ledger, start(straight), 2)
     path = store.save(tmp_path, 2, take(straight, ledger, at).files(), {})
     at = played(straight, ledger, at, 2)
 
     other = simulation(method, codec)
-    fresh = Ledger(list(range(len(worlds.SIZES))), other.setting.layout)
+    fresh = ledger_of(other)
     again = put_back(other, fresh, store.read(path))
     assert again.round == 2
     again = played(other, fresh, again, 2)

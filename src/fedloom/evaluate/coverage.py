@@ -10,6 +10,7 @@ from fedloom.types import Reply, State, listed
 
 LOOKS = 8  # numbers looked at of those that lead into a neuron, evenly spaced
 LARGEST = 4096  # rows of a tensor that are neurons; more are words
+TOGETHER = 64  # rounds of whole replies that are counted at once
 REPLIES = "coverage.replies"
 
 
@@ -32,27 +33,38 @@ class Coverage:
         self._looks: Tensor | None = None  # [R * LOOKS] places in the flat vector
         self._hits: Tensor | None = None  # [R]
         self._replies: Tensor | None = None  # [1]
+        self._whole: list[Tensor] = []  # who arrived in rounds of whole replies that are not counted yet
         self._parts = 0  # rounds whose replies were parts
 
     def add(self, reply: Reply) -> None:
         """The replies of a round, as they arrived."""
         if not self._rows:
             return
-        arrived = reply.arrived.sum().view(1)
-        if self._hits is None or self._replies is None:
-            self._hits = arrived.new_zeros(sum(self._rows.values()))
-            self._replies = torch.zeros_like(arrived)
-        self._hits, self._replies = self._hits.to(arrived.device), self._replies.to(arrived.device)
-        self._replies = self._replies + arrived
         if reply.mask is None:
-            self._hits = self._hits + LOOKS * arrived
+            self._whole.append(reply.arrived)
+            if len(self._whole) == TOGETHER:
+                self._count_whole()
             return
         self._parts += 1
         if self._looks is None:
-            self._looks = listed(_places(self._layout, self._rows), arrived.device)
+            self._looks = listed(_places(self._layout, self._rows), reply.arrived.device)
         seen = reply.mask[:, self._looks].to(torch.float32)  # [C, R * LOOKS]
         hits = reply.arrived.to(torch.float32) @ seen  # exact: of zeros and ones, and quicker than sums of bools
-        self._hits = self._hits + hits.view(-1, LOOKS).sum(1).long()
+        self._count(reply.arrived.sum().view(1), hits.view(-1, LOOKS).sum(1).long())
+
+    def _count(self, replies: Tensor, hits: Tensor) -> None:
+        """So many more replies [1], and hits [R] (or [1], the same for all)."""
+        if self._hits is None or self._replies is None:
+            self._hits, self._replies = replies.new_zeros(sum(self._rows.values())), torch.zeros_like(replies)
+        self._hits = self._hits.to(hits.device) + hits
+        self._replies = self._replies.to(replies.device) + replies
+
+    def _count_whole(self) -> None:
+        """Rounds of whole replies, many at once: on a GPU calls are what this costs."""
+        if self._whole:
+            arrived = torch.cat(self._whole).sum().view(1)
+            self._count(arrived, LOOKS * arrived)
+            self._whole = []
 
     def kept(self) -> State:
         """What is worth keeping of a run."""
@@ -60,6 +72,7 @@ class Coverage:
 
     def save(self) -> State:
         """The counts, to go on from."""
+        self._count_whole()
         if self._hits is None or self._replies is None:
             return {}
         pieces = torch.split(self._hits, list(self._rows.values()))
