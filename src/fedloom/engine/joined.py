@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -183,19 +183,33 @@ def _joined(chunks: Sequence[Chunk]) -> tuple[Chunk, list[Tensor | slice]]:
 def _stacked(parts: Sequence[Batches]) -> Batches:
     """Batches one below the other; shorter and narrower ones are padded, which takes no part in training."""
     longest, widest = (max(part.examples.shape[axis] for part in parts) for axis in (1, 2))
+    alike = [list(some) for _, some in groupby(parts, key=lambda part: part.examples.shape[1:])]  # padded at once
 
-    def padded(values: Tensor, rest: bool) -> Tensor:
-        values = F.pad(values, (0, widest - values.shape[2]))
-        return F.pad(values, (0, 0, 0, longest - values.shape[1]), value=rest)
+    def stacked(read: Callable[[Batches], Tensor], rest: bool) -> Tensor:
+        return _below([_padded(_below([read(part) for part in some]), longest, widest, rest) for some in alike])
 
     return Batches(
-        examples=torch.cat([padded(part.examples, False) for part in parts]),
+        examples=stacked(lambda part: part.examples, False),
         # a step that nobody takes has weights too, else they would be no numbers
-        real=torch.cat([padded(part.real, True) for part in parts]),
-        steps=torch.cat([part.steps for part in parts]),
+        real=stacked(lambda part: part.real, True),
+        steps=_below([part.steps for part in parts]),
         active=[sum(part.active[k] for part in parts if k < len(part.active)) for k in range(longest)],
-        keys=torch.cat([F.pad(part.keys, (0, longest - part.keys.shape[1])) for part in parts]),
+        keys=stacked(lambda part: part.keys, False),
     )
+
+
+def _below(values: list[Tensor]) -> Tensor:
+    """One below the other."""
+    return values[0] if len(values) == 1 else torch.cat(values)
+
+
+def _padded(values: Tensor, longest: int, widest: int, rest: bool) -> Tensor:
+    """Values [C, S, ...] with that many steps, whose numbers are `rest`, and examples in each, which are zeros."""
+    if values.dim() > 2 and values.shape[2] < widest:
+        values = F.pad(values, (0, widest - values.shape[2]))
+    if values.shape[1] < longest:
+        values = F.pad(values, (*(0,) * (2 * values.dim() - 4), 0, longest - values.shape[1]), value=rest)
+    return values
 
 
 def _steps(active: list[int], clients: int) -> list[int]:

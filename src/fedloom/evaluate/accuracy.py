@@ -32,11 +32,14 @@ class Score(NamedTuple):
 def evaluate(setting: Setting, model: Tensor, data: Examples, classes: int) -> Score:
     """Score one model [P] on every example."""
     score = _scored if data.x.device == model.device else _score  # what lies elsewhere is fetched piece by piece
-    return Score(*score((model,), setting, data.x, data.y, classes))
+    (found,) = score((model,), setting, data.x, data.y, classes)
+    return Score(found[0], found[1], found[2], found[3:])
 
 
-def _score(models: tuple[Tensor, ...], setting: Setting, x_all: Tensor, y_all: Tensor, classes: int) -> Score:
-    """What `evaluate` gives."""
+def _score(
+    models: tuple[Tensor, ...], setting: Setting, x_all: Tensor, y_all: Tensor, classes: int
+) -> tuple[Tensor, ...]:
+    """What `evaluate` gives, one behind the other."""
     (model,), data = models, Examples(x_all, y_all)
     tensors = setting.layout.split(model)
     module, batch = setting.module.eval(), at_once(data.x)
@@ -56,7 +59,8 @@ def _score(models: tuple[Tensor, ...], setting: Setting, x_all: Tensor, y_all: T
         right = torch.cat(first).to(torch.float64)
         none = torch.zeros(classes, dtype=torch.float64, device=right.device)
         hits, seen = (none.index_add(0, data.y.to(model.device), values) for values in (right, torch.ones_like(right)))
-        return Score(right.mean(), torch.cat(top5).double().mean(), torch.cat(loss).double().mean(), hits / seen)
+        means = (right.mean(), torch.cat(top5).double().mean(), torch.cat(loss).double().mean())
+        return (torch.cat((torch.stack(means), hits / seen)),)
 
 
 _scored = Captured(_score)

@@ -51,23 +51,23 @@ class Work:
 
     def plan(self, ids: Tensor, examples: Tensor, sizes: list[int], chance: Chance) -> Batches:
         """Each epoch is a fresh order of the client's own examples [C, M] (padded), cut into batches."""
-        told, active, width, epochs = _schedule(self, tuple(sizes))
-        facts = told.to(ids.device, non_blocking=True, copy=True)
+        facts, active, width, epochs = _schedule(self, tuple(sizes), ids.device)
         inputs = (ids, examples, facts, chance.key("batches"), chance.key("network"))
         few = ids.device.type == "cpu" and examples.numel() * epochs < FEW
         chosen, real, keys = (_deal_few if few else _dealt)(inputs, len(active), width, epochs)
-        return Batches(chosen, real, facts[2], list(active), keys)
+        return Batches(chosen, real, facts[2].clone(), list(active), keys)  # facts are needed again
 
 
 @lru_cache(maxsize=16)
-def _schedule(work: Work, sizes: tuple[int, ...]) -> tuple[Tensor, tuple[int, ...], int, int]:
+def _schedule(work: Work, sizes: tuple[int, ...], device: torch.device) -> tuple[Tensor, tuple[int, ...], int, int]:
     """Examples, steps in an epoch and steps of each client [3, C], who is active at each step, batch and epochs."""
     steps, widest = work.steps_of(list(sizes)), max(sizes)
     width = min(work.batch, widest) if work.batch else widest
     passes = [-(-size // width) for size in sizes]
     epochs = max(-(-taken // one) for taken, one in zip(steps, passes))
     active = (np.array(steps) > np.arange(max(steps))[:, None]).sum(1).tolist()
-    return torch.tensor([sizes, passes, steps]), tuple(active), width, epochs
+    facts = torch.tensor([sizes, passes, steps]).to(device, non_blocking=True)
+    return facts, tuple(active), width, epochs
 
 
 def _deal(inputs: tuple[Tensor, ...], longest: int, width: int, epochs: int) -> tuple[Tensor, ...]:
