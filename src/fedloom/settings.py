@@ -20,16 +20,28 @@ from fedloom.errors import BadExperiment, FedloomError, unknown
 
 def settings_of(function: Callable[..., Any], skip: tuple[str, ...] = ()) -> dict[str, inspect.Parameter]:
     """The settings of a function by name; `skip` names what the caller supplies."""
-    parameters = inspect.signature(function).parameters.values()
+    return {name: p for name, p in _known(function)[0].items() if name not in skip}
+
+
+@lru_cache(maxsize=512)  # looking takes longer than all else that a check does
+def _known(function: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], dict[str, Any]]:
+    """A function's settings, and the types of what has one."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return {p.name: p for p in parameters if p.kind in kinds and p.name not in skip}
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: p for p in parameters if p.kind in kinds}, get_type_hints(function)
+
+
+@lru_cache(maxsize=512)
+def _adapter(function: Callable[..., Any], name: str) -> TypeAdapter[Any]:
+    """What checks a setting's type."""
+    return TypeAdapter(_known(function)[1].get(name, Any))
 
 
 def fit(
     what: str, function: Callable[..., Any], given: Mapping[str, Any], skip: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """The given settings, checked against the function's names and types."""
-    takes, hints = settings_of(function, skip), get_type_hints(function)
+    takes, hints = settings_of(function, skip), _known(function)[1]
     fitted = {}
     for name, value in given.items():
         if name not in takes:
@@ -39,7 +51,7 @@ def fit(
         kind = hints.get(name, Any)
         refuse_truth(f"setting '{name}' of {what}", value, kind)
         try:
-            fitted[name] = TypeAdapter(kind).validate_python(value)
+            fitted[name] = _adapter(function, name).validate_python(value)
         except ValidationError as problem:
             expected = getattr(kind, "__name__", str(kind))
             detail = problem.errors()[0]["msg"]

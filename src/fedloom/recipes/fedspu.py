@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any, Literal, NamedTuple, get_args
+
+from torch import nn
 
 from fedloom.experiment import Experiment
 from fedloom.models import build, example
 from fedloom.neurons.footprint import footprint
+from fedloom.neurons.map import NeuronMap
+from fedloom.neurons.trace import neuron_map
 from fedloom.recipes.recipe import Claim, Measure, Recipe, Tuning
 
 ROUNDS, QUICK = 500, 20
@@ -18,6 +23,8 @@ METHODS = {
 }  # fmt: skip
 STOPPING = "FedSPU, early stopping"
 PERSONAL = Measure("personal")
+Counted = Literal["active", "frozen"]  # ways to count memory
+SHAPES = {"cifar10": ((3, 32, 32), 10), "emnist": ((1, 28, 28), 62), "speech": ((1, 32, 32), 35)}  # and classes
 
 
 class Kind(NamedTuple):
@@ -169,20 +176,27 @@ def table4(quick: bool = False) -> Recipe:
     return Recipe("fedspu-table4", about, experiments, tuple(claims), _notes(quick), tuning, quick=quick)
 
 
+@cache
+def _network(name: str) -> tuple[nn.Module, NeuronMap]:
+    """A data set's network and its neurons."""
+    shape, classes = SHAPES[name]
+    network = build(KINDS[name].model, shape, classes)
+    return network, neuron_map(network, example(shape))
+
+
+@cache
+def _bytes(name: str, share: float, execution: Counted) -> int:
+    """What training this share of a data set's network takes."""
+    network, neurons = _network(name)
+    return footprint(network, example(SHAPES[name][0]), share, KINDS[name].batch, execution, neurons).total
+
+
 def fig5(quick: bool = False) -> Recipe:
     """Memory by the share that is trained, counted from the networks; nothing is run."""
-    shapes = {"cifar10": ((3, 32, 32), 10), "emnist": ((1, 28, 28), 62), "speech": ((1, 32, 32), 35)}
     facts, claims = {}, []
     for share, saving in ((0.2, 54.0), (0.4, 44.0), (0.6, 31.0), (0.8, 18.0)):
-        for execution in ("active", "frozen"):
-            savings = []
-            for name, (shape, classes) in shapes.items():
-                network = build(KINDS[name].model, shape, classes)
-                sizes = [
-                    footprint(network, example(shape), part, KINDS[name].batch, execution).total
-                    for part in (share, 1.0)
-                ]
-                savings.append(100 * (1 - sizes[0] / sizes[1]))
+        for execution in get_args(Counted):
+            savings = [100 * (1 - _bytes(name, share, execution) / _bytes(name, 1.0, execution)) for name in SHAPES]
             facts[f"{execution} {share}"] = sum(savings) / len(savings)
         what = f"memory saved at a share of {share}, activations of trained neurons alone counted"
         claims.append(Claim(what, (f"active {share}",), Measure("fact"), paper=saving, tolerance=5.0))

@@ -98,6 +98,8 @@ class Recipe:
 
 def changed(experiment: Experiment, **values: Any) -> Experiment:
     """The experiment with other values; settings of `training` are added to those it has."""
+    if values.keys() <= {"seed", "device"}:
+        return experiment.model_copy(update=values)  # they go with anything, so nothing has to be checked again
     old = experiment.model_dump()
     if "training" in values:
         values["training"] = {**old["training"], **values["training"]}
