@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -13,15 +14,16 @@ from fedloom.engine.capture import Captured
 from fedloom.errors import BadExperiment, unknown
 from fedloom.neurons.map import NeuronMap, Rounding, checked
 from fedloom.part import Mask
-from fedloom.types import Portion, Reply, Setting, State, listed
+from fedloom.types import Portion, Reply, Setting, State
 
 
+@lru_cache(maxsize=16)
 def places(neurons: NeuronMap, device: torch.device) -> tuple[Tensor, Tensor]:
     """Each hidden neuron's place in its group and the width of that group [K]."""
     spans = [span for _, span in neurons.spans(neurons.size)]
     place = [n for span in spans for n in range(span.stop - span.start)]
     width = [span.stop - span.start for span in spans for _ in range(span.stop - span.start)]
-    return listed(place, device), listed(width, device)
+    return torch.tensor(place, device=device), torch.tensor(width, device=device)
 
 
 def ordered(neurons: NeuronMap, ids: Tensor, chance: Chance) -> Tensor:
@@ -63,11 +65,15 @@ POSITIONS: dict[str, Callable[[NeuronMap, Tensor, Chance], Tensor]] = {
 VALUES = ("l1", "l2", "gradient", "change")
 
 
-def portion(neurons: NeuronMap, keep: Tensor, share: Tensor) -> Portion:
-    """What a keep [C, K] sends; if everyone may have everything, no mask at all, which is FedAvg to the last bit."""
-    if share.device.type == "cpu" and bool((share >= 1).all()):
-        return Portion()
-    return Portion(neurons.expand(keep), keep)
+def portion(neurons: NeuronMap, keep: Tensor, share: Tensor, own: Tensor | None = None) -> Portion:
+    """What a keep [C, K] sends; if everyone may have everything, no mask at all, which is FedAvg to the last bit.
+
+    `own` [C, O]: and of which outputs.
+    """
+    whole = share.device.type == "cpu" and bool((share >= 1).all())
+    if own is not None:
+        return Portion(neurons.expand(torch.cat((keep, own), 1)), None if whole else keep)
+    return Portion() if whole else Portion(neurons.expand(keep), keep)
 
 
 @dataclass(frozen=True)
@@ -100,10 +106,17 @@ class Ranked(Mask):
         self, memory: State, setting: Setting, model: Tensor, ids: Tensor, share: Tensor, chance: Chance
     ) -> tuple[Portion, State]:
         """Rank, cut, expand."""
+        keep, memory = self.kept(memory, setting, model, ids, share, chance)
+        return portion(setting.neurons, keep, share), memory
+
+    def kept(
+        self, memory: State, setting: Setting, model: Tensor, ids: Tensor, share: Tensor, chance: Chance
+    ) -> tuple[Tensor, State]:
+        """Which neurons each client is sent [C, K]."""
         neurons = setting.neurons
         if self.by == "random":
             (keep,) = _drawn((ids, checked(share, ids.device), chance.key("mask")), neurons, self.rounding)
-            return portion(neurons, keep, share), memory
+            return keep, memory
         if self.by in POSITIONS:
             scores = POSITIONS[self.by](neurons, ids, chance)
         else:
@@ -111,7 +124,7 @@ class Ranked(Mask):
             if self.by == "change":
                 values, memory = model - memory["last"], {"last": model}
             scores = neurons.score(values, "l1" if self.by == "l1" else "l2").expand(len(ids), -1)
-        return portion(neurons, neurons.cut(scores, share, rounding=self.rounding), share), memory
+        return neurons.cut(scores, share, rounding=self.rounding), memory
 
     @property
     def learns(self) -> bool:
