@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,35 +13,45 @@ from torch import Tensor
 from fedloom.chance import Chance, absorb, uniform
 from fedloom.engine.capture import Captured
 from fedloom.errors import BadExperiment, unknown
-from fedloom.neurons.map import NeuronMap, Rounding, checked
+from fedloom.neurons.map import NeuronMap, Rounding, checked, rounded
 from fedloom.part import Mask
 from fedloom.types import Portion, Reply, Setting, State
 
 
+class Places(NamedTuple):
+    """What is known of each hidden neuron [K]."""
+
+    place: Tensor  # in its group
+    width: Tensor  # of its group
+    step: Tensor  # of its group a multiple of this is kept
+
+
 @lru_cache(maxsize=16)
-def places(neurons: NeuronMap, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Each hidden neuron's place in its group and the width of that group [K]."""
-    spans = [span for _, span in neurons.spans(neurons.size)]
-    place = [n for span in spans for n in range(span.stop - span.start)]
-    width = [span.stop - span.start for span in spans for _ in range(span.stop - span.start)]
-    return torch.tensor(place, device=device), torch.tensor(width, device=device)
+def places(neurons: NeuronMap, device: torch.device) -> Places:
+    """Where the neurons stand, sent to a device once."""
+    groups = [(span.stop - span.start, neurons.steps[group]) for group, span in neurons.spans(neurons.size)]
+    facts = [(place, width, step) for width, step in groups for place in range(width)]
+    return Places(*torch.tensor(facts, dtype=torch.int64).view(-1, 3).T.contiguous().to(device))
 
 
-def ordered(neurons: NeuronMap, ids: Tensor, chance: Chance) -> Tensor:
+def ordered(at: Places, chance: Chance) -> Tensor:
     """The leading neurons of every group first."""
-    place, _ = places(neurons, ids.device)
-    return -place.expand(len(ids), -1)
+    return at.place
 
 
-def rolling(neurons: NeuronMap, ids: Tensor, chance: Chance) -> Tensor:
+def rolling(at: Places, chance: Chance) -> Tensor:
     """A window that moves on by one neuron a round and wraps around."""
-    place, width = places(neurons, ids.device)
-    return -((place - (chance.round - 1)) % width).expand(len(ids), -1)
+    return (at.place - (chance.round - 1)) % at.width
 
 
-def shuffled(neurons: NeuronMap, ids: Tensor, chance: Chance) -> Tensor:
-    """Every client its own random order, new each round."""
-    return _shuffle(neurons, ids, chance.key("mask"))
+def _lead(inputs: tuple[Tensor, ...], width: Tensor, step: Tensor, rounding: Rounding) -> tuple[Tensor, ...]:
+    """The share of each client [C, K] of neurons that stand first in their groups: as `NeuronMap.cut`, unsorted."""
+    rank, share = inputs
+    count = rounded(share[:, None], width.double(), rounding)
+    return (rank < torch.where(count < width, (count // step * step).maximum(step), count),)
+
+
+_leading = Captured(_lead)
 
 
 def _shuffle(neurons: NeuronMap, ids: Tensor, key: Tensor) -> Tensor:
@@ -57,12 +68,8 @@ def _draw(inputs: tuple[Tensor, ...], neurons: NeuronMap, rounding: Rounding) ->
 _drawn = Captured(_draw)
 
 
-POSITIONS: dict[str, Callable[[NeuronMap, Tensor, Chance], Tensor]] = {
-    "ordered": ordered,
-    "rolling": rolling,
-    "random": shuffled,
-}
-VALUES = ("l1", "l2", "gradient", "change")
+POSITIONS: dict[str, Callable[[Places, Chance], Tensor]] = {"ordered": ordered, "rolling": rolling}
+RANKINGS = (*POSITIONS, "random", "l1", "l2", "gradient", "change")
 
 
 def portion(neurons: NeuronMap, keep: Tensor, share: Tensor, own: Tensor | None = None) -> Portion:
@@ -88,8 +95,8 @@ class Ranked(Mask):
     rounding: Rounding = "floor"
 
     def __post_init__(self) -> None:
-        if self.by not in POSITIONS and self.by not in VALUES:
-            raise BadExperiment(unknown("ranking", self.by, (*POSITIONS, *VALUES)))
+        if self.by not in RANKINGS:
+            raise BadExperiment(unknown("ranking", self.by, RANKINGS))
 
     @property
     def steady(self) -> bool:
@@ -118,12 +125,14 @@ class Ranked(Mask):
             (keep,) = _drawn((ids, checked(share, ids.device), chance.key("mask")), neurons, self.rounding)
             return keep, memory
         if self.by in POSITIONS:
-            scores = POSITIONS[self.by](neurons, ids, chance)
-        else:
-            values = memory.get("gradient", model)
-            if self.by == "change":
-                values, memory = model - memory["last"], {"last": model}
-            scores = neurons.score(values, "l1" if self.by == "l1" else "l2").expand(len(ids), -1)
+            at = places(neurons, ids.device)
+            rank = POSITIONS[self.by](at, chance)
+            (keep,) = _leading((rank, checked(share, ids.device)), at.width, at.step, self.rounding)
+            return keep, memory
+        values = memory.get("gradient", model)
+        if self.by == "change":
+            values, memory = model - memory["last"], {"last": model}
+        scores = neurons.score(values, "l1" if self.by == "l1" else "l2").expand(len(ids), -1)
         return neurons.cut(scores, share, rounding=self.rounding), memory
 
     @property
