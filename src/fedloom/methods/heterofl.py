@@ -82,7 +82,7 @@ class Rescale(LocalRule):
     def _factors(task: Task, dtype: torch.dtype) -> Tensor:
         """What numbers of each kind are multiplied by [C, n]."""
         roles, share = task.extras["roles"], task.share.to(dtype)
-        return torch.where(roles == HIDDEN, 1 / column(share, roles), roles.to(dtype))
+        return torch.where(roles == HIDDEN, column(share, roles).reciprocal(), roles.to(dtype))
 
 
 def _each(values: Tensor, kinds: Tensor) -> Tensor:
