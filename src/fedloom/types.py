@@ -93,7 +93,7 @@ class Task(NamedTuple):
             keep=None if self.keep is None else self.keep[keep],
             share=self.share[keep],
             authorised=self.authorised[keep],
-            extras=rows(self.extras, keep),
+            extras={name: _some(value, keep) for name, value in self.extras.items()},
             ids=None if self.ids is None else self.ids[keep],
         )
 
@@ -127,6 +127,13 @@ class Reply(NamedTuple):
 def rows(state: State, keep: slice | Tensor) -> State:
     """Some rows of every tensor."""
     return {name: value[keep] for name, value in state.items()}
+
+
+def _some(value: Tensor, keep: slice | Tensor) -> Tensor:
+    """Some rows; what all share stays one row in memory."""
+    if isinstance(keep, Tensor) and value.dim() > 1 and value.stride(0) == 0:
+        return value[:1].expand(len(keep), *value.shape[1:])
+    return value[keep]
 
 
 def listed(values: Sequence[int] | Sequence[float] | list[list[int]], device: torch.device) -> Tensor:

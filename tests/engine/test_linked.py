@@ -18,8 +18,9 @@ import fedloom.engine.course as course
 import fedloom.engine.ways as ways
 from fedloom.chance import Chance
 from fedloom.data.dataset import Dataset
-from fedloom.engine.narrow import fits
+from fedloom.engine.narrow import Narrow, fits
 from fedloom.engine.replay import Replays
+from fedloom.engine.scaled import Scaled
 from fedloom.experiment import Experiment
 from fedloom.round import play_round
 from fedloom.simulation import Simulation, prepare
@@ -103,6 +104,36 @@ def test_images_of_several_sizes_side_by_side(name: str, monkeypatch: pytest.Mon
     assert only.narrow is not None
     for mine, theirs in zip(found, wanted):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn2"])
+def test_weights_are_scaled_where_they_are_moved(model: str) -> None:
+    setting = _prepared({"method": "fjord", "model": model}, (3, 16, 16)).setting
+    neurons, layout = setting.neurons, setting.layout
+    draw = torch.Generator().manual_seed(1)
+    keep = neurons.cut(torch.rand(4, neurons.size, generator=draw).to(DEVICE), torch.tensor([0.2, 0.5, 0.7, 1.0]))
+    first = torch.randn(4, layout.total, generator=draw).to(DEVICE)
+    scaled, narrow = Scaled(layout, first), Narrow(neurons, layout, first, True)
+    scale = torch.randint(0, 4, (4, len(scaled.at)), generator=draw).to(DEVICE, torch.float32)
+    ends = [*scaled.at.tolist()[1:], layout.total]
+    whole = scale.repeat_interleave(torch.tensor(ends, device=DEVICE) - scaled.at, 1)  # of every number
+    moved = []
+    for models in (whole, whole * first):
+        narrow.begin(keep, models, None)
+        moved.append({name: t.clone() for name, t in narrow.tensors.items()})
+    scaled.begin(scale, first)
+    narrow.begin(keep, first, scaled)
+    for name, products in narrow.tensors.items():
+        assert torch.equal(products, moved[1][name])
+        rows = moved[0][name].flatten(2).amax(2) if products.dim() > 2 else moved[0][name]
+        assert torch.equal(scaled.paces[name], rows.square())
+        products += 0.5
+    mask, last = neurons.expand(keep), narrow.end(4, scaled)
+    assert not last[~mask].any()
+    still = mask & (whole == 0)
+    assert still.any()
+    assert torch.equal(last[still], first[still])  # as it was, whatever became of the product
+    torch.testing.assert_close(last[mask & ~still], (first + 0.5 / whole)[mask & ~still])
 
 
 @pytest.mark.parametrize(

@@ -91,17 +91,22 @@ def test_corrections_of_a_chain_add_up() -> None:
 
 
 def test_a_chain_scales_by_the_product_of_its_members() -> None:
-    like, roles = draw("params", CLIENTS, NUMBERS), torch.randint(0, 3, (CLIENTS, NUMBERS), dtype=torch.int8)
-    task = TASK._replace(extras={"roles": roles})
-    once = Rescale().scales(task, like)
-    for rules in ((SubModel(), Rescale()), (Rescale(), SubModel())):
-        named = {f"{place}.roles": roles for place in range(len(rules))}
-        assert torch.equal(Chain(rules).scales(TASK._replace(extras=named), like), once)
-        assert Chain(rules).scaled
-    twice = Chain((Rescale(), Rescale())).scales(TASK._replace(extras={"0.roles": roles, "1.roles": roles}), like)
-    assert torch.equal(twice, once * once)
+    share, at = torch.tensor([0.25, 0.5, 1.0]), torch.tensor([4, 0, 2])
+    kinds, roles = torch.tensor([0, 1, 2, 1, 0], dtype=torch.int32), torch.tensor([[2, 1, 0], [2, 1, 1], [2, 0, 1]])
+    for each in (kinds.expand(CLIENTS, -1), kinds.repeat(CLIENTS, 1)):  # as it comes, and cut by an engine
+        own = {"kinds": each, "roles": roles.to(torch.int8)}
+        task = TASK._replace(extras=own, share=share)
+        once = Rescale().scales(task, at, torch.float64)
+        assert torch.equal(once, torch.tensor([[4, 4, 0], [2, 2, 1], [1, 1, 1]], dtype=torch.float64))
+        assert torch.equal(once, Rescale().view(task, torch.ones(CLIENTS, NUMBERS, dtype=torch.float64))[:, at])
+        for rules in ((SubModel(), Rescale()), (Rescale(), SubModel())):
+            named = {f"{place}.{name}": value for place in range(len(rules)) for name, value in own.items()}
+            assert torch.equal(Chain(rules).scales(task._replace(extras=named), at, torch.float64), once)
+            assert Chain(rules).scaled
+        twice = Chain((Rescale(), Rescale())).scales(task._replace(extras=named), at, torch.float64)
+        assert torch.equal(twice, once * once)
     assert not Chain((Rescale(), Prox(0.1))).scaled
-    assert Chain((SubModel(), Prox(0.1))).scales(TASK, like) is None
+    assert Chain((SubModel(), Prox(0.1))).scales(TASK, at, torch.float64) is None
 
 
 def test_members_of_a_chain_do_not_see_each_others_names() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -16,14 +17,18 @@ from fedloom.client import Examples
 from fedloom.engine.replay import Replays
 from fedloom.errors import BadModel
 from fedloom.layout import flatten, layout_of
+from fedloom.local.chain import Chain
 from fedloom.local.optimiser import Adam, Optimiser, Sgd
+from fedloom.local.sub_model import SubModel
 from fedloom.local.work import Work
+from fedloom.mask.hidden import into_hidden
 from fedloom.mask.own_classes import own_rows
+from fedloom.mask.ranked import Ranked
 from fedloom.method import Method
-from fedloom.methods.heterofl import heterofl
+from fedloom.methods.heterofl import Rescale, heterofl
 from fedloom.neurons.extract import extract, slice_index
 from fedloom.round import play_round
-from fedloom.types import Reply, Task
+from fedloom.types import Reply, State, Task
 from worlds import SEED, World, assert_close, play, small, world_of
 
 SHARES = (0.25, 0.5, 1.0)
@@ -180,6 +185,68 @@ def test_switches() -> None:
     assert_close(
         {"whole": scaled[2].params[whole]}, {"whole": none[2].params[whole]}, 1e-12
     )  # a share of 1 is not scaled
+
+
+class Twice(nn.Module):
+    """Output classes stand along both axes of a weight, and along the columns of one into hidden neurons."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.again, self.down, self.up = (
+            nn.Linear(*ends) for ends in ((36, 3), (3, 3), (3, 4), (4, 3))
+        )  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The first answer and two that follow from it."""
+        scores = self.first(x.flatten(1))
+        return scores + self.again(scores) + self.up(self.down(scores).relu())
+
+
+@pytest.mark.parametrize("make", [dense, normed, Twice])
+@pytest.mark.parametrize("switches", [(True, True), (True, False), (False, True), (False, False)])
+def test_numbers_count_as_their_neurons_say(make: Callable[[], nn.Module], switches: tuple[bool, bool]) -> None:
+    data = here("dense")
+    world = world_of(make(), data.data, torch.arange(72).split(12), torch.float64)
+    setting, ids, rule = world.setting, torch.arange(6), Rescale(*switches)
+    share = torch.tensor(SHARES * 2, dtype=torch.float64)
+    extras = rule.brief({}, setting, ids)
+    task = Task(world.model, None, None, share, ids >= 0, extras, 1, 0.1, 0.1, setting.layout.trained)
+    expected = torch.ones(6, setting.layout.total, dtype=torch.float64)
+    for tensor in into_hidden(setting.neurons) if switches[0] else ():
+        expected[:, tensor.start : tensor.stop] = 1 / share[:, None]
+    if switches[1]:
+        expected[~own_rows(setting, ids)] = 0
+    ones = torch.ones_like(expected)
+    assert torch.equal(rule.view(task, ones), expected)
+    assert torch.equal(rule.correct(task, {}, ones, ones, ones), expected)
+    assert torch.equal(rule.start(task, {}, ones) == 0, expected == 0)
+    back = torch.tensor([5, 0, 3])
+    assert torch.equal(rule.view(task.rows(back), ones[back]), expected[back])
+    assert torch.equal(rule.scales(task, back, torch.float64), expected[:, back])
+    assert extras["kinds"].stride(0) == 0  # no matrix of all clients' numbers
+
+
+class Silent(Rescale):
+    """Rows of missing classes begin where the model is."""
+
+    def start(self, task: Task, state: State, params: Tensor) -> Tensor:
+        """As they came."""
+        return params
+
+
+@every_net
+@pytest.mark.parametrize("sliced", [False, True])
+def test_rows_that_do_not_count_come_back_as_they_were(net: str, sliced: bool) -> None:
+    world = here(net)
+    method = small(replace(heterofl(SHARES), mask=Ranked("ordered", "ceil"), local=Chain((SubModel(), Silent()))))
+    _, task, reply = one_round(world, method, "sliced, replayed" if sliced else "masked, replayed")
+    outputs = [t for t in world.setting.neurons.tensors if t.name in world.setting.layout.parameters[-2:]]
+    missing, moved = ~own_rows(world.setting, reply.ids), reply.params != world.model
+    assert missing.any()
+    for tensor in outputs:
+        part = slice(tensor.start, tensor.stop)
+        assert not (moved & missing & task.mask)[:, part].any()
+        assert (moved & ~missing & task.mask)[:, part].any()
 
 
 def test_a_model_without_class_neurons_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -10,7 +11,13 @@ from torch import Tensor
 from fedloom.chance import Chance
 from fedloom.errors import BadExperiment
 from fedloom.part import Allocate
-from fedloom.types import Setting, State, listed
+from fedloom.types import Setting, State
+
+
+@lru_cache(maxsize=16)
+def _on(shares: tuple[float, ...], device: torch.device) -> Tensor:
+    """The tiers' shares on a device, sent there once."""
+    return torch.tensor([float(share) for share in shares], device=device)
 
 
 @dataclass(frozen=True)
@@ -35,5 +42,4 @@ class Tiers(Allocate):
         """The share of each client's tier [C]."""
         if len(self.shares) == 1:
             return torch.full(ids.shape, self.shares[0], device=ids.device), memory
-        shares = listed(self.shares, ids.device)
-        return shares[ids % len(self.shares)], memory
+        return _on(tuple(self.shares), ids.device)[ids % len(self.shares)], memory

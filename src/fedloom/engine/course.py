@@ -42,7 +42,7 @@ class Course:
         self.apart = self.fused or self.heavy  # every tensor by itself
         self.narrow = self._narrow(start) if held else None
         stacked = gradient if isinstance(gradient, StackedGradient) and self.apart else None
-        self.scaled = Scaled(stacked.layout, stacked.setting.neurons, first) if stacked and rule.scaled else None
+        self.scaled = Scaled(stacked.layout, first) if stacked and rule.scaled else None
         self.corrects = rule.corrects and self.scaled is None
         self.held = rule.trains(task) is not None and self.narrow is None
         self.rate = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -141,17 +141,13 @@ class Course:
             assert isinstance(self.gradient, StackedGradient)
             trains, layout = self.method.local.trains(task) if self.held else None, self.gradient.layout
             if self.scaled is not None:
-                scale = self.method.local.scales(task, first)
-                assert scale is not None
-                first = self.scaled.begin(scale, first)
+                self.scaled.begin(self.method.local.scales(task, self.scaled.at, first.dtype), first)
             if self.narrow is not None and task.keep is not None:
-                self.narrow.begin(task.keep, first)
+                self.narrow.begin(task.keep, first, self.scaled)
             else:
-                begin = layout.split(first)
+                begin = layout.split(first) if self.scaled is None else self.scaled.products()
                 _copy(self.tensors, begin)
                 _copy(self.old, begin)
-            if self.scaled is not None:
-                self.scaled.set_paces(self.narrow)
             if trains is not None:
                 _copy(self.may, layout.split(trains))
             for name, value in self.rest.items():
@@ -267,11 +263,10 @@ class Course:
             return params, self.losses[: self.cohort].clone()
         assert isinstance(self.gradient, StackedGradient)
         if self.narrow is not None:
-            last = self.narrow.end(self.cohort)
+            last = self.narrow.end(self.cohort, self.scaled)
         else:
-            last = self.gradient.layout.join({name: _first(t, self.cohort) for name, t in self.tensors.items()}, 1)
-        if self.scaled is not None:
-            last = self.scaled.end(last)
+            mine = {name: _first(t, self.cohort) for name, t in self.tensors.items()}
+            last = self.gradient.layout.join(mine if self.scaled is None else self.scaled.end(mine), 1)
         if self.linked is not None:
             return last, self.linked.losses[: self.cohort].sum(1)
         return last, self.losses[: self.cohort].clone()

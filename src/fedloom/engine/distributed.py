@@ -47,9 +47,9 @@ class Distributed:
         """Train the cohort, each rank its share of it; replies stand in the order of `ids`."""
         shares = self._dealt(ids, task)
         at = {rank: torch.tensor(places, device=ids.device) for rank, places in enumerate(shares) if places}
-        orders = {rank: _order(ids[rows], _rows(task, rows), chance) for rank, rows in at.items() if rank}
+        orders = {rank: _order(ids[rows], task.rows(rows), chance) for rank, rows in at.items() if rank}
         mine = at.get(0)
-        lead = None if mine is None else lambda: _answer(self.local(ids[mine], _rows(task, mine), chance))
+        lead = None if mine is None else lambda: _answer(self.local(ids[mine], task.rows(mine), chance))
         answers = self._ask(orders, lead)
         return _joined(ids, [(at[rank], answers[rank].tensors) for rank in sorted(answers)])
 
@@ -167,15 +167,6 @@ def _personal(local: Local, model: Tensor, data: Examples, shards: Shards) -> Me
 
 _ROWS = ("mask", "keep", "share", "authorised")  # of a task, for each of the cohort
 _NUMBERS = ("round", "rate", "base_rate", "trained")
-
-
-def _rows(task: Task, at: Tensor) -> Task:
-    """The task of some of the cohort; what all share stays one row in memory."""
-    extras = {
-        name: value[:1].expand(len(at), *value.shape[1:]) if value.stride(0) == 0 else value[at]
-        for name, value in task.extras.items()
-    }
-    return task._replace(extras={}).rows(at)._replace(extras=extras)
 
 
 def _order(ids: Tensor, task: Task, chance: Chance) -> Message:

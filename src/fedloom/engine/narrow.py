@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fedloom.engine.kernels import tile_of
+from fedloom.engine.scaled import Scaled
 from fedloom.layout import Layout
 from fedloom.neurons.axes import Segment
 from fedloom.neurons.map import NeuronMap
@@ -40,16 +41,18 @@ def _rank(keep, spans, live, rank, kept, CLIENTS, NEURONS, WIDTH: tl.constexpr):
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _arrange(  # type: ignore[no-untyped-def]
-    source, target, listed, facts, tensors, firsts, FLAT, CLIENTS, NEURONS,
-    BACK: tl.constexpr, CLEAR: tl.constexpr, BLOCK: tl.constexpr,
+    source, target, listed, facts, tensors, firsts, scale, paces, models, FLAT, CLIENTS, NEURONS, ROWS, MODEL,
+    BACK: tl.constexpr, CLEAR: tl.constexpr, SCALED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """From models [C, P] to tensors of their own, kept neurons first, or BACK, with zero where a neuron is not kept.
 
-    CLEAR: there is zero among a client's own too; else nobody reads it.
+    CLEAR: there is zero among a client's own too; else nobody reads it. SCALED: a client's own are multiplied by the
+    scales of their rows [C, R], and neurons get their paces; where that is zero, BACK takes the models' numbers.
     """
     client = tl.program_id(1).to(tl.int64)
-    fact = facts + tl.load(tensors + tl.program_id(0)) * 7
+    fact = facts + tl.load(tensors + tl.program_id(0)) * 8
     start, own, inputs, fan = tl.load(fact), tl.load(fact + 1), tl.load(fact + 2), tl.load(fact + 6)
+    row = tl.load(fact + 7)
     size, rows, columns = tl.load(fact + 3), tl.load(fact + 4), tl.load(fact + 5)
     q = tl.load(firsts + tl.program_id(0)) + tl.arange(0, BLOCK)
     inside = q < size
@@ -61,9 +64,19 @@ def _arrange(  # type: ignore[no-untyped-def]
     flat, mine = client * FLAT + start, own.to(tl.int64) * CLIENTS + client * size
     if BACK:
         value = tl.load(source + mine + o * inputs + i * fan + f, mask=there, other=0.0)
+        if SCALED:
+            factor = tl.load(scale + client * ROWS + row + q // inputs, mask=inside, other=1.0)
+            still = factor == 0
+            old = tl.load(models + client * MODEL + start + q, mask=there & still, other=0.0)
+            value = tl.where(still, old, tl.div_rn(value, tl.where(still, 1.0, factor)))
         tl.store(target + flat + q, value, mask=inside)
     else:
         value = tl.load(source + flat + o * inputs + i * fan + f, mask=there, other=0.0)
+        if SCALED:
+            factor = tl.load(scale + client * ROWS + row + o, mask=inside & (o >= 0), other=0.0)
+            value *= factor
+            pace = row.to(tl.int64) * CLIENTS + client * (size // inputs) + q // inputs
+            tl.store(paces + pace, factor * factor, mask=inside & (q % inputs == 0))
         tl.store(target + mine + q, value, mask=inside if CLEAR else there)
 
 
@@ -97,25 +110,29 @@ class Narrow:
                 self.counts[part.group, part.fan] = torch.zeros_like(self.kept[0])
         self.widest = tile_of(max(size for _, size in spans.values()), 2**20)
 
-    def begin(self, keep: Tensor, first: Tensor) -> None:
-        """Take the kept neurons [C, K] of these models [C, P]."""
+    def begin(self, keep: Tensor, first: Tensor, scaled: Scaled | None) -> None:
+        """Take the kept neurons [C, K] of these models [C, P]; products, where weights are scaled."""
         grid = len(keep), len(self.spans)
         _rank[grid](keep, self.spans, self.live, self.rank, self.kept, self.clients, self.neurons, WIDTH=self.widest)
         for (group, fan), count in self.counts.items():
             if fan > 1:
                 torch.mul(self.counts[group, 1], fan, out=count)
-        self._move(first, self.own, self.live, len(first), first.stride(0), False)
+        self._move(first, self.own, self.live, len(first), first.stride(0), False, scaled)
 
-    def end(self, clients: int) -> Tensor:
+    def end(self, clients: int, scaled: Scaled | None) -> Tensor:
         """The first so many models [C, P] with what became of these neurons; the rest is zero."""
         models = self.own.new_empty(clients, self.flat)
-        self._move(self.own, models, self.rank, clients, self.flat, True)
+        self._move(self.own, models, self.rank, clients, self.flat, True, scaled)
         return models
 
-    def _move(self, source: Tensor, target: Tensor, listed: Tensor, clients: int, flat: int, back: bool) -> None:
+    def _move(
+        self, source: Tensor, target: Tensor, listed: Tensor, clients: int, flat: int, back: bool, scaled: Scaled | None
+    ) -> None:
+        own = self.own  # stands for what is not read
+        scale, paces, models = (own, own, own) if scaled is None else (scaled.scale, scaled.squares, scaled.first)
         _arrange[(len(self.blocks[0]), clients)](
-            source, target, listed, self.facts, *self.blocks, flat, self.clients, self.neurons,
-            BACK=back, CLEAR=self.clear, BLOCK=BLOCK,
+            source, target, listed, self.facts, *self.blocks, scale, paces, models, flat, self.clients, self.neurons,
+            scale.stride(0), models.stride(0), BACK=back, CLEAR=self.clear, SCALED=scaled is not None, BLOCK=BLOCK,
         )  # fmt: skip
 
 
@@ -137,17 +154,17 @@ def fits(neurons: NeuronMap) -> bool:
 
 def _facts(neurons: NeuronMap, layout: Layout, first: dict[str, int]) -> tuple[list[list[int]], list[int]]:
     """Of every tensor: where it begins in a model and among a client's own, its columns and numbers, where the neurons
-    of its rows and columns begin in a keep (-1: they are never cut), and a neuron's columns. Then where each begins,
-    and the end."""
+    of its rows and columns begin in a keep (-1: they are never cut), a neuron's columns, and its first row among the
+    rows of all. Then where each begins, and the end."""
     sizes = [prod(shape) for shape in layout.shapes]
     starts = [0]
     for size in sizes:
         starts.append(starts[-1] + -(-size // 16) * 16)  # where the device can read many numbers at once
-    facts, begin = [], 0
+    facts, begin, row = [], 0, 0
     for name, shape, size, (own, _) in zip(layout.names, layout.shapes, sizes, pairwise(starts)):
         groups = [axis[0].group if axis else "" for axis in neurons.axes[name][:2]] + [""]
         columns, (rows, fed) = prod(shape[1:]), groups[:2]
         fan = columns // neurons.widths[fed] if fed in first else 1
-        facts.append([begin, own, columns, size, first.get(rows, -1), first.get(fed, -1), fan])
-        begin += size
+        facts.append([begin, own, columns, size, first.get(rows, -1), first.get(fed, -1), fan, row])
+        begin, row = begin + size, row + size // columns
     return facts, starts

@@ -1,52 +1,65 @@
 """Weights that run multiplied by fixed numbers: plain descent of the product `u = scale * w`.
 
 A step of `w` by `rate * scale * g` is one of `u` by `rate * scale ** 2 * g`, so that nothing but the pace of every
-neuron's weights enters the steps. Momentum and decay carry over as they are.
+neuron's weights enters the steps. Momentum and decay carry over as they are. A row of a tensor has one scale, so that
+nothing of the models' size is made of them: weights are multiplied where they are copied anyway.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from fedloom.layout import Layout
-from fedloom.neurons.map import NeuronMap
-
-if TYPE_CHECKING:
-    from fedloom.engine.narrow import Narrow
+from fedloom.types import State
 
 
 class Scaled:
-    """A cohort's products, and how fast each neuron's weights go."""
+    """A cohort's scales, and how fast each neuron's weights go."""
 
-    def __init__(self, layout: Layout, neurons: NeuronMap, like: Tensor) -> None:
+    def __init__(self, layout: Layout, like: Tensor) -> None:
         """`like`: models [C, P]."""
-        self.layout, self.neurons = layout, neurons
-        shapes = dict(zip(layout.names, layout.shapes))
-        self.paces = {name: like.new_zeros(len(like), shapes[name][0]) for name in layout.parameters}  # [C, rows]
+        self.layout, clients = layout, len(like)
+        self.rows = [shape[0] if shape else 1 for shape in layout.shapes]
+        starts = accumulate(layout.sizes, initial=0)
+        first = [
+            start + row * (size // rows)
+            for start, size, rows in zip(starts, layout.sizes, self.rows)
+            for row in range(rows)
+        ]
+        self.at = torch.tensor(first, device=like.device)  # [R] where the rows of all tensors begin in a model
+        self.squares = like.new_zeros(clients * len(first))
+        parts = self.squares.split([clients * rows for rows in self.rows])
+        self.paces = {name: part.view(clients, -1) for name, part in zip(layout.names, parts)}  # [C, rows] each
 
-    def begin(self, scale: Tensor, first: Tensor) -> Tensor:
-        """Where the products begin [C, P]."""
-        self.scale, self.first = scale, first
-        return first * scale
+    def begin(self, scale: Tensor | None, first: Tensor) -> None:
+        """The rows' scales [C, R], and where weights begin [C, P]."""
+        assert scale is not None
+        self.scale, self.first = scale.contiguous(), first
 
-    def set_paces(self, narrow: Narrow | None) -> None:
-        """Of all rows, in the order in which their neurons stand."""
-        split, spans = self.layout.split(self.scale), dict(self.neurons.spans(self.neurons.size))
-        for name, pace in self.paces.items():
-            rows, axis = split[name].flatten(2) if split[name].dim() > 2 else split[name], self.neurons.axes[name][0]
-            rows = rows[:, :, 0] if rows.dim() > 2 else rows  # one number tells all of a row
-            if narrow is not None and axis and (span := spans.get(axis[0].group)) is not None:
-                rows = rows.gather(1, narrow.live[: len(rows), span].clamp(min=0).long())
-            torch.square(rows, out=pace[: len(rows)])
+    def products(self) -> State:
+        """Where the products begin, each tensor by itself; rows get their paces."""
+        places = [pace[: len(self.scale)] for pace in self.paces.values()]
+        torch._foreach_copy_(places, self.scale.square().split(self.rows, 1))
+        return {name: weights * by for name, weights, by in self._each(self.layout.split(self.first))}
 
     def slowed(self, name: str, grad: Tensor) -> Tensor:
         """A tensor's gradient [C, ...] of the products."""
-        pace = self.paces[name][: len(grad)]
-        return grad * pace.view(*pace.shape, *(1,) * (grad.dim() - 2))
+        return grad * _along(self.paces[name][: len(grad)], grad)
 
-    def end(self, last: Tensor) -> Tensor:
+    def end(self, last: State) -> State:
         """The weights themselves; those that did not count are where they were."""
-        return torch.where(self.scale == 0, self.first, last / self.scale)
+        first = self.layout.split(self.first)
+        return {name: torch.where(by == 0, first[name], product / by) for name, product, by in self._each(last)}
+
+    def _each(self, tensors: State) -> list[tuple[str, Tensor, Tensor]]:
+        """Every tensor with its rows' scales."""
+        parts = zip(self.layout.names, self.scale.split(self.rows, 1))
+        return [(name, tensors[name], _along(part, tensors[name])) for name, part in parts]
+
+
+def _along(rows: Tensor, like: Tensor) -> Tensor:
+    """One value per row [C, rows], shaped to broadcast over `like` [C, rows, ...]."""
+    return rows.reshape(*like.shape[:2], *(1,) * (like.dim() - 2))

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
@@ -112,11 +113,11 @@ class Chain(LocalRule):
             params = rule.view(self._task(task, place), params)
         return params
 
-    def scales(self, task: Task, like: Tensor) -> Tensor | None:
+    def scales(self, task: Task, at: Tensor, dtype: torch.dtype) -> Tensor | None:
         """The product of the members that scale."""
         whole = None
         for place, rule in enumerate(self.rules):
-            if (own := rule.scales(self._task(task, place), like)) is not None:
+            if (own := rule.scales(self._task(task, place), at, dtype)) is not None:
                 whole = own if whole is None else whole * own
         return whole
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
@@ -89,10 +90,11 @@ class LocalRule:
         """The weights that run forward [C, P]; `correct` must then bring gradients back to `params`."""
         return params
 
-    def scales(self, task: Task, like: Tensor) -> Tensor | None:
-        """What weights are multiplied by where they run [C, P], if `view` and `correct` do nothing else; None: they do.
+    def scales(self, task: Task, at: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """What the numbers at some places [R] are multiplied by where they run [C, R], if `view` and `correct` do
+        nothing else; None: they do.
 
-        It is the same for all numbers that lead into a neuron.
+        It is the same for a whole row of a tensor, all that leads into a neuron: engines ask for one number of each.
         """
         return None
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
-import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.errors import BadModel
-from fedloom.mask.ranked import Ranked
+from fedloom.mask.ranked import Ranked, portion
+from fedloom.neurons.map import NeuronMap
 from fedloom.part import Mask
 from fedloom.types import Portion, Reply, Setting, State
 
@@ -18,17 +20,23 @@ if TYPE_CHECKING:
     from fedloom.method import Method
 
 
-def own_rows(setting: Setting, ids: Tensor) -> Tensor:
-    """The model without the output rows of classes that a client has no example of [C, P]."""
-    neurons, own = setting.neurons, setting.fleet.labels[ids] > 0
+@lru_cache(maxsize=8)
+def owned(neurons: NeuronMap, labels: Tensor) -> Tensor:
+    """Which outputs stand for classes that a client has examples of [N, O], by how many it has of each [N, classes]."""
+    own = labels > 0
     spare = neurons.full_size - neurons.size - own.shape[1]  # outputs that stand for no class
     if spare < 0:
         raise BadModel(
             f"mask_labels needs an output neuron for each of the {own.shape[1]} classes; the model has "
             f"{neurons.full_size - neurons.size} that can be told apart. Set mask_labels to false."
         )
-    hidden = own.new_ones(len(ids), neurons.size)
-    return neurons.expand(torch.cat((hidden, own, own.new_zeros(len(ids), spare)), 1))
+    return F.pad(own, (0, spare))
+
+
+def own_rows(setting: Setting, ids: Tensor) -> Tensor:
+    """The model without the output rows of classes that a client has no example of [C, P]."""
+    own = owned(setting.neurons, setting.fleet.labels)[ids]
+    return setting.neurons.expand(F.pad(own, (setting.neurons.size, 0), value=True))
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,10 @@ class OwnClasses(Mask):
         self, memory: State, setting: Setting, model: Tensor, ids: Tensor, share: Tensor, chance: Chance
     ) -> tuple[Portion, State]:
         """Smaller networks keep all their outputs: `Rescale` silences those of missing classes."""
+        if isinstance(self.inner, Ranked):  # both at once
+            kept, memory = self.inner.kept(memory, setting, model, ids, share, chance)
+            own = owned(setting.neurons, setting.fleet.labels)[ids]
+            return portion(setting.neurons, kept, share, own), memory
         (mask, keep), memory = self.inner(memory, setting, model, ids, share, chance)
         rows = own_rows(setting, ids)
         return Portion(rows if mask is None else rows & mask, keep), memory

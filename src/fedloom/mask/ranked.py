@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,34 +13,45 @@ from torch import Tensor
 from fedloom.chance import Chance, absorb, uniform
 from fedloom.engine.capture import Captured
 from fedloom.errors import BadExperiment, unknown
-from fedloom.neurons.map import NeuronMap, Rounding, checked
+from fedloom.neurons.map import NeuronMap, Rounding, checked, rounded
 from fedloom.part import Mask
-from fedloom.types import Portion, Reply, Setting, State, listed
+from fedloom.types import Portion, Reply, Setting, State
 
 
-def places(neurons: NeuronMap, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Each hidden neuron's place in its group and the width of that group [K]."""
-    spans = [span for _, span in neurons.spans(neurons.size)]
-    place = [n for span in spans for n in range(span.stop - span.start)]
-    width = [span.stop - span.start for span in spans for _ in range(span.stop - span.start)]
-    return listed(place, device), listed(width, device)
+class Places(NamedTuple):
+    """What is known of each hidden neuron [K]."""
+
+    place: Tensor  # in its group
+    width: Tensor  # of its group
+    step: Tensor  # of its group a multiple of this is kept
 
 
-def ordered(neurons: NeuronMap, ids: Tensor, chance: Chance) -> Tensor:
+@lru_cache(maxsize=16)
+def places(neurons: NeuronMap, device: torch.device) -> Places:
+    """Where the neurons stand, sent to a device once."""
+    groups = [(span.stop - span.start, neurons.steps[group]) for group, span in neurons.spans(neurons.size)]
+    facts = [(place, width, step) for width, step in groups for place in range(width)]
+    return Places(*torch.tensor(facts, dtype=torch.int64).view(-1, 3).T.contiguous().to(device))
+
+
+def ordered(at: Places, chance: Chance) -> Tensor:
     """The leading neurons of every group first."""
-    place, _ = places(neurons, ids.device)
-    return -place.expand(len(ids), -1)
+    return at.place
 
 
-def rolling(neurons: NeuronMap, ids: Tensor, chance: Chance) -> Tensor:
+def rolling(at: Places, chance: Chance) -> Tensor:
     """A window that moves on by one neuron a round and wraps around."""
-    place, width = places(neurons, ids.device)
-    return -((place - (chance.round - 1)) % width).expand(len(ids), -1)
+    return (at.place - (chance.round - 1)) % at.width
 
 
-def shuffled(neurons: NeuronMap, ids: Tensor, chance: Chance) -> Tensor:
-    """Every client its own random order, new each round."""
-    return _shuffle(neurons, ids, chance.key("mask"))
+def _lead(inputs: tuple[Tensor, ...], width: Tensor, step: Tensor, rounding: Rounding) -> tuple[Tensor, ...]:
+    """The share of each client [C, K] of neurons that stand first in their groups: as `NeuronMap.cut`, unsorted."""
+    rank, share = inputs
+    count = rounded(share[:, None], width.double(), rounding)
+    return (rank < torch.where(count < width, (count // step * step).maximum(step), count),)
+
+
+_leading = Captured(_lead)
 
 
 def _shuffle(neurons: NeuronMap, ids: Tensor, key: Tensor) -> Tensor:
@@ -55,19 +68,19 @@ def _draw(inputs: tuple[Tensor, ...], neurons: NeuronMap, rounding: Rounding) ->
 _drawn = Captured(_draw)
 
 
-POSITIONS: dict[str, Callable[[NeuronMap, Tensor, Chance], Tensor]] = {
-    "ordered": ordered,
-    "rolling": rolling,
-    "random": shuffled,
-}
-VALUES = ("l1", "l2", "gradient", "change")
+POSITIONS: dict[str, Callable[[Places, Chance], Tensor]] = {"ordered": ordered, "rolling": rolling}
+RANKINGS = (*POSITIONS, "random", "l1", "l2", "gradient", "change")
 
 
-def portion(neurons: NeuronMap, keep: Tensor, share: Tensor) -> Portion:
-    """What a keep [C, K] sends; if everyone may have everything, no mask at all, which is FedAvg to the last bit."""
-    if share.device.type == "cpu" and bool((share >= 1).all()):
-        return Portion()
-    return Portion(neurons.expand(keep), keep)
+def portion(neurons: NeuronMap, keep: Tensor, share: Tensor, own: Tensor | None = None) -> Portion:
+    """What a keep [C, K] sends; if everyone may have everything, no mask at all, which is FedAvg to the last bit.
+
+    `own` [C, O]: and of which outputs.
+    """
+    whole = share.device.type == "cpu" and bool((share >= 1).all())
+    if own is not None:
+        return Portion(neurons.expand(torch.cat((keep, own), 1)), None if whole else keep)
+    return Portion() if whole else Portion(neurons.expand(keep), keep)
 
 
 @dataclass(frozen=True)
@@ -82,8 +95,8 @@ class Ranked(Mask):
     rounding: Rounding = "floor"
 
     def __post_init__(self) -> None:
-        if self.by not in POSITIONS and self.by not in VALUES:
-            raise BadExperiment(unknown("ranking", self.by, (*POSITIONS, *VALUES)))
+        if self.by not in RANKINGS:
+            raise BadExperiment(unknown("ranking", self.by, RANKINGS))
 
     @property
     def steady(self) -> bool:
@@ -100,18 +113,27 @@ class Ranked(Mask):
         self, memory: State, setting: Setting, model: Tensor, ids: Tensor, share: Tensor, chance: Chance
     ) -> tuple[Portion, State]:
         """Rank, cut, expand."""
+        keep, memory = self.kept(memory, setting, model, ids, share, chance)
+        return portion(setting.neurons, keep, share), memory
+
+    def kept(
+        self, memory: State, setting: Setting, model: Tensor, ids: Tensor, share: Tensor, chance: Chance
+    ) -> tuple[Tensor, State]:
+        """Which neurons each client is sent [C, K]."""
         neurons = setting.neurons
         if self.by == "random":
             (keep,) = _drawn((ids, checked(share, ids.device), chance.key("mask")), neurons, self.rounding)
-            return portion(neurons, keep, share), memory
+            return keep, memory
         if self.by in POSITIONS:
-            scores = POSITIONS[self.by](neurons, ids, chance)
-        else:
-            values = memory.get("gradient", model)
-            if self.by == "change":
-                values, memory = model - memory["last"], {"last": model}
-            scores = neurons.score(values, "l1" if self.by == "l1" else "l2").expand(len(ids), -1)
-        return portion(neurons, neurons.cut(scores, share, rounding=self.rounding), share), memory
+            at = places(neurons, ids.device)
+            rank = POSITIONS[self.by](at, chance)
+            (keep,) = _leading((rank, checked(share, ids.device)), at.width, at.step, self.rounding)
+            return keep, memory
+        values = memory.get("gradient", model)
+        if self.by == "change":
+            values, memory = model - memory["last"], {"last": model}
+        scores = neurons.score(values, "l1" if self.by == "l1" else "l2").expand(len(ids), -1)
+        return neurons.cut(scores, share, rounding=self.rounding), memory
 
     @property
     def learns(self) -> bool:

@@ -11,8 +11,10 @@ other numbers instead of being measured anew over everybody's data after trainin
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.aggregate.coverage_mean import CoverageMean
@@ -21,9 +23,11 @@ from fedloom.local.chain import Chain
 from fedloom.local.rule import LocalRule
 from fedloom.local.sub_model import SubModel
 from fedloom.mask.hidden import into_hidden
-from fedloom.mask.own_classes import OwnClasses, own_rows
+from fedloom.mask.own_classes import OwnClasses, owned
 from fedloom.mask.ranked import Ranked
 from fedloom.method import Method
+from fedloom.neurons.axes import on_axis
+from fedloom.neurons.map import NeuronMap
 from fedloom.types import Setting, State, Task, column
 
 ABSENT, PLAIN, HIDDEN = 0, 1, 2  # what a number is to a client: of a missing class, as it is, into a hidden neuron
@@ -46,39 +50,70 @@ class Rescale(LocalRule):
         """It is all that happens."""
         return True
 
-    def scales(self, task: Task, like: Tensor) -> Tensor:
+    def scales(self, task: Task, at: Tensor, dtype: torch.dtype) -> Tensor:
         """`factor`, as for `view`."""
-        return self._factor(task, like)
+        kinds = task.extras["kinds"]
+        some = kinds[0, at].expand(len(kinds), -1) if kinds.stride(0) == 0 else kinds[:, at]
+        return _each(self._factors(task, dtype), some)
 
     def start(self, task: Task, state: State, params: Tensor) -> Tensor:
         """Output rows of missing classes are zero from the start, as they would be behind a mask."""
-        return torch.where(task.extras["roles"] == ABSENT, 0, params) if self.mask_labels else params
+        if not self.mask_labels:
+            return params
+        return torch.where(_each(task.extras["roles"] == ABSENT, task.extras["kinds"]), 0, params)
 
     def view(self, task: Task, params: Tensor) -> Tensor:
         """`factor * w`."""
-        return params * self._factor(task, params)
+        return params * _each(self._factors(task, params.dtype), task.extras["kinds"])
 
     def correct(self, task: Task, state: State, first: Tensor, params: Tensor, grads: Tensor) -> Tensor:
         """`factor * g`."""
-        return grads * self._factor(task, grads)
-
-    def server_state(self, setting: Setting, model: Tensor) -> State:
-        """Which numbers lead into hidden neurons [P]."""
-        roles = torch.full_like(model, PLAIN, dtype=torch.int8)
-        for tensor in into_hidden(setting.neurons) if self.scale else ():
-            roles[tensor.start : tensor.stop] = HIDDEN
-        return {"roles": roles}
+        return grads * _each(self._factors(task, grads.dtype), task.extras["kinds"])
 
     def brief(self, memory: State, setting: Setting, ids: Tensor) -> State:
-        """What every number is to each client [C, P]; engines cut it with the model."""
-        roles = memory["roles"].expand(len(ids), -1)
-        return {"roles": torch.where(own_rows(setting, ids), roles, ABSENT) if self.mask_labels else roles}
+        """Of which kind each number is [C, P], which engines cut with the model, and what kinds are to clients [C, n].
+
+        Kinds are everybody's, so that nothing of the size of all clients' models is made.
+        """
+        kinds, roles = _kinds(setting.neurons, setting.fleet.labels, self.scale, self.mask_labels)
+        return {"kinds": kinds.expand(len(ids), -1), "roles": roles[ids]}
 
     @staticmethod
-    def _factor(task: Task, like: Tensor) -> Tensor:
-        """What each number is multiplied by [C, P]."""
-        roles, share = task.extras["roles"], task.share.to(like.dtype)
-        return torch.where(roles == HIDDEN, 1 / column(share, like), roles.to(like.dtype))
+    def _factors(task: Task, dtype: torch.dtype) -> Tensor:
+        """What numbers of each kind are multiplied by [C, n]."""
+        roles, share = task.extras["roles"], task.share.to(dtype)
+        return torch.where(roles == HIDDEN, column(share, roles).reciprocal(), roles.to(dtype))
+
+
+def _each(values: Tensor, kinds: Tensor) -> Tensor:
+    """Every number's [C, P] of the values of each kind [C, n]."""
+    if kinds.stride(0) == 0:  # all clients' rows are one
+        return values.index_select(1, kinds[0])
+    return values.gather(1, kinds.long())
+
+
+@lru_cache(maxsize=8)
+def _kinds(neurons: NeuronMap, labels: Tensor, scale: bool, mask_labels: bool) -> tuple[Tensor, Tensor]:
+    """Of which kind each number is [P], and what kinds are to every client [N, n].
+
+    Numbers are of one kind if they belong to the same outputs and both lead into hidden neurons, or both do not.
+    """
+    outputs, codes, hidden = neurons.full_size - neurons.size, [], into_hidden(neurons) if scale else []
+    for tensor in neurons.tensors:
+        code = torch.zeros(tensor.shape, dtype=torch.int64)
+        for axis, which in tensor.owners(False):
+            place = neurons.lists[which].cpu() - neurons.size + 1  # of an output, from 1 on
+            place = torch.where((place > 0) & (place <= outputs), place, 0)
+            code = code * (outputs + 1) + on_axis(place[None], axis, code.dim())[0]
+        codes.append(2 * code.flatten() + (tensor in hidden))
+    found, kinds = torch.cat(codes).unique(return_inverse=True)
+    roles = torch.where(found % 2 == 1, HIDDEN, PLAIN).to(labels.device, torch.int8).expand(len(labels), -1)
+    if mask_labels:
+        own, rest = F.pad(owned(neurons, labels), (1, 0), value=True), found // 2
+        while bool(rest.any()):  # numbers may belong to several outputs, all of which a client must have
+            roles = torch.where(own[:, (rest % (outputs + 1)).to(own.device)], roles, ABSENT)
+            rest = rest // (outputs + 1)
+    return kinds.to(labels.device, torch.int32), roles
 
 
 def heterofl(

@@ -170,7 +170,7 @@ def checked(share: Tensor | float, device: torch.device) -> Tensor:
     return shares.to(device)
 
 
-def rounded(share: Tensor, width: int, rounding: Rounding = "floor") -> Tensor:
+def rounded(share: Tensor, width: int | Tensor, rounding: Rounding = "floor") -> Tensor:
     """How many of `width` neurons a share is (int64). A share in single precision is meant as it is written."""
     if rounding not in SHIFTS:
         raise BadExperiment(unknown("rounding", rounding, SHIFTS))
