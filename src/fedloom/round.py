@@ -14,7 +14,8 @@ from fedloom.chance import Chance
 from fedloom.method import SERVER_SLOTS, Memory, Method
 from fedloom.types import Cohort, Reply, Setting, Task
 
-Engine = Callable[[Tensor, Task, Chance], Reply]  # who trains (on the host where that is known), and how
+# who trains (on the host where that is known), and how; the rows of weights it answers with are the round's to change
+Engine = Callable[[Tensor, Task, Chance], Reply]
 
 
 def play_round(

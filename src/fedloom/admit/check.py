@@ -30,8 +30,9 @@ class Check(Admit):
 
     def __call__(self, memory: State, setting: Setting, model: Tensor, task: Task, reply: Reply) -> tuple[Reply, State]:
         """Refused replies have not arrived."""
-        bad, reply = self.judge(setting, model, task, reply)
-        return refuse(model, reply, bad, self.reason), memory
+        bad, mended = self.judge(setting, model, task, reply)
+        read = mended.params is reply.params and mended.mask is reply.mask  # as the round left them before any check
+        return refuse(model, mended, bad, self.reason, read), memory
 
 
 @dataclass(frozen=True)

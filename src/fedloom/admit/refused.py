@@ -16,15 +16,18 @@ from fedloom.types import Reply
 REASONS: tuple[str, ...] = ("admitted", *get_args(Reason), "norm", "repeated")
 
 
-def refuse(model: Tensor, reply: Reply, bad: Tensor, reason: str) -> Reply:
-    """The replies without those of `bad` [C], for this reason; what did not arrive cannot be refused."""
+def refuse(model: Tensor, reply: Reply, bad: Tensor, reason: str, read: bool = False) -> Reply:
+    """The replies without those of `bad` [C], for this reason; what did not arrive cannot be refused.
+
+    `read`: what was not sent is known to be the model's own by now.
+    """
     bad = bad & reply.arrived
     if bad.device.type == "cpu" and not bool(bad.any()):  # elsewhere asking would wait for the device
         return reply
     code = REASONS.index(reason)
     rejected = bad.to(torch.int8) * code if reply.rejected is None else torch.where(bad, code, reply.rejected)
     arrived = reply.arrived ^ bad  # all of them had arrived
-    return read_unsent_as_unchanged(model, reply._replace(arrived=arrived, rejected=rejected))
+    return read_unsent_as_unchanged(model, reply._replace(arrived=arrived, rejected=rejected), read=read)
 
 
 def counted(rejected: Tensor | None, strays: Tensor | None) -> dict[str, int]:

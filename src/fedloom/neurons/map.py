@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedloom.engine.capture import Captured
 from fedloom.errors import BadExperiment, BadModel, unknown
+from fedloom.machine import own_kernels
 from fedloom.neurons.axes import FIXED_GROUP, Axes, Segment, on_axis, segments_of
 from fedloom.neurons.wiring import Attribute
 
@@ -65,6 +66,11 @@ class NeuronMap:
         segments = [segments_of([names[i] for i in entries.tolist()]) for entries in self.lists]
         return {t.name: tuple(None if i is None else segments[i] for i in t.along) for t in self.tensors}
 
+    @cached_property
+    def owners(self) -> dict[tuple[bool, torch.device], Tensor]:
+        """What the kernel for `expand` reads, by `rows` and device; held here, as graphs that read it hold the map."""
+        return {}
+
     def to(self, device: torch.device | str) -> "NeuronMap":
         """The same map for keeps on another device."""
         return replace(self, lists=tuple(entries.to(device) for entries in self.lists))
@@ -101,7 +107,13 @@ class NeuronMap:
     def expand(self, keep: Tensor, rows: bool = False) -> Tensor:
         """The mask [..., P]: entries all of whose neurons are kept; with `rows`, whose output neuron is kept."""
         kept = self.flat(keep)
-        (mask,) = _expanded((kept.reshape(kept.shape[:-1].numel(), kept.shape[-1]),), self, rows)
+        flat, mask = kept.reshape(kept.shape[:-1].numel(), kept.shape[-1]), None
+        if own_kernels(kept.device.type):
+            from fedloom.engine.expand_kernel import expanded
+
+            mask = expanded(self, flat, rows)
+        if mask is None:
+            (mask,) = _expanded((flat,), self, rows)
         return mask.view(*kept.shape[:-1], self.total)
 
     def score(self, values: Tensor, how: Literal["l2", "l1"] = "l2", output: bool = False) -> Tensor:
