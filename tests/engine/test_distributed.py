@@ -15,11 +15,15 @@ import torch.distributed as dist
 from hypothesis import given, strategies as st
 
 from engine.second_rank import build, meet, method_of
+from fedloom.chance import Chance
 from fedloom.engine.distributed import NOBODY, Distributed, deal, dismiss
 from fedloom.engine.local import Local
 from fedloom.engine.ranks import Message, Ranks, ranks_here
 from fedloom.errors import RunStopped
 from fedloom.evaluate.personal import personal_accuracy
+from fedloom.experiment import Experiment
+from fedloom.round import ask_cohort
+from fedloom.simulation import prepare
 from fedloom.world.channel import Bernoulli
 from fedloom.world.simulated import Simulated, World as Around
 from worlds import METHODS, Run, assert_close, everything, play, world
@@ -179,3 +183,13 @@ def test_owners_keep_theirs_and_nobody_is_left_out(work: list[int], ranks: int, 
 def test_free_work_is_balanced(work: list[int], ranks: int) -> None:
     loads = [sum(work[place] for place in mine) for mine in deal([float(w) for w in work], [NOBODY] * len(work), ranks)]
     assert max(loads) - min(loads) <= max(work)
+
+
+def test_replies_are_of_the_task_wherever_the_cohort_was_listed() -> None:
+    """Under a GPU the cohort's ids are on the host, the task's on the device."""
+    here = prepare(Experiment(method="fedavg", device="cpu", training={"epochs": 1}))
+    chance, memory = Chance(0, 1), here.method.init(here.setting, here.model)
+    ids, task, _ = ask_cohort(here.method, memory, here.model, here.setting, chance)
+    reply = Distributed(here.engine, Ranks(0, 1, torch.device("cpu")))(ids.clone(), task, chance)
+    assert reply.ids is task.ids
+    assert torch.equal(reply.params, here.engine(ids, task, chance).params)

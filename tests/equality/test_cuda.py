@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
+from fedloom.engine.distributed import Distributed
+from fedloom.engine.ranks import Ranks
 from fedloom.engine.replay import Replays
 from fedloom.experiment import Experiment
 from fedloom.methods import METHODS
@@ -102,6 +104,15 @@ def test_nothing_waits_inside_a_round(name: str) -> None:
         finally:
             _watch("default")
     assert bool(model.isfinite().all())
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "feddd", "fedspu"])
+def test_a_lone_rank_equals_local(name: str) -> None:
+    alone, led = _prepared(name, "cuda"), _prepared(name, "cuda")
+    led = led._replace(engine=Distributed(led.engine, Ranks(0, 1, led.model.device)))  # type: ignore[arg-type]
+    for ours, theirs in zip(_played(alone), _played(led)):
+        assert torch.equal(ours.ids, theirs.ids)
+        torch.testing.assert_close(ours.model, theirs.model, rtol=1e-6, atol=1e-6)
 
 
 def _watch(mode: str) -> None:

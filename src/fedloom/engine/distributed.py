@@ -19,7 +19,7 @@ from fedloom.engine.shards import Shards
 from fedloom.errors import RunStopped
 from fedloom.evaluate.personal import personal_accuracy
 from fedloom.method import SLOTS
-from fedloom.types import Reply, State, Task
+from fedloom.types import Reply, State, Task, listed as on_device
 
 log = logging.getLogger("fedloom")
 
@@ -45,13 +45,13 @@ class Distributed:
 
     def __call__(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
         """Train the cohort, each rank its share of it; replies stand in the order of `ids`."""
-        shares = self._dealt(ids, task)
-        at = {rank: torch.tensor(places, device=ids.device) for rank, places in enumerate(shares) if places}
-        orders = {rank: _order(ids[rows], task.rows(rows), chance) for rank, rows in at.items() if rank}
-        mine = at.get(0)
-        lead = None if mine is None else lambda: _answer(self.local(ids[mine], task.rows(mine), chance))
+        shares, device = self._dealt(ids, task), task.model.device
+        here = ids.to(device, non_blocking=True) if task.ids is None else task.ids  # `ids` may be on the host
+        at = {rank: on_device(places, device) for rank, places in enumerate(shares) if places}
+        orders = {rank: _order(here[rows], task.rows(rows), chance) for rank, rows in at.items() if rank}
+        lead = None if 0 not in at else lambda: _answer(self.local(ids[shares[0]], task.rows(at[0]), chance))
         answers = self._ask(orders, lead)
-        return _joined(ids, [(at[rank], answers[rank].tensors) for rank in sorted(answers)])
+        return _joined(here, [(at[rank], answers[rank].tensors) for rank in sorted(answers)])
 
     def personal_accuracy(self, model: Tensor, data: Examples, shards: Shards) -> Tensor:
         """Accuracy of every client's own model [N]; each rank tries those it keeps."""
