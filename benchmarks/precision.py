@@ -63,6 +63,8 @@ def main() -> None:
     what = torch.cuda.get_device_name() if cuda else f"CPU ({platform.machine()}), {torch.get_num_threads()} threads"
     print(f"{what}, torch {torch.__version__}")
     print(f"{options.data}, {options.model}, {options.per_round} of {options.clients} clients, {options.rounds} rounds")
+    for name in PRECISIONS:  # kernels are compiled and chosen once, in whichever run is the first
+        run(Experiment(**{**facts, "rounds": WARM}, precision=name))
     found: dict[str, list[Found]] = {name: [] for name in PRECISIONS}
     for seed in range(options.seeds):  # all choices in turn, so that noise of the machine meets all of them
         for name, runs in found.items():
