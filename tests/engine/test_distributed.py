@@ -15,6 +15,7 @@ import torch.distributed as dist
 from hypothesis import given, strategies as st
 
 from engine.second_rank import build, meet, method_of
+from fedloom.admit.cohort import recognised
 from fedloom.chance import Chance
 from fedloom.engine.distributed import NOBODY, Distributed, deal, dismiss
 from fedloom.engine.local import Local
@@ -24,6 +25,7 @@ from fedloom.evaluate.personal import personal_accuracy
 from fedloom.experiment import Experiment
 from fedloom.round import ask_cohort
 from fedloom.simulation import prepare
+from fedloom.types import Cohort, Reply, Task
 from fedloom.world.channel import Bernoulli
 from fedloom.world.simulated import Simulated, World as Around
 from worlds import METHODS, Run, assert_close, everything, play, world
@@ -193,3 +195,26 @@ def test_replies_are_of_the_task_wherever_the_cohort_was_listed() -> None:
     reply = Distributed(here.engine, Ranks(0, 1, torch.device("cpu")))(ids.clone(), task, chance)
     assert reply.ids is task.ids
     assert torch.equal(reply.params, here.engine(ids, task, chance).params)
+
+
+def test_a_device_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The meta device has no numbers, but refuses to be mixed with the host as a GPU does."""
+    meta, total = torch.device("meta"), 7
+    ids = torch.tensor([1, 4, 6])  # on the host, as selections are
+
+    def local(mine: torch.Tensor, task: Task, chance: Chance) -> Reply:
+        assert (mine.device.type, task.ids.device) == ("cpu", meta)  # type: ignore[union-attr]
+        sent = {"examples": torch.ones(len(mine), device=meta)}
+        params = torch.empty(len(mine), total, device=meta)
+        return Reply(task.ids, params, None, {}, sent, task.authorised)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Distributed, "__init__", lambda self: setattr(self, "local", local))
+    monkeypatch.setattr(Distributed, "_dealt", lambda self, ids, task: [[0, 1, 2]])
+    monkeypatch.setattr(Distributed, "_ask", lambda self, orders, lead: {0: lead()})
+    here = ids.to(meta)
+    share, authorised = torch.ones(3, device=meta), torch.ones(3, dtype=torch.bool, device=meta)
+    task = Task(torch.empty(total, device=meta), None, None, share, authorised, {}, 1, 0.1, 0.1, total, here)
+    reply = Distributed()(ids, task, Chance(0, 1, meta))  # type: ignore[call-arg]
+    reply = recognised(Cohort(here, authorised), reply)
+    assert reply.ids.device == meta
+    assert reply.arrived.device == meta
