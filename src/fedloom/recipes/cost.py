@@ -1,6 +1,6 @@
 """How long will it take? Rounds times examples times what a network takes for one, from what was measured.
 
-H200: 100 clients a round take 5.7 ms for 2nn, 34.5 ms for cnn1, 45.6 ms for cnn2 and 269 ms for ResNet-20 in our
+H200: 100 clients a round take 3.9 ms for 2nn, 34 ms for cnn1, 42 ms for cnn2 and 253 ms for ResNet-20 in our
 benchmarks. Two CPU cores: 10 clients of 2nn take 60 ms. The other networks are reckoned from their multiplications.
 """
 
@@ -32,7 +32,7 @@ class Speed(NamedTuple):
 
 
 SPEEDS = {
-    "linear": Speed(3e-8, 2e-6, 1e-4), "mlp": Speed(6e-8, 5e-6, 1e-4), "2nn": Speed(1e-7, 1e-5, 1e-4),
+    "linear": Speed(3e-8, 2e-6, 1e-4), "mlp": Speed(6e-8, 5e-6, 1e-4), "2nn": Speed(5e-8, 1e-5, 1e-4),
     "ra-mlp": Speed(1e-7, 9e-6, 1e-4), "fasttext": Speed(3e-7, 2e-5, 2e-4), "cnn1": Speed(5.8e-7, 1.5e-4),
     "cnn2": Speed(9.1e-7, 3e-4), "ra-cnn": Speed(6e-7, 1.5e-4), "spu-cifar": Speed(6e-7, 1.5e-4),
     "spu-emnist": Speed(8e-7, 2e-4), "spu-speech": Speed(8e-7, 1e-4), "cnn-mcmahan": Speed(8e-6, 2e-3),
@@ -40,9 +40,9 @@ SPEEDS = {
 }  # fmt: skip
 HET = Speed(2e-5, 1e-2)  # FedDD's models of unequal size
 FORWARD = 0.3  # an example that is only looked at
-SETUP = {"cpu": 0.3, "cuda": 0.3}  # a run's own, data at hand
-ROUND = 1.5e-3  # of a run on a GPU, beside its training
-START = {"cpu": 3.0, "cuda": 10.0}  # of a command: imports, data, kernels
+SETUP = {"cpu": 0.3, "cuda": 0.05}  # a run's own, data at hand
+ROUND = 2e-3  # of a run on a GPU, beside its training
+START = {"cpu": 3.0, "cuda": 7.0}  # of a command: imports, data, kernels
 
 
 class Load(NamedTuple):
