@@ -103,11 +103,10 @@ class Ledger:
     def rounds(self) -> list[dict[str, Any]]:
         """One row a round, as plain numbers; None where nothing was measured."""
         here = _fetched(self._rounds)
-        for entry in self._rounds:
-            rows = self._columns(entry, here)
-            self._past.append(_row(entry, rows, here))
-            self._clients.append({**rows, "client": self._numbers[rows["client"]]})
-        self._rounds = []
+        columns = [self._columns(entry, here) for entry in self._rounds]
+        rows = [_row(entry, own, here) for entry, own in zip(self._rounds, columns)]
+        clients = [{**own, "client": self._numbers[own["client"]]} for own in columns]
+        self._past, self._clients, self._rounds = [*self._past, *rows], [*self._clients, *clients], []
         return list(self._past)
 
     def _columns(self, entry: dict[str, Any], here: dict[int, NDArray[Any]]) -> Columns:
