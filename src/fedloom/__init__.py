@@ -20,6 +20,7 @@ with _uncollected():
     from fedloom.result import Result
     from fedloom.round import play_round
     from fedloom.run import resume, run
+    from fedloom.trained import load_model
     from fedloom.types import Cohort, Fleet, Reply, Setting, Task
 
 __version__ = _version("fedloom")
@@ -46,6 +47,7 @@ __all__ = [
     "Task",
     "extract",
     "load_data",
+    "load_model",
     "neuron_map",
     "play_round",
     "resume",

@@ -105,7 +105,7 @@ def prepare(
     mine = parts.train.at(present)
     sizes = mine.sizes.tolist()
     attack, unchanging = experiment.build_attack(), Chance(experiment.seed, 0, device)
-    network = own_copy(model if model is not None else _network(experiment, dataset), device)
+    network = own_copy(model if model is not None else network_of(experiment, dataset), device)
     module = keyed(network)
     layout = layout_of(module)
     labels = np.bincount(
@@ -220,7 +220,7 @@ def _of_kind(name: str, value: object, kind: type) -> None:
         raise BadExperiment(f"{name} is {value!r} ({type(value).__name__}); expected {expected}.")
 
 
-def _network(experiment: Experiment, dataset: Dataset) -> nn.Module:
+def network_of(experiment: Experiment, dataset: Dataset) -> nn.Module:
     """The named network with weights drawn from the seed alone, whatever was drawn before."""
     shape = tuple(dataset.x_train.shape[1:])
     with torch.random.fork_rng(devices=[]):

@@ -91,8 +91,7 @@ class LocalRule:
         return params
 
     def scales(self, task: Task, at: Tensor, dtype: torch.dtype) -> Tensor | None:
-        """What the numbers at some places [R] are multiplied by where they run [C, R], if `view` and `correct` do
-        nothing else; None: they do.
+        """What numbers at some places [R] run multiplied by [C, R], if `view` and `correct` do no more; None: they do.
 
         It is the same for a whole row of a tensor, all that leads into a neuron: engines ask for one number of each.
         """

@@ -80,7 +80,10 @@ def check_answer(name: str, output: Tensor, count: int, classes: int) -> None:
     """Refuse an answer that is not a row of finite scores for each example."""
     if output.dim() != 2 or output.shape[1] < classes:
         got = list(output.shape[1:])
-        raise BadModel(f"{name} answers with {got} numbers per example; the data have {classes} classes.")
+        raise BadModel(
+            f"{name} answers with {got} numbers per example; the data have {classes} classes (labels "
+            "are counted from 0 up to the largest)."
+        )
     if len(output) != count:
         raise BadModel(f"{name} answers {count} examples with {len(output)} rows; expected one each.")
     if not output.is_floating_point():

@@ -58,7 +58,7 @@ def _targets(groups: list[Group], targets: tuple[float, ...], chosen: bool, over
         return Section("targets", title, "No accuracy was reached by every run; name one with --target.")
     lead = "Up to the first evaluation at or above the target, over those seeds that reached it." + over
     if chosen:
-        lead += " The target is the highest round number that every run reached; --target names others."
+        lead += " The target is the highest plain accuracy, such as 0.8, that every run reached; --target names others."
     return Section("targets", title, lead, tables=[(f"accuracy {t:g}", target_table(groups, t)) for t in targets])
 
 
