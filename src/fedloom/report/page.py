@@ -113,15 +113,17 @@ def title_of(groups: list[Group]) -> str:
 
 
 def setup_of(groups: list[Group]) -> str:
-    """What all runs have in common, in one line."""
+    """What all runs have in common, in one line, and the settings of it that they do not."""
     every = [flat(run.experiment) for group in groups for run in group.runs]
     parts = []
     for key in SETUP:
         values = {plain(one.get(key)) for one in every}
         if len(values) == 1 and (value := values.pop()) != "none":
-            own = [name for name in every[0] if name.startswith(f"{key}.") and all(name in one for one in every)]
-            settings = [f"{name.partition('.')[2]} {plain(every[0][name])}" for name in own
-                        if len({plain(one[name]) for one in every}) == 1]  # fmt: skip
+            own = dict.fromkeys(name for one in every for name in one if name.startswith(f"{key}."))
+            settings = []
+            for name in own:  # those that differ are named too: lines are called by their methods where that is enough
+                given = dict.fromkeys(plain(one[name]) if name in one else "default" for one in every)
+                settings.append(f"{name.partition('.')[2]} {' or '.join(given)}")
             text = f"{value} {key}" if key in ("clients", "rounds") else f"{key} {value}"
             parts.append(text + (f" ({', '.join(settings)})" if settings else ""))
     runs = sum(len(group.runs) for group in groups)
