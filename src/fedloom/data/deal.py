@@ -146,12 +146,12 @@ def own(labels: Ints, clients: int | None, rng: Random, *, client_ids: Ints | No
     if len(client_ids) != len(labels):
         raise BadData(f"client_train has {len(client_ids)} rows, the labels have {len(labels)}")
     names, owner = _codes(client_ids)
-    if clients is not None and clients > len(names):
+    wanted = len(names) if clients is None else whole("clients", clients, 1)
+    if wanted > len(names):
         raise BadExperiment(
-            f"clients is {clients}; expected a whole number from 1 to {len(names)}, the data's own clients. Say how "
+            f"clients is {wanted}; expected a whole number from 1 to {len(names)}, the data's own clients. Say how "
             f"many take part: --clients {len(names)} takes all."
         )
-    wanted = len(names) if clients is None else whole("clients", clients, 1, len(names))
     new = np.full(len(names), NOBODY)
     new[np.sort(rng.permutation(len(names))[:wanted])] = np.arange(wanted)
     done = f"the data's own clients, {wanted} of {len(names)}"
