@@ -12,13 +12,13 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, fx, nn
+from torch import Tensor
 
 from fedloom.client import Feed, Stretch
 from fedloom.engine.blocks import Blocks
+from fedloom.engine.stages import Stage
 from fedloom.layout import Layout
-from fedloom.types import Batch, Loss
+from fedloom.types import Batch
 
 AHEAD = 2**19  # numbers of examples that are gathered at once: a call for many steps, where these are small
 KEPT = 2**18  # numbers of outputs whose losses are computed at once
@@ -34,50 +34,11 @@ class Link(NamedTuple):
     relu: bool  # after it
 
 
-def chain_of(graph: fx.Graph, module: nn.Module, layout: Layout, loss: Loss) -> tuple[Link, ...] | None:
-    """The network's layers, if it flattens its inputs and all it has then is linear layers with or without ReLU."""
-    links: list[Link] = []
-    flat = False
-    before: fx.Node | None = None
-    for node in graph.nodes:
-        if before is not None and (len(before.users) != 1 or node.args[0] is not before):
-            return None
-        layer = module.get_submodule(str(node.target)) if node.op == "call_module" else None
-        if _flattens(node, layer) and before is not None:
-            flat = True
-        elif type(layer) is nn.Linear and flat:
-            links.append(Link(str(node.target), layer.bias is not None, False))
-        elif _rectifies(node, layer) and links and not links[-1].relu:
-            links[-1] = links[-1]._replace(relu=True)
-        elif node.op == "output":
-            break
-        elif node.op != "placeholder" or before is not None:
-            return None
-        before = node
-    names = {f"{link.name}.{kind}" for link in links for kind in ("weight", "bias")[: 1 + link.bias]}
-    once = len({link.name for link in links}) == len(links) > 0
-    exact = once and not links[-1].relu and names == set(layout.names) == set(layout.parameters)
-    return tuple(links) if exact and _is_cross_entropy(loss) else None
-
-
-def _flattens(node: fx.Node, layer: nn.Module | None) -> bool:
-    """All of an example's axes into one?"""
-    if isinstance(layer, nn.Flatten):
-        return (layer.start_dim, layer.end_dim) == (1, -1)
-    return node.target in (torch.flatten, "flatten") and node.args[1:] == (1,) and not node.kwargs
-
-
-def _rectifies(node: fx.Node, layer: nn.Module | None) -> bool:
-    plain = node.target in (torch.relu, F.relu, "relu") and len(node.args) == 1
-    return type(layer) is nn.ReLU or (plain and not node.kwargs.get("inplace"))
-
-
-def _is_cross_entropy(loss: Loss) -> bool:
-    """Tried on a few numbers."""
-    outputs = torch.arange(12, dtype=torch.float64).sin().view(4, 3) * 3
-    target = torch.tensor([0, 2, 1, 2])
-    found = loss(outputs, target)
-    return found.shape == (4,) and torch.allclose(found, F.cross_entropy(outputs, target, reduction="none"))
+def chain_of(stages: tuple[Stage, ...] | None) -> tuple[Link, ...] | None:
+    """The network's layers, if all it has is linear layers with or without ReLU."""
+    if stages is None or any(stage.padding is not None for stage in stages):
+        return None
+    return tuple(Link(stage.name, stage.bias, stage.relu) for stage in stages)
 
 
 def descend_chain(

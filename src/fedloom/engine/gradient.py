@@ -8,11 +8,13 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from fedloom.client import Examples, Gradient
+from fedloom.client import Examples, Feed, Gradient
+from fedloom.engine.compiled import descend_compiled
 from fedloom.engine.plain import PlainGradient
 from fedloom.engine.stacked import StackedGradient
 from fedloom.engine.vmapped import VmappedGradient
 from fedloom.layout import flatten
+from fedloom.local.work import Batches
 from fedloom.types import Batch, Setting
 
 log = logging.getLogger("fedloom")
@@ -36,6 +38,8 @@ def fastest_gradient(setting: Setting, data: Examples) -> Gradient:
         if difference < 1e-6:
             if isinstance(gradient, StackedGradient) and _chain_difference(gradient, setting, data) > 1e-6:
                 gradient.chain = None  # the chain misread it
+            if isinstance(gradient, StackedGradient) and _compiled_difference(gradient, setting, data) > 1e-2:
+                gradient.stages = None  # our own code did
             return gradient
         reasons.append(f"{way.__name__}: differs from plain PyTorch by {difference:.1e}")
     log.warning("clients are trained one after another, which is slow: %s", "; ".join(reasons))
@@ -58,6 +62,20 @@ def _chain_difference(gradient: StackedGradient, setting: Setting, data: Example
     done = gradient.descend(params, iter((batch,)), 1.0, 1.0)
     assert done is not None  # chains have that way
     return _largest(((params - done[0], slopes), (done[1], losses)))
+
+
+def _compiled_difference(gradient: StackedGradient, setting: Setting, data: Examples) -> float:
+    """The same of code of our own. It knows float32 alone, in which the larger of two may be another one."""
+    if gradient.stages is None or data.x.device.type != "cpu":
+        return 0.0
+    params, batch = _trial(setting, data)
+    slopes, losses = PlainGradient(setting)(params.clone(), batch)
+    flat = Examples(batch.x.flatten(0, 1).to(data.x.dtype), batch.y.flatten(0, 1))
+    real = (batch.weight > 0).unsqueeze(1)
+    places = torch.arange(real.numel()).view_as(real)
+    plan = Batches(places, real, torch.tensor([1, 1]), [2], batch.keys[:, None])
+    done = descend_compiled(gradient.stages, setting.layout, params.float(), Feed(flat, plan), 1.0, 1.0)
+    return 0.0 if done is None else _largest(((params - done[0], slopes), (done[1], losses)))
 
 
 def _largest(pairs: Iterable[tuple[Tensor, Tensor]]) -> float:

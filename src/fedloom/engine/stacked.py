@@ -16,11 +16,13 @@ from torch import Tensor, fx, nn
 
 from fedloom.engine.blocks import blocks_of
 from fedloom.engine.chain import chain_of, descend_chain
+from fedloom.engine.compiled import descend_compiled
 from fedloom.engine.dropout import KeyedDropout
 from fedloom.engine.frozen import Frozen, freeze
 from fedloom.engine.lanes import Between, First, Second, front_of, passable
 from fedloom.engine.layers import FUSED, LAYERS, Pass
 from fedloom.engine.products import Kept, Step
+from fedloom.engine.stages import stages_of
 from fedloom.engine.tiles import Tiled, TiledFirst, tiled_front
 from fedloom.layout import Layout
 from fedloom.types import Batch, Setting
@@ -78,7 +80,8 @@ class StackedGradient:
         self._frozen: Frozen | None = None
         self._kept: dict[str, Kept] | None = None
         self.graph = graph
-        self.chain = chain_of(graph, setting.module, self.layout, setting.loss)
+        self.stages = stages_of(graph, setting.module, self.layout, setting.loss)
+        self.chain = chain_of(self.stages)
         stacked = {str(n): _Layer(layer, str(n), self._now) if type(layer) in LAYERS else layer
                    for n, layer in layers.items()}  # fmt: skip
         self._network = fx.GraphModule(stacked, graph)  # the graph as straight code: interpreting it takes longer
@@ -163,11 +166,16 @@ class StackedGradient:
         self, first: Tensor, batches: Iterable[Batch], rate: float, shrink: float, momentum: float = 0.0
     ) -> tuple[Tensor, Tensor] | None:
         """Every tensor of the cohort contiguous by itself, so that products can take the step in place."""
-        if self.chain is not None and not self.low and first.device.type == "cpu":
-            names, frozen = [link.name for link in self.chain], self._frozen
+        if self.stages is not None and not self.low and first.device.type == "cpu":
+            names, frozen = [stage.name for stage in self.stages], self._frozen
             blocks = None if frozen is None else blocks_of(names, frozen, self.layout)
+            how = self.layout, first, batches, rate, shrink, blocks, momentum
             if frozen is None or blocks is not None:
-                return descend_chain(self.chain, self.layout, first, batches, rate, shrink, blocks, momentum)
+                done = descend_compiled(self.stages, *how)
+                if done is None and self.chain is not None:
+                    done = descend_chain(self.chain, *how)
+                if done is not None:
+                    return done
         if momentum:
             return None
         split = self.layout.split(first)

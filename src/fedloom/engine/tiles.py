@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from fedloom.engine.products import Part, Step, settled, taken
+from fedloom.engine.stages import halves
 
 NARROW = 4  # channels up to which gradients, too, are taken of the four images: torch fills up to eight channels
 SPARING = 8  # channels up to which the gradient of the weight is taken in two halves: a small model takes less memory
@@ -180,16 +181,9 @@ def tiled_front(graph: fx.Graph, module: nn.Module, fused: frozenset[str]) -> tu
     assert isinstance(conv, nn.Conv2d)
     assert isinstance(pool, nn.MaxPool2d)
     plain = conv.stride == conv.dilation == (1, 1) and conv.groups == 1 and conv.padding_mode == "zeros"
-    if not plain or isinstance(conv.padding, str) or names[0] not in fused or not _halves(pool):
+    if not plain or isinstance(conv.padding, str) or names[0] not in fused or not halves(pool):
         return None
     return names[0], names[1]
-
-
-def _halves(pool: nn.MaxPool2d) -> bool:
-    """Windows of 2 x 2 side by side?"""
-    sizes = [(size, size) if isinstance(size, int) else tuple(size) for size in
-             (pool.kernel_size, pool.stride, pool.padding, pool.dilation)]  # fmt: skip
-    return sizes == [(2, 2), (2, 2), (0, 0), (1, 1)] and not pool.ceil_mode and not pool.return_indices
 
 
 class Tiled(nn.Module):

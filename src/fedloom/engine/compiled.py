@@ -1,0 +1,107 @@
+"""Networks of convolutions and linear layers in a row, trained on CPUs by code of our own (`fedloom/native`).
+
+One call takes all steps of all clients. What torch spends beside its products, on calls, on memory that it asks for
+anew and on gradients that pooling and ReLU cut off, is most of a small model's time; here memory is laid out once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from fedloom.client import Feed
+from fedloom.engine.blocks import Blocks
+from fedloom.engine.stages import Stage
+from fedloom.errors import BadExperiment
+from fedloom.layout import Layout
+from fedloom.native import library
+from fedloom.types import Batch
+
+MOST, PARTS = 32, 4  # layers, and threads that can share a client (native/net.h)
+
+
+def descend_compiled(
+    stages: tuple[Stage, ...],
+    layout: Layout,
+    first: Tensor,
+    batches: Iterable[Batch],
+    rate: float,
+    shrink: float,
+    blocks: Blocks | None = None,
+    momentum: float = 0.0,
+) -> tuple[Tensor, Tensor] | None:
+    """All steps of `w <- shrink * w - rate * g` from `first` [C, P]: weights [C, P] and summed losses [C].
+
+    `blocks`: what moves of every layer of a frozen network. `momentum`: of velocities that begin at zero. None: the
+    examples, or this machine, are not such that it can be done.
+    """
+    if not isinstance(batches, Feed):
+        return None
+    (x, y), plan, (clients, numbers) = batches.data, batches.batches, first.shape
+    plain = x.dtype == first.dtype == torch.float32 and x.device.type == "cpu" and x.is_contiguous()
+    if not plain or y.dtype != torch.int64 or not y.is_contiguous() or len(stages) > MOST:
+        return None
+    if momentum and shrink != 1 and rate == 0:  # decay is a part of velocities by way of the rate
+        return None
+    given, native = _given(stages, layout, x.shape[1:], None if blocks is None else blocks.sizes), library()
+    if given is None or native is None:
+        return None
+    last, losses = first.clone(memory_format=torch.contiguous_format), torch.zeros(clients, dtype=torch.float64)
+    neurons = None if blocks is None else blocks.order(clients)
+    order, real, steps = (t.contiguous() for t in (plan.examples, plan.real, plan.steps))
+    shape, wrong = (given.data_ptr(), len(given), order.shape[2]), 0
+    for some, threads in _shares(clients, torch.get_num_threads()):
+        count, teams = some.stop - some.start, threads if some.stop - some.start >= threads else 1
+        each = native.fedloom_room(*shape, momentum != 0, threads // teams)
+        room = torch.empty(teams * each, dtype=torch.uint8)
+        wrong |= native.fedloom_walk(
+            *shape, count, order.shape[1], last[some].data_ptr(), numbers,
+            None if neurons is None else neurons[some].data_ptr(), x.data_ptr(), x[0].numel(), y.data_ptr(),
+            order[some].data_ptr(), real[some].data_ptr(), steps[some].data_ptr(), rate, shrink, momentum,
+            losses[some].data_ptr(), room.data_ptr(), each, threads,
+        )  # fmt: skip
+    if wrong:
+        raise BadExperiment(f"a label is not among the model's {given[-1, 2]} classes, which count from 0.")
+    return last, losses.to(first.dtype)
+
+
+def _shares(clients: int, threads: int) -> Iterator[tuple[slice, int]]:
+    """Which clients are trained at once, and by how many threads: each by one while there are enough, then by all."""
+    even = clients // threads * threads
+    if even:
+        yield slice(0, even), threads
+    if even < clients:
+        yield slice(even, clients), min(threads, max(clients - even, PARTS))
+
+
+def _given(
+    stages: tuple[Stage, ...], layout: Layout, shape: torch.Size, sizes: list[tuple[int | None, int | None]] | None
+) -> Tensor | None:
+    """What the compiled code is told of each layer, in the order of `Given` in native/net.h; None: it does not fit."""
+    at = dict(zip(layout.names, accumulate(layout.sizes, initial=0)))
+    shapes = dict(zip(layout.names, layout.shapes))
+    images = stages[0].padding is not None
+    if images and len(shape) != 3:
+        return None
+    channels, height, width = shape if images else (shape.numel(), 1, 1)
+    rows = []
+    for stage, (moving_out, moving_in) in zip(stages, sizes or [(None, None)] * len(stages)):
+        outputs, inputs, *kernel = shapes[f"{stage.name}.weight"]
+        conv, (down, right) = stage.padding is not None, stage.padding or (0, 0)
+        high, wide = kernel or (1, 1)
+        if inputs != (channels if conv else channels * height * width):
+            return None
+        rows.append([
+            conv, inputs, outputs, height, width, high, wide, down, right, stage.pool, stage.relu, stage.bias,
+            at[f"{stage.name}.weight"], at.get(f"{stage.name}.bias", 0),
+            outputs if moving_out is None else moving_out, inputs if moving_in is None else moving_in,
+        ])  # fmt: skip
+        channels = outputs
+        height, width = (height + 2 * down - high + 1, width + 2 * right - wide + 1) if conv else (1, 1)
+        height, width = (height // 2, width // 2) if stage.pool else (height, width)
+        if min(height, width) < 1:
+            return None
+    return torch.tensor(rows, dtype=torch.int64)

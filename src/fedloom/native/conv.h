@@ -1,0 +1,246 @@
+/* Convolutions with ReLU and pooling of 2 x 2 in one go, example by example.
+ *
+ * What pooling drops has no gradient, nor has what ReLU cuts off. Backwards, each channel's gradients that are left are
+ * listed with their places, and only these are multiplied: an eighth of all, where half of the maxima are above zero.
+ */
+
+INLINE void spots(const float *const *at, int many, const Layer *l, int64_t panel, int two, V *a, V *b) {
+    int64_t row = l->is.columns * l->is.inputs;
+    const float *w0 = l->weight + panel * l->apart, *w1 = w0 + l->apart;
+    for (int s = 0; s < many; s++) {
+        a[s] = load(l->bias + panel * WIDE);
+        if (two) b[s] = load(l->bias + (panel + 1) * WIDE);
+    }
+    for (int64_t y = 0; y < l->is.rows; y++) {
+        int64_t here = y * l->line;
+        for (int64_t k = 0; k < row; k++) {
+            V p = load(w0 + (y * row + k) * WIDE), q = two ? load(w1 + (y * row + k) * WIDE) : p;
+#pragma GCC unroll 8
+            for (int s = 0; s < many; s++) {
+                V value = all(at[s][here + k]);
+                a[s] += value * p;
+                if (two) b[s] += value * q;
+            }
+        }
+    }
+}
+
+INLINE void larger(V v, int32_t place, V *best, I *where) {
+    I better = (v > *best) | (v != v);  /* NaN wins, of equal ones the first */
+    *best = choose(better, v, *best);
+    *where = (better & place) | (~better & *where);
+}
+
+/* the four numbers of a window, or one number alone */
+INLINE void settle(const Layer *l, V *of, int64_t many, float *to, int8_t *place) {
+    V best = of[0];
+    I where = {0};
+    if (l->is.pool) {
+        for (int s = 1; s < 4; s++) larger(of[s], s, &best, &where);
+        for (int i = 0; i < least(many, WIDE); i++) place[i] = (int8_t)where[i];
+    }
+    if (l->is.relu) best = choose(best < all(0), all(0), best);
+    store_some(to, best, many);
+}
+
+#ifdef __AVX512VL__
+#define SPOTS 8  /* places of the image at once for two panels: as many as there are registers for */
+#else
+#define SPOTS 4
+#endif
+
+/* one example: from its framed image to `to`, the next layer's inputs, whose rows lie `apart` */
+static void conv_up(const Layer *l, int64_t n, float *to, int64_t apart) {
+    const float *image = l->x + n * l->image;
+    int64_t outputs = l->is.outputs, inputs = l->is.inputs, step = l->is.pool ? 2 : 1, each = l->is.pool ? 4 : 1;
+    for (int64_t panel = 0; panel < l->panels; panel += 2) {
+        int two = panel + 1 < l->panels;
+        int64_t spread = (two ? SPOTS : 8) / each;  /* places of the result at once */
+        for (int64_t y = 0; y < l->new_h; y++)
+            for (int64_t x = 0; x < l->new_w; x += spread) {
+                const float *at[8];
+                V a[8], b[8];
+                for (int64_t s = 0; s < spread; s++) {
+                    const float *corner = image + step * y * l->line + step * least(x + s, l->new_w - 1) * inputs;
+                    for (int64_t c = 0; c < each; c++)
+                        at[s * each + c] = corner + (c >> 1) * l->line + (c & 1) * inputs;
+                }
+                if (two) spots(at, SPOTS, l, panel, 1, a, b);
+                else spots(at, 8, l, panel, 0, a, b);
+                for (int64_t s = 0; s < least(spread, l->new_w - x); s++) {
+                    float *here = to + y * apart + (x + s) * outputs + panel * WIDE;
+                    int8_t *place = l->place + ((n * l->new_h + y) * l->new_w + x + s) * outputs + panel * WIDE;
+                    settle(l, a + s * each, outputs - panel * WIDE, here, place);
+                    if (two) settle(l, b + s * each, outputs - (panel + 1) * WIDE, here + WIDE, place + WIDE);
+                }
+            }
+    }
+}
+
+/* gradients that are left, listed by channel: their places in the framed image, in pixels, and their values */
+typedef struct {
+    int32_t pixel;
+    float value;
+} Entry;
+
+typedef struct {
+    int64_t room, *count;
+    Entry *entry;  /* [channels][room] */
+} Left;
+
+INLINE void sift_some(const Layer *l, int64_t n, const float *g, int64_t g_line, int64_t channels, const float *out,
+                      int64_t out_line, Left *left, int64_t first, int64_t many, int pool, int relu) {
+    int64_t outputs = l->is.outputs, new_h = l->new_h, new_w = l->new_w, step = pool ? 2 : 1;
+    int32_t wide = (int32_t)(l->line / l->is.inputs);
+    const int8_t *place = l->place + n * new_h * new_w * outputs + first;
+    Entry *to[WIDE];
+    for (int64_t c = 0; c < many; c++) to[c] = left->entry + (first + c) * left->room;
+    for (int64_t y = 0; y < new_h; y++) {
+        const float *slope = g + y * g_line + first, *seen = out + y * out_line + first;
+        int32_t corner = (int32_t)(step * y) * wide;
+        for (int64_t x = 0; x < new_w; x++) {
+#pragma GCC unroll 8
+            for (int64_t c = 0; c < many; c++) {  /* every one is written, and stays if the next is written behind it */
+                int32_t which = pool ? place[c] : 0;
+                *to[c] = (Entry){corner + (which >> 1) * wide + (which & 1), slope[c]};
+                to[c] += (slope[c] != 0) & !(relu && seen[c] <= 0);
+            }
+            slope += channels, seen += outputs, place += outputs, corner += (int32_t)step;
+        }
+    }
+    for (int64_t c = 0; c < many; c++) left->count[first + c] = to[c] - left->entry - (first + c) * left->room;
+}
+
+static void sift(const Layer *l, int64_t n, const float *g, int64_t g_line, int64_t channels, const float *out,
+                 int64_t out_line, Left *left) {
+    for (int64_t first = 0; first < channels; first += WIDE) {
+        int64_t many = least(WIDE, channels - first);
+        if (many == WIDE && l->is.pool && l->is.relu)
+            sift_some(l, n, g, g_line, channels, out, out_line, left, first, WIDE, 1, 1);
+        else
+            sift_some(l, n, g, g_line, channels, out, out_line, left, first, many, (int)l->is.pool, (int)l->is.relu);
+    }
+}
+
+INLINE void gather_rows(const float *image, const Layer *l, const Left *left, int64_t c, float *sums, int rows,
+                        int many) {
+    int64_t between = l->gathers * WIDE, line = l->line, hop = l->hop, inputs = l->is.inputs;
+    V a[12];
+    for (int r = 0; r < rows; r++)
+        for (int j = 0; j < many; j++) a[r * many + j] = load(sums + r * between + j * WIDE);
+    const Entry *entry = left->entry + c * left->room;
+    for (int64_t e = 0; e < left->count[c]; e++) {
+        const float *from = image + entry[e].pixel * inputs;
+        V slope = all(entry[e].value);
+#pragma GCC unroll 5
+        for (int r = 0; r < rows; r++)
+#pragma GCC unroll 12
+            for (int j = 0; j < many; j++) a[r * many + j] += slope * load(from + r * line + j * hop);
+    }
+    for (int r = 0; r < rows; r++)
+        for (int j = 0; j < many; j++) store(sums + r * between + j * WIDE, a[r * many + j]);
+}
+
+INLINE void spread_rows(float *image, int64_t line, int64_t reach, const Left *left, int64_t c, const float *filter,
+                        int64_t between, int rows, int many) {
+    V w[12];
+    for (int r = 0; r < rows; r++)
+        for (int j = 0; j < many; j++) w[r * many + j] = load(filter + r * between + j * WIDE);
+    const Entry *entry = left->entry + c * left->room;
+    for (int64_t e = 0; e < left->count[c]; e++) {
+        float *to = image + entry[e].pixel * reach;
+        V slope = all(entry[e].value);
+#pragma GCC unroll 5
+        for (int r = 0; r < rows; r++)
+#pragma GCC unroll 12
+            for (int j = 0; j < many; j++)
+                store(to + r * line + j * WIDE, load(to + r * line + j * WIDE) + slope * w[r * many + j]);
+    }
+}
+
+/* as many rows and vectors at once as there are registers for */
+#define BY_SIZE(call, rows, many, ...)                                                                       \
+    do {                                                                                                     \
+        int64_t at_ = 0;                                                                                     \
+        if ((rows) == 3 && (many) == 1) { call(0, 0, 3, 1, __VA_ARGS__); break; }                            \
+        if ((rows) == 3 && (many) == 2) { call(0, 0, 3, 2, __VA_ARGS__); break; }                            \
+        if ((rows) == 3 && (many) == 3) { call(0, 0, 3, 3, __VA_ARGS__); break; }                            \
+        if ((rows) == 3 && (many) == 4) { call(0, 0, 3, 4, __VA_ARGS__); break; }                            \
+        if ((rows) == 5 && (many) == 1) { call(0, 0, 5, 1, __VA_ARGS__); break; }                            \
+        if ((rows) == 5 && (many) == 2) { call(0, 0, 5, 2, __VA_ARGS__); break; }                            \
+        for (int64_t r_ = 0; r_ < (rows); r_++)                                                              \
+            for (at_ = 0; at_ < (many);) {                                                                   \
+                int64_t rest_ = (many) - at_;                                                                \
+                if (rest_ >= 12) { call(r_, at_, 1, 12, __VA_ARGS__); at_ += 12; }                           \
+                else if (rest_ >= 6) { call(r_, at_, 1, 6, __VA_ARGS__); at_ += 6; }                         \
+                else if (rest_ >= 4) { call(r_, at_, 1, 4, __VA_ARGS__); at_ += 4; }                         \
+                else if (rest_ >= 2) { call(r_, at_, 1, 2, __VA_ARGS__); at_ += 2; }                         \
+                else { call(r_, at_, 1, 1, __VA_ARGS__); at_ += 1; }                                         \
+            }                                                                                                \
+    } while (0)
+
+#define GATHER(r, j, rows, many, image, l, left, c, sums) \
+    gather_rows((image) + (r) * (l)->line + (j) * (l)->hop, l, left, c, (sums) + ((r) * (l)->gathers + (j)) * WIDE,   \
+                rows, many)
+#define SPREAD(r, j, rows, many, image, line, reach, left, c, filter, between) \
+    spread_rows((image) + (r) * (line) + (j) * WIDE, line, reach, left, c, (filter) + (r) * (between) + (j) * WIDE,   \
+                between, rows, many)
+
+/* one example's part of the gradients of filters and biases, added to the sums of its part of the batch */
+static void conv_gather(const Layer *l, int64_t n, int64_t part, const Left *left) {
+    int64_t each = l->is.rows * l->gathers * WIDE, outputs = l->is.outputs;
+    const float *image = l->x + n * l->image;
+    float *biases = l->sums + PARTS * outputs * each + part * outputs;
+    for (int64_t c = 0; c < l->is.moving_outputs; c++) {
+        float *sums = l->sums + (part * outputs + c) * each, sum[4] = {0};
+        const Entry *entry = left->entry + c * left->room;
+        BY_SIZE(GATHER, l->is.rows, l->gathers, image, l, left, c, sums);
+        for (int64_t e = 0; e < left->count[c]; e++) sum[e & 3] += entry[e].value;  /* none waits for the one before */
+        biases[c] += (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    }
+}
+
+/* one example's gradients of its inputs, framed [height][width][reach] */
+static void conv_spread(const Layer *l, float *to, const Left *left) {
+    int64_t line = l->line / l->is.inputs * l->reach, each = l->is.rows * l->narrow * WIDE;
+    memset(to, 0, (l->is.height + 2 * l->is.down) * line * sizeof(float));
+    for (int64_t c = 0; c < l->is.outputs; c++)
+        BY_SIZE(SPREAD, l->is.rows, l->narrow, to, line, l->reach, left, c, l->back + c * each, l->narrow * WIDE);
+}
+
+/* filters [outputs][rows][stretch] as panels for the way forwards, and without what gradients do not reach */
+static void conv_lay(const Layer *l, int64_t c) {
+    int64_t row = l->is.columns * l->is.inputs;
+    for (int64_t y = 0; y < l->is.rows; y++) {
+        const float *from = l->filters + (c * l->is.rows + y) * l->stretch * WIDE;
+        float *to = l->weight + (c / WIDE) * l->apart + y * row * WIDE + c % WIDE;
+        for (int64_t k = 0; k < row; k++) to[k * WIDE] = from[k];
+        if (l->back == l->filters) continue;
+        float *narrow = l->back + (c * l->is.rows + y) * l->narrow * WIDE;
+        for (int64_t x = 0; x < l->is.columns; x++)
+            memcpy(narrow + x * l->reach, from + x * l->is.inputs, l->reach * sizeof(float));
+    }
+}
+
+static void conv_step(Layer *l, Move how, Team team) {
+    int64_t most = l->is.moving_outputs, apart = l->is.outputs * l->is.rows * l->gathers * WIDE;
+    int64_t hop = l->hop == WIDE ? l->is.inputs : WIDE;  /* in the sums, from column to column */
+    for (int64_t c = team.me * most / team.all; c < (team.me + 1) * most / team.all; c++) {
+        for (int64_t y = 0; y < l->is.rows; y++)
+            for (int64_t x = 0; x < l->is.columns; x++) {
+                const float *sums = l->sums + (c * l->is.rows + y) * l->gathers * WIDE + x * hop;
+                int64_t at = (c * l->is.rows + y) * l->stretch * WIDE + x * l->is.inputs;
+                for (int64_t k = 0; k < l->is.moving_inputs; k++) {
+                    float g = sums[k];
+                    for (int part = 1; part < PARTS; part++) g += sums[k + part * apart];
+                    l->filters[at + k] = moved_one(l->filters[at + k], g, l->speed ? l->speed + at + k : 0, how);
+                }
+            }
+        if (l->is.bias) {
+            float *sums = l->sums + PARTS * apart + c, g = sums[0];
+            for (int part = 1; part < PARTS; part++) g += sums[part * l->is.outputs];
+            l->bias[c] = moved_one(l->bias[c], g, l->bias_speed ? l->bias_speed + c : 0, how);
+        }
+        conv_lay(l, c);
+    }
+}

@@ -1,0 +1,163 @@
+/* Dense layers: outputs, gradients of inputs, and the step of the weights. */
+
+#ifdef __AVX512VL__
+#define TALL 10  /* examples that are multiplied at once: as many as there are registers for */
+#else
+#define TALL 5
+#endif
+
+INLINE void rows_times_panels(const float *const *x, float *const *to, int64_t many, int tall, const Layer *l,
+                              int64_t panel, int two, int64_t keep) {
+    const float *w0 = l->weight + panel * l->apart, *w1 = two ? w0 + l->apart : w0;
+    V first = load(l->bias + panel * WIDE), second = two ? load(l->bias + (panel + 1) * WIDE) : first;
+    V a[TALL], b[TALL];
+    for (int r = 0; r < tall; r++) a[r] = first, b[r] = second;
+    for (int64_t k = 0; k < l->reads; k++) {
+        V p = load(w0 + k * WIDE), q = two ? load(w1 + k * WIDE) : p;
+#pragma GCC unroll 10
+        for (int r = 0; r < tall; r++) {
+            V value = all(x[r][k]);
+            a[r] += value * p;
+            if (two) b[r] += value * q;
+        }
+    }
+    V zero = all(0);
+    for (int64_t r = 0; r < many; r++) {
+        if (l->is.relu) {  /* NaN stays NaN */
+            a[r] = choose(a[r] < zero, zero, a[r]);
+            if (two) b[r] = choose(b[r] < zero, zero, b[r]);
+        }
+        store_some(to[r] + panel * WIDE, a[r], keep - panel * WIDE);
+        if (two) store_some(to[r] + (panel + 1) * WIDE, b[r], keep - (panel + 1) * WIDE);
+    }
+}
+
+/* outputs of some of the panels for all examples; `keep`: numbers of an example that are written */
+static void dense_up(const Layer *l, const float *const *x, float *out, int64_t apart, int64_t keep, int64_t examples,
+                     Team team) {
+    int64_t pairs = (l->panels + 1) / 2;
+    for (int64_t pair = team.me * pairs / team.all; pair < (team.me + 1) * pairs / team.all; pair++) {
+        for (int64_t first = 0, many; first < examples; first += many) {
+            const float *from[TALL];
+            float *to[TALL];
+            int tall = examples - first > 5;
+            many = least(tall ? TALL : 5, examples - first);
+            for (int64_t r = 0; r < TALL; r++) {
+                from[r] = x[least(first + r, examples - 1)];
+                to[r] = out + least(first + r, examples - 1) * apart;
+            }
+            if (2 * pair + 1 == l->panels) rows_times_panels(from, to, many, TALL, l, 2 * pair, 0, keep);
+            else if (tall) rows_times_panels(from, to, many, TALL, l, 2 * pair, 1, keep);
+            else rows_times_panels(from, to, many, 5, l, 2 * pair, 1, keep);
+        }
+    }
+}
+
+#define FOUR 4
+#define THREE 3
+#define SIX 6
+#define SOON 32  /* numbers ahead of which examples are fetched: they lie far apart, and no machine foresees where */
+
+#define BLOCK 9  /* inputs whose weights stay near while all examples pass */
+
+INLINE void down_tile(const Layer *l, const float *const *x, float *to, int64_t apart, int through, int64_t examples,
+                      int64_t n, int64_t k, int64_t end, int soon) {
+    int64_t wide = l->panels * WIDE;
+    const float *g[FOUR], *w[THREE];
+    V a[FOUR][THREE];
+    for (int64_t r = 0; r < FOUR; r++) g[r] = l->slope + least(n + r, examples - 1) * wide;
+    for (int c = 0; c < THREE; c++) w[c] = l->weight + least(k + c, end - 1) * WIDE;
+    for (int r = 0; r < FOUR; r++)
+        for (int c = 0; c < THREE; c++) a[r][c] = all(0);
+    for (int64_t panel = 0; panel < l->panels; panel++) {
+        V v[THREE];
+#pragma GCC unroll 3
+        for (int c = 0; c < THREE; c++) v[c] = load(w[c] + panel * l->apart);
+        if (soon) {
+            __builtin_prefetch(w[0] + panel * l->apart + BLOCK * WIDE);
+            __builtin_prefetch(w[0] + panel * l->apart + (BLOCK + 2) * WIDE);
+        }
+#pragma GCC unroll 4
+        for (int r = 0; r < FOUR; r++) {
+            V slope = load(g[r] + panel * WIDE);
+#pragma GCC unroll 3
+            for (int c = 0; c < THREE; c++) a[r][c] += slope * v[c];
+        }
+    }
+    for (int64_t r = 0; r < least(FOUR, examples - n); r++)
+        for (int64_t c = 0; c < least(THREE, end - k); c++)
+            to[(n + r) * apart + k + c] = through && x[n + r][k + c] <= 0 ? 0 : total(a[r][c]);
+}
+
+/* gradients of inputs: to [examples][reach], of which relu let through those whose input is above zero */
+static void dense_down(const Layer *l, const float *const *x, float *to, int64_t apart, int64_t reach, int through,
+                       int64_t examples, Team team) {
+    int64_t end = (team.me + 1) * reach / team.all;
+    for (int64_t first = team.me * reach / team.all; first < end; first += BLOCK)
+        for (int64_t n = 0; n < examples; n += FOUR)
+            for (int64_t k = first; k < least(first + BLOCK, end); k += THREE)
+                if (n) down_tile(l, x, to, apart, through, examples, n, k, end, 0);
+                else down_tile(l, x, to, apart, through, examples, n, k, end, 1);  /* fetches the next ones' weights */
+}
+
+INLINE void step_tile(Layer *l, const float *const *x, int64_t k, int64_t many, int64_t panel, int two,
+                      int64_t examples, Move how) {
+    int64_t wide = l->panels * WIDE;
+    V a[SIX], b[SIX];
+    int64_t at[SIX];
+    for (int c = 0; c < SIX; c++) a[c] = b[c] = all(0), at[c] = k + least(c, many - 1);
+    const float *g = l->slope + panel * WIDE;
+    if (many == SIX) {
+        for (int64_t n = 0; n < examples; n++) {
+            V p = load(g + n * wide), q = two ? load(g + n * wide + WIDE) : p;
+            const float *row = x[n] + k;
+            __builtin_prefetch(row + SOON);
+#pragma GCC unroll 6
+            for (int c = 0; c < SIX; c++) {
+                V value = all(row[c]);
+                a[c] += value * p;
+                if (two) b[c] += value * q;
+            }
+        }
+    } else {
+        for (int64_t n = 0; n < examples; n++) {
+            V p = load(g + n * wide), q = two ? load(g + n * wide + WIDE) : p;
+            for (int c = 0; c < SIX; c++) {
+                V value = all(x[n][at[c]]);
+                a[c] += value * p;
+                if (two) b[c] += value * q;
+            }
+        }
+    }
+    I which = lanes(l->is.moving_outputs - panel * WIDE), beside = lanes(l->is.moving_outputs - (panel + 1) * WIDE);
+    for (int64_t c = 0; c < many; c++) {
+        int64_t place = panel * l->apart + (k + c) * WIDE, next = place + l->apart;
+        store(l->weight + place, moved(load(l->weight + place), a[c], l->speed ? l->speed + place : 0, how, which));
+        if (two)
+            store(l->weight + next, moved(load(l->weight + next), b[c], l->speed ? l->speed + next : 0, how, beside));
+    }
+}
+
+/* the weights' step: of every place of a flattened image, the first so many channels move */
+static void dense_step(Layer *l, const float *const *x, int64_t examples, Move how, Team team) {
+    int64_t pairs = (l->panels + 1) / 2, wide = l->panels * WIDE;
+    int64_t channels = l->is.inputs / l->fan, run = l->is.moving_inputs / l->fan, places = l->fan;
+    if (run == channels) channels = run = l->is.inputs, places = 1;
+    for (int64_t pair = team.me * pairs / team.all; pair < (team.me + 1) * pairs / team.all; pair++) {
+        int64_t panel = 2 * pair;
+        if (panel * WIDE >= l->is.moving_outputs) continue;
+        int two = panel + 1 < l->panels;
+        for (int64_t f = 0; f < places; f++)
+            for (int64_t k = f * channels; k < f * channels + run; k += SIX) {
+                int64_t many = least(SIX, f * channels + run - k);
+                if (two) step_tile(l, x, k, many, panel, 1, examples, how);
+                else step_tile(l, x, k, many, panel, 0, examples, how);
+            }
+        for (int64_t p = panel; l->is.bias && p < panel + 1 + two; p++) {
+            V sum = all(0);
+            for (int64_t n = 0; n < examples; n++) sum += load(l->slope + n * wide + p * WIDE);
+            float *b = l->bias + p * WIDE, *speed = l->bias_speed ? l->bias_speed + p * WIDE : 0;
+            store(b, moved(load(b), sum, speed, how, lanes(l->is.moving_outputs - p * WIDE)));
+        }
+    }
+}

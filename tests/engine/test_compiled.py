@@ -1,0 +1,326 @@
+"""Code of our own for CPUs: plain PyTorch's steps, by any number of threads, and torch's layers where it cannot be."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from torch import Tensor, nn
+
+from fedloom import BadExperiment, native
+from fedloom.chance import Chance
+from fedloom.client import Examples, Feed
+from fedloom.engine import compiled
+from fedloom.engine.gradient import fastest_gradient
+from fedloom.engine.plain import PlainGradient
+from fedloom.engine.stacked import StackedGradient
+from fedloom.local.work import Work
+from worlds import CLASSES, World, assert_close, world_of
+
+SHAPE = (2, 9, 7)
+needs_compiler = pytest.mark.skipif(native.library() is None, reason="there is no C compiler that can be used")
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def here(network: nn.Module, shape: tuple[int, ...] = SHAPE) -> World:
+    """The network on made-up examples."""
+    x = (torch.arange(40 * torch.Size(shape).numel()) * 0.37).sin().view(40, *shape)
+    return world_of(network, Examples(x, torch.arange(40) * 7 % CLASSES), torch.arange(40).split(10))
+
+
+def feed_of(place: World, sizes: list[int], batch: int, epochs: int = 1) -> Feed:
+    """So many examples of every client, the first having most."""
+    rows = place.shards.rows(torch.arange(len(sizes)), 10)[:, : sizes[0]]
+    return Feed(place.data, Work(epochs=epochs, batch=batch).plan(torch.arange(len(sizes)), rows, sizes, Chance(3, 1)))
+
+
+def convs(*widths: int, kernel: int = 3, padding: int = 1, pool: bool = True, relu: bool = True, bias: bool = True,
+          dense: tuple[int, ...] = (), shape: tuple[int, ...] = SHAPE) -> nn.Sequential:  # fmt: skip
+    """Convolutions of these widths, then dense layers."""
+    channels, *size = shape
+    layers: list[nn.Module] = []
+    for width in widths:
+        layers.append(nn.Conv2d(channels, width, kernel, padding=padding, bias=bias))
+        layers += [nn.ReLU()] if relu else []
+        layers += [nn.MaxPool2d(2)] if pool else []
+        size = [(one + 2 * padding - kernel + 1) // (2 if pool else 1) for one in size]
+        channels = width
+    inputs = channels * size[0] * size[1]
+    layers.append(nn.Flatten())
+    for width in dense:
+        layers += [nn.Linear(inputs, width, bias=bias), nn.ReLU()]
+        inputs = width
+    return nn.Sequential(*layers, nn.Linear(inputs, CLASSES))
+
+
+def by_hand(
+    place: World, first: Tensor, feed: Feed, shrink: float = 1.0, momentum: float = 0.0, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The same steps in plain PyTorch and in float64."""
+    place.setting.module.double()
+    now, speed, total = first.double(), torch.zeros_like(first).double(), torch.zeros(len(first)).double()
+    for batch in feed:
+        some = slice(len(batch.y))
+        slopes, losses = PlainGradient(place.setting)(now[some].clone(), batch._replace(x=batch.x.double()))
+        speed[some] = momentum * speed[some] + slopes + (1 - shrink) / 0.1 * now[some]
+        moved = now[some] - 0.1 * speed[some]
+        now[some] = moved if mask is None else torch.where(mask[some], moved, now[some])
+        total[some] += losses
+    place.setting.module.float()
+    return now.float(), total.float()
+
+
+def compiled_steps(
+    place: World, first: Tensor, feed: Feed, shrink: float = 1.0, momentum: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """By our own code, and by nothing else."""
+    stages = StackedGradient(place.setting).stages
+    assert stages is not None
+    found = compiled.descend_compiled(stages, place.setting.layout, first, feed, 0.1, shrink, None, momentum)
+    assert found is not None
+    return found
+
+
+def unlike(place: World, clients: int) -> Tensor:
+    """Different weights for everyone."""
+    return place.model.repeat(clients, 1) * torch.linspace(1, 1.3, clients)[:, None]
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "pooled": lambda: convs(5, 9, dense=(13,)),
+    "many channels": lambda: convs(20, 33),
+    "not pooled": lambda: convs(4, 6, kernel=2, padding=0, pool=False, dense=(5, 6)),
+    "no relu": lambda: convs(9, relu=False),
+    "no bias": lambda: convs(7, bias=False, dense=(6,)),
+    "large kernel": lambda: convs(3, 8, kernel=5, padding=2),
+    "one convolution": lambda: convs(8, padding=0),
+    "far padding": lambda: convs(3, padding=3),
+    "dense": lambda: nn.Sequential(nn.Flatten(), nn.Linear(126, 17), nn.ReLU(), nn.Linear(17, CLASSES)),
+    "linear": lambda: nn.Sequential(nn.Flatten(), nn.Linear(126, CLASSES, bias=False)),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(("shrink", "momentum"), [(1.0, 0.0), (0.97, 0.0), (1.0, 0.5), (0.97, 0.5)])
+def test_steps_are_plain_pytorchs(name: str, shrink: float, momentum: float) -> None:
+    place = here(NETWORKS[name]())
+    first, feed = unlike(place, 3), feed_of(place, [10, 7, 3], 4)
+    ours, theirs = (f(place, first, feed, shrink, momentum) for f in (compiled_steps, by_hand))
+    assert_close({"weights": ours[0], "losses": ours[1]}, {"weights": theirs[0], "losses": theirs[1]}, 2e-6)
+    assert not torch.equal(ours[0], first)
+
+
+@needs_compiler
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(1, 19), max_size=2),
+    st.lists(st.integers(1, 19), max_size=2),
+    st.integers(1, 3),
+    st.integers(1, 2),
+    st.booleans(),
+    st.booleans(),
+    st.lists(st.integers(1, 10), min_size=1, max_size=5),
+    st.integers(1, 10),
+    st.integers(1, 3),
+)
+def test_any_sizes(
+    widths: list[int], dense: list[int], kernel: int, padding: int, pool: bool, bias: bool, sizes: list[int],
+    batch: int, threads: int,
+) -> None:  # fmt: skip
+    place = here(convs(*widths, dense=tuple(dense), kernel=kernel, padding=padding, pool=pool, bias=bias))
+    sizes = sorted(sizes, reverse=True)[:4]
+    first, feed = unlike(place, len(sizes)), feed_of(place, sizes, batch)
+    torch.set_num_threads(threads)
+    ours, theirs = compiled_steps(place, first, feed), by_hand(place, first, feed)
+    assert_close({"weights": ours[0], "losses": ours[1]}, {"weights": theirs[0], "losses": theirs[1]}, 5e-6)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["pooled", "dense"])
+def test_threads_and_company_change_no_bit(name: str) -> None:
+    place = here(NETWORKS[name]())
+    first, feed = unlike(place, 4), feed_of(place, [10, 10, 10, 10], 4, epochs=2)
+    torch.set_num_threads(1)
+    weights, losses = compiled_steps(place, first, feed)
+    for threads in (2, 3, 4, 7):
+        torch.set_num_threads(threads)
+        again = compiled_steps(place, first, feed)
+        assert torch.equal(again[0], weights)
+        assert torch.equal(again[1], losses)
+    for client in range(4):
+        one = feed.batches._replace(
+            **{key: getattr(feed.batches, key)[client : client + 1] for key in ("examples", "real", "steps", "keys")},
+            active=[1] * len(feed.batches.active),
+        )
+        alone = compiled_steps(place, first[client : client + 1], Feed(place.data, one))
+        assert torch.equal(alone[0][0], weights[client])
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["pooled", "many channels", "not pooled", "one convolution", "dense"])
+@pytest.mark.parametrize("share", [0.25, 0.5, 0.8])
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_frozen_neurons_stay_and_others_move(
+    name: str, share: float, momentum: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = here(NETWORKS[name]())
+    neurons, first, feed = place.setting.neurons, unlike(place, 3), feed_of(place, [10, 9, 4], 4)
+    keep = neurons.cut(torch.rand(3, neurons.size, generator=torch.Generator().manual_seed(1)), share)
+    mask = neurons.expand(keep)
+    monkeypatch.setattr("fedloom.engine.stacked.descend_chain", None)  # so that no other way is taken
+    last, losses = StackedGradient(place.setting).freezing(keep, mask).descend(first, feed, 0.1, 0.97, momentum)
+    theirs = by_hand(place, first, feed, 0.97, momentum, mask)
+    assert_close({"weights": last, "losses": losses}, {"weights": theirs[0], "losses": theirs[1]}, 2e-6)
+    assert torch.equal(last[~mask], first[~mask])
+
+
+@needs_compiler
+def test_of_equal_numbers_the_first_is_the_largest() -> None:
+    """Whole numbers, of which windows have several largest ones; sums of them are exact."""
+    place = here(convs(6, 5, dense=(4,)))
+    data = Examples(place.data.x.mul(2).round(), place.data.y)
+    place = place._replace(data=data)
+    first, feed = place.model[None].mul(4).round(), feed_of(place, [10], 10)
+    ours, theirs = compiled_steps(place, first, feed), by_hand(place, first, feed)
+    assert_close({"weights": ours[0], "losses": ours[1]}, {"weights": theirs[0], "losses": theirs[1]}, 2e-5)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["pooled", "dense"])
+def test_what_is_not_a_number_stays_with_its_client(name: str) -> None:
+    place = here(NETWORKS[name]())
+    first, feed = unlike(place, 3), feed_of(place, [10, 10, 10], 4)
+    well, _ = compiled_steps(place, first, feed)
+    first[1, 5] = float("nan")
+    last, losses = compiled_steps(place, first, feed)
+    assert torch.equal(last[[0, 2]], well[[0, 2]])
+    assert losses[1].isnan()
+    assert last[1].isnan().sum() > 1
+    theirs, _ = by_hand(place, first, feed)
+    assert torch.equal(last.isnan().any(1), theirs.isnan().any(1))
+
+
+@needs_compiler
+def test_labels_beyond_the_classes_are_refused() -> None:
+    place = here(NETWORKS["dense"]())
+    place.data.y[3] = CLASSES
+    with pytest.raises(BadExperiment, match=f"not among the model's {CLASSES} classes"):
+        compiled_steps(place, place.model[None], feed_of(place, [10], 4))
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["pooled", "dense"])
+def test_it_is_what_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, calls = here(NETWORKS[name]()), []
+
+    def counted(*facts: object) -> object:
+        calls.append(facts)
+        return compiled.descend_compiled(*facts)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("fedloom.engine.stacked.descend_compiled", counted)
+    way, feed = fastest_gradient(place.setting, place.data), feed_of(place, [10], 4)
+    calls.clear()  # of trials
+    ours = way.descend(place.model[None], feed, 0.1, 1.0)
+    assert len(calls) == 1
+    monkeypatch.setattr("fedloom.engine.compiled.library", lambda: None)
+    theirs = way.descend(place.model[None], feed, 0.1, 1.0)
+    assert len(calls) == 2
+    assert_close(dict(zip("wl", ours)), dict(zip("wl", theirs)), 1e-6)
+    assert not torch.equal(ours[0], theirs[0])  # by other code, which rounds otherwise
+
+
+OTHERS: dict[str, Callable[[], nn.Module]] = {
+    "stride": lambda: nn.Sequential(nn.Conv2d(2, 3, 3, stride=2), nn.Flatten(), nn.Linear(36, CLASSES)),
+    "groups": lambda: nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.Linear(140, CLASSES)),
+    "large windows": lambda: nn.Sequential(nn.Conv2d(2, 3, 3), nn.MaxPool2d(3), nn.Flatten(), nn.Linear(6, CLASSES)),
+    "norm": lambda: nn.Sequential(
+        nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(105, CLASSES)
+    ),
+    "reflected": lambda: nn.Sequential(
+        nn.Conv2d(2, 3, 3, padding=1, padding_mode="reflect"), nn.Flatten(), nn.Linear(189, CLASSES)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_networks_are_left_to_torch(name: str) -> None:
+    assert StackedGradient(here(OTHERS[name]()).setting).stages is None
+
+
+@needs_compiler
+def test_a_misread_network_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = here(NETWORKS["pooled"]())
+    read = StackedGradient(place.setting).stages
+    assert read is not None
+    wrong = tuple(stage._replace(relu=False) for stage in read)
+    monkeypatch.setattr("fedloom.engine.stacked.stages_of", lambda *_: wrong)
+    way = fastest_gradient(place.setting, place.data)
+    assert isinstance(way, StackedGradient)
+    assert way.stages is None
+
+
+@pytest.fixture
+def anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """Nothing is compiled yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("FEDLOOM_NATIVE", raising=False)
+    native.library.cache_clear()
+    yield tmp_path / "fedloom"
+    native.library.cache_clear()
+
+
+@needs_compiler
+def test_it_is_compiled_once(anew: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert native.library() is not None
+    (kept,) = anew.iterdir()  # and nothing else is left
+    written = kept.stat().st_mtime_ns
+    native.library.cache_clear()
+    monkeypatch.setattr(subprocess, "run", None)
+    assert native.library() is not None
+    assert kept.stat().st_mtime_ns == written
+
+
+@needs_compiler
+def test_where_nothing_can_be_kept_it_is_compiled_all_the_same(anew: Path) -> None:
+    anew.write_text("a file in the folder's place")
+    assert native.library() is not None
+
+
+def test_turned_off(anew: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDLOOM_NATIVE", "0")
+    assert native.library() is None
+    assert not anew.exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no compiler is looked for")
+@pytest.mark.parametrize(("how", "says"), [("none", "no C compiler"), ("broken", "failed")])
+def test_without_a_compiler_torch_does_it(
+    how: str, says: str, anew: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tools = anew.parent / "tools"
+    tools.mkdir()
+    monkeypatch.setenv("PATH", str(tools))
+    monkeypatch.delenv("CC", raising=False)
+    if how == "broken":
+        (tools / "gcc").write_text("#!/bin/sh\necho broken >&2\nexit 1\n")
+        (tools / "gcc").chmod(0o755)
+    with caplog.at_level(logging.INFO, "fedloom"):
+        place = here(NETWORKS["pooled"]())
+        way, feed = fastest_gradient(place.setting, place.data), feed_of(place, [10, 5], 4)
+        ours = way.descend(unlike(place, 2), feed, 0.1, 1.0)
+    assert says in caplog.text
+    theirs = by_hand(place, unlike(place, 2), feed)
+    assert_close(dict(zip("wl", ours)), dict(zip("wl", theirs)), 2e-6)
