@@ -18,6 +18,7 @@ from fedloom.layout import Layout
 
 if TYPE_CHECKING:
     from fedloom.neurons.map import NeuronMap
+    from fedloom.stages import Stage
     from fedloom.world.devices import Devices
 
 State = dict[str, Tensor]  # tensors by name and nothing else: stacks, saves, travels
@@ -53,6 +54,13 @@ class Setting:
         from fedloom.neurons.trace import neuron_map
 
         return neuron_map(self.module, self.example).to(self.example.device)
+
+    @cached_property
+    def stages(self) -> tuple[Stage, ...] | None:
+        """The network's layers, if they are convolutions and linear ones in a row."""
+        from fedloom.stages import stages_of
+
+        return stages_of(self.module, self.layout, self.loss)
 
 
 class Cohort(NamedTuple):

@@ -266,10 +266,24 @@ def test_a_misread_network_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     read = StackedGradient(place.setting).stages
     assert read is not None
     wrong = tuple(stage._replace(relu=False) for stage in read)
-    monkeypatch.setattr("fedloom.engine.stacked.stages_of", lambda *_: wrong)
+    monkeypatch.setitem(place.setting.__dict__, "stages", wrong)
     way = fastest_gradient(place.setting, place.data)
     assert isinstance(way, StackedGradient)
     assert way.stages is None
+    assert compiled.compiled_outputs(place.setting, place.setting.layout, place.model[None], place.data.x[None]) is None
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", [name for name in NETWORKS if name not in ("dense", "linear")])
+@pytest.mark.parametrize(("clients", "count"), [(1, 40), (3, 13), (2, 1)])
+def test_outputs_are_plain_pytorchs(name: str, clients: int, count: int) -> None:
+    place = here(NETWORKS[name]())
+    models, x = unlike(place, clients), place.data.x[: clients * count].unflatten(0, (clients, count))
+    ours = compiled.compiled_outputs(place.setting, place.setting.layout, models, x)
+    assert ours is not None
+    theirs = PlainGradient(place.setting).outputs(models, x)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    assert torch.equal(StackedGradient(place.setting).outputs(models, x), ours)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from torch import Tensor
 from fedloom.checkpoint.tensors import bytes_of
 from fedloom.errors import BadExperiment
 from fedloom.experiment import Experiment
+from fedloom.native import identity
 from fedloom.simulation import Simulation
 
 OWN = {"method": "method", "network": "model", "data": "data"}  # what can be passed to `run`, by what it changes
@@ -40,7 +41,11 @@ def surroundings(device: torch.device) -> dict[str, str]:
     """What the last bits of numbers depend on, and fedloom itself."""
     own = {name: version(name) for name in ("fedloom", "torch", "numpy")}
     own |= {"python": platform.python_version(), "device": str(device), "threads": str(torch.get_num_threads())}
-    return own | ({"gpu": torch.cuda.get_device_name(device)} if device.type == "cuda" else {"cpu": platform.machine()})
+    return own | (
+        {"gpu": torch.cuda.get_device_name(device)}
+        if device.type == "cuda"
+        else {"cpu": platform.machine(), "code": identity()}
+    )
 
 
 def refuse_another(experiment: Experiment, before: dict[str, Any]) -> None:

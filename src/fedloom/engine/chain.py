@@ -16,8 +16,8 @@ from torch import Tensor
 
 from fedloom.client import Feed, Stretch
 from fedloom.engine.blocks import Blocks
-from fedloom.engine.stages import Stage
 from fedloom.layout import Layout
+from fedloom.stages import Stage
 from fedloom.types import Batch
 
 AHEAD = 2**19  # numbers of examples that are gathered at once: a call for many steps, where these are small

@@ -8,19 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 
 from fedloom.client import Feed
 from fedloom.engine.blocks import Blocks
-from fedloom.engine.stages import Stage
 from fedloom.errors import BadExperiment
-from fedloom.layout import Layout
+from fedloom.layout import Layout, flatten
 from fedloom.native import library
-from fedloom.types import Batch
+from fedloom.stages import Stage
+from fedloom.types import Batch, Setting
 
 MOST, PARTS = 32, 4  # layers, and threads that can share a client (native/net.h)
+LARGE = 2**20  # numbers of a convolution from which torch is quicker: they no longer stay near
+WIDE = 2**18  # numbers of a linear layer from which torch's products are quicker, where threads need not share a client
+PIECE = 32  # examples that a thread looks at, one after another
 
 
 def descend_compiled(
@@ -46,6 +51,8 @@ def descend_compiled(
         return None
     if momentum and shrink != 1 and rate == 0:  # decay is a part of velocities by way of the rate
         return None
+    if stages[0].padding is None and clients >= torch.get_num_threads() and max(layout.sizes) > WIDE:
+        return None
     given, native = _given(stages, layout, x.shape[1:], None if blocks is None else blocks.sizes), library()
     if given is None or native is None:
         return None
@@ -66,6 +73,49 @@ def descend_compiled(
     if wrong:
         raise BadExperiment(f"a label is not among the model's {given[-1, 2]} classes, which count from 0.")
     return last, losses.to(first.dtype)
+
+
+def compiled_outputs(setting: Setting, layout: Layout, params: Tensor, x: Tensor) -> Tensor | None:
+    """What networks [C, P] say of their own examples [C, B, ...]; None: torch is as quick, or it cannot be done."""
+    plain = x.dtype == params.dtype == torch.float32 and x.device.type == params.device.type == "cpu"
+    if not plain or setting.stages is None or x.numel() == 0 or len(setting.stages) > MOST:
+        return None
+    if setting.stages[0].padding is None or not _right(setting):  # torch's large products are as quick
+        return None
+    return _outputs(setting.stages, layout, params, x)
+
+
+def _outputs(stages: tuple[Stage, ...], layout: Layout, params: Tensor, x: Tensor) -> Tensor | None:
+    given, native = _given(stages, layout, x.shape[2:], None), library()
+    if given is None or native is None:
+        return None
+    x, params, threads = x.contiguous(), params.contiguous(), torch.get_num_threads()
+    (clients, count), features = x.shape[:2], x[0, 0].numel()
+    out = x.new_empty(clients, count, int(given[-1, 2]))
+    shape = given.data_ptr(), len(given), min(count, PIECE)
+    each = native.fedloom_room(*shape, 0, 1)
+    room = torch.empty(threads * each, dtype=torch.uint8)
+    native.fedloom_outputs(
+        *shape, clients, count, params.data_ptr(), params.shape[1], x.data_ptr(), features, out.data_ptr(),
+        room.data_ptr(), each, threads,
+    )  # fmt: skip
+    return out
+
+
+_tried: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+
+
+def _right(setting: Setting) -> bool:
+    """Was the network read rightly? Its own outputs for two examples are compared, once."""
+    if setting.module not in _tried:
+        module, layout = setting.module.eval(), setting.layout
+        model, x = flatten(module, layout).float(), setting.example.float()
+        with torch.no_grad():
+            theirs = functional_call(module, layout.split(model), (x,))
+        assert setting.stages is not None
+        ours = _outputs(setting.stages, layout, model[None], x[None])
+        _tried[setting.module] = ours is None or torch.allclose(ours[0], theirs, rtol=1e-3, atol=1e-4)
+    return _tried[setting.module]
 
 
 def _shares(clients: int, threads: int) -> Iterator[tuple[slice, int]]:
@@ -92,7 +142,8 @@ def _given(
         outputs, inputs, *kernel = shapes[f"{stage.name}.weight"]
         conv, (down, right) = stage.padding is not None, stage.padding or (0, 0)
         high, wide = kernel or (1, 1)
-        if inputs != (channels if conv else channels * height * width):
+        large = conv and outputs * inputs * high * wide > LARGE
+        if large or inputs != (channels if conv else channels * height * width):
             return None
         rows.append([
             conv, inputs, outputs, height, width, high, wide, down, right, stage.pool, stage.relu, stage.bias,

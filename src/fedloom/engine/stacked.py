@@ -16,13 +16,12 @@ from torch import Tensor, fx, nn
 
 from fedloom.engine.blocks import blocks_of
 from fedloom.engine.chain import chain_of, descend_chain
-from fedloom.engine.compiled import descend_compiled
+from fedloom.engine.compiled import compiled_outputs, descend_compiled
 from fedloom.engine.dropout import KeyedDropout
 from fedloom.engine.frozen import Frozen, freeze
 from fedloom.engine.lanes import Between, First, Second, front_of, passable
 from fedloom.engine.layers import FUSED, LAYERS, Pass
 from fedloom.engine.products import Kept, Step
-from fedloom.engine.stages import stages_of
 from fedloom.engine.tiles import Tiled, TiledFirst, tiled_front
 from fedloom.layout import Layout
 from fedloom.types import Batch, Setting
@@ -80,7 +79,7 @@ class StackedGradient:
         self._frozen: Frozen | None = None
         self._kept: dict[str, Kept] | None = None
         self.graph = graph
-        self.stages = stages_of(graph, setting.module, self.layout, setting.loss)
+        self.stages = setting.stages
         self.chain = chain_of(self.stages)
         stacked = {str(n): _Layer(layer, str(n), self._now) if type(layer) in LAYERS else layer
                    for n, layer in layers.items()}  # fmt: skip
@@ -230,6 +229,9 @@ class StackedGradient:
 
     def outputs(self, params: Tensor, x: Tensor) -> Tensor:
         """Every client's network on its own examples, in evaluation mode."""
+        own = None if self.stages is None or self.low else compiled_outputs(self.setting, self.layout, params, x)
+        if own is not None:
+            return own
         self._now.run = Pass(self.layout.split(params), len(x), None, None, None, frozenset(), {}, self.low)
         self._network.eval()
         with torch.no_grad():

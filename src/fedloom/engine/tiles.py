@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from fedloom.engine.products import Part, Step, settled, taken
-from fedloom.engine.stages import halves
+from fedloom.stages import halves
 
 NARROW = 4  # channels up to which gradients, too, are taken of the four images: torch fills up to eight channels
 SPARING = 8  # channels up to which the gradient of the weight is taken in two halves: a small model takes less memory

@@ -10,6 +10,7 @@ from torch.func import functional_call
 
 from fedloom.client import Examples
 from fedloom.engine.capture import Captured
+from fedloom.engine.compiled import compiled_outputs
 from fedloom.types import Setting
 
 BATCH = 1024  # examples at a time, on a CPU
@@ -49,7 +50,8 @@ def _score(
             x, y = (part[a : a + batch].to(model.device, non_blocking=True) for part in data)  # they may lie elsewhere
             if x.device.type == "cuda" and x.dim() == 4:
                 x = x.contiguous(memory_format=torch.channels_last)  # as its convolutions are quickest
-            output = functional_call(module, tensors, (x,))
+            quick = compiled_outputs(setting, setting.layout, model[None], x[None])
+            output = functional_call(module, tensors, (x,)) if quick is None else quick[0]
             own, before = output.gather(1, y[:, None]), torch.arange(output.shape[1], device=y.device) < y[:, None]
             rank = ((output > own) | (output == own) & before).sum(1)  # classes that come first; ties as in argmax
             rank = torch.where(output.isfinite().all(1), rank, 5)  # a diverged model is right about nothing

@@ -100,64 +100,62 @@ static void dense_down(const Layer *l, const float *const *x, float *to, int64_t
                 else down_tile(l, x, to, apart, through, examples, n, k, end, 1);  /* fetches the next ones' weights */
 }
 
-INLINE void step_tile(Layer *l, const float *const *x, int64_t k, int64_t many, int64_t panel, int two,
-                      int64_t examples, Move how) {
+#ifdef __AVX512VL__
+#define ABREAST 4  /* panels that move at once: as many as there are registers for */
+#else
+#define ABREAST 2
+#endif
+
+/* the step of up to six inputs' weights of some panels */
+INLINE void step_tile(Layer *l, const float *const *x, int64_t k, int64_t many, int64_t panel, int panels,
+                      int64_t examples, Move how, int whole) {
     int64_t wide = l->panels * WIDE;
-    V a[SIX], b[SIX];
-    int64_t at[SIX];
-    for (int c = 0; c < SIX; c++) a[c] = b[c] = all(0), at[c] = k + least(c, many - 1);
-    const float *g = l->slope + panel * WIDE;
-    if (many == SIX) {
-        for (int64_t n = 0; n < examples; n++) {
-            V p = load(g + n * wide), q = two ? load(g + n * wide + WIDE) : p;
-            const float *row = x[n] + k;
-            __builtin_prefetch(row + SOON);
+    V a[SIX][ABREAST];
+    for (int c = 0; c < SIX; c++)
+        for (int p = 0; p < panels; p++) a[c][p] = all(0);
+    for (int64_t n = 0; n < examples; n++) {
+        const float *row = x[n] + k, *g = l->slope + n * wide + panel * WIDE;
+        __builtin_prefetch(row + SOON);
+        V slope[ABREAST];
+#pragma GCC unroll 4
+        for (int p = 0; p < panels; p++) slope[p] = load(g + p * WIDE);
 #pragma GCC unroll 6
-            for (int c = 0; c < SIX; c++) {
-                V value = all(row[c]);
-                a[c] += value * p;
-                if (two) b[c] += value * q;
-            }
-        }
-    } else {
-        for (int64_t n = 0; n < examples; n++) {
-            V p = load(g + n * wide), q = two ? load(g + n * wide + WIDE) : p;
-            for (int c = 0; c < SIX; c++) {
-                V value = all(x[n][at[c]]);
-                a[c] += value * p;
-                if (two) b[c] += value * q;
-            }
+        for (int c = 0; c < SIX; c++) {
+            V value = all(row[whole ? c : least(c, many - 1)]);
+#pragma GCC unroll 4
+            for (int p = 0; p < panels; p++) a[c][p] += value * slope[p];
         }
     }
-    I which = lanes(l->is.moving_outputs - panel * WIDE), beside = lanes(l->is.moving_outputs - (panel + 1) * WIDE);
-    for (int64_t c = 0; c < many; c++) {
-        int64_t place = panel * l->apart + (k + c) * WIDE, next = place + l->apart;
-        store(l->weight + place, moved(load(l->weight + place), a[c], l->speed ? l->speed + place : 0, how, which));
-        if (two)
-            store(l->weight + next, moved(load(l->weight + next), b[c], l->speed ? l->speed + next : 0, how, beside));
+    for (int p = 0; p < panels; p++) {
+        I which = lanes(l->is.moving_outputs - (panel + p) * WIDE);
+        for (int64_t c = 0; c < many; c++) {
+            int64_t at = (panel + p) * l->apart + (k + c) * WIDE;
+            store(l->weight + at, moved(load(l->weight + at), a[c][p], l->speed ? l->speed + at : 0, how, which));
+        }
     }
 }
 
-/* the weights' step: of every place of a flattened image, the first so many channels move */
-static void dense_step(Layer *l, const float *const *x, int64_t examples, Move how, Team team) {
-    int64_t pairs = (l->panels + 1) / 2, wide = l->panels * WIDE;
+INLINE void step_panels(Layer *l, const float *const *x, int64_t panel, int panels, int64_t examples, Move how) {
     int64_t channels = l->is.inputs / l->fan, run = l->is.moving_inputs / l->fan, places = l->fan;
     if (run == channels) channels = run = l->is.inputs, places = 1;
-    for (int64_t pair = team.me * pairs / team.all; pair < (team.me + 1) * pairs / team.all; pair++) {
-        int64_t panel = 2 * pair;
-        if (panel * WIDE >= l->is.moving_outputs) continue;
-        int two = panel + 1 < l->panels;
-        for (int64_t f = 0; f < places; f++)
-            for (int64_t k = f * channels; k < f * channels + run; k += SIX) {
-                int64_t many = least(SIX, f * channels + run - k);
-                if (two) step_tile(l, x, k, many, panel, 1, examples, how);
-                else step_tile(l, x, k, many, panel, 0, examples, how);
-            }
-        for (int64_t p = panel; l->is.bias && p < panel + 1 + two; p++) {
-            V sum = all(0);
-            for (int64_t n = 0; n < examples; n++) sum += load(l->slope + n * wide + p * WIDE);
-            float *b = l->bias + p * WIDE, *speed = l->bias_speed ? l->bias_speed + p * WIDE : 0;
-            store(b, moved(load(b), sum, speed, how, lanes(l->is.moving_outputs - p * WIDE)));
-        }
+    for (int64_t f = 0; f < places; f++) {  /* of every place of a flattened image the first so many channels */
+        int64_t k = f * channels, end = k + run;
+        for (; k + SIX <= end; k += SIX) step_tile(l, x, k, SIX, panel, panels, examples, how, 1);
+        if (k < end) step_tile(l, x, k, end - k, panel, panels, examples, how, 0);
     }
+    for (int64_t p = panel; l->is.bias && p < panel + panels; p++) {
+        V sum = all(0);
+        for (int64_t n = 0; n < examples; n++) sum += load(l->slope + (n * l->panels + p) * WIDE);
+        float *b = l->bias + p * WIDE, *speed = l->bias_speed ? l->bias_speed + p * WIDE : 0;
+        store(b, moved(load(b), sum, speed, how, lanes(l->is.moving_outputs - p * WIDE)));
+    }
+}
+
+/* the weights' step */
+static void dense_step(Layer *l, const float *const *x, int64_t examples, Move how, Team team) {
+    int64_t moving = (l->is.moving_outputs + WIDE - 1) / WIDE, end = (team.me + 1) * moving / team.all;
+    int64_t panel = team.me * moving / team.all;
+    for (; panel + ABREAST <= end; panel += ABREAST) step_panels(l, x, panel, ABREAST, examples, how);
+    for (; panel + 2 <= end; panel += 2) step_panels(l, x, panel, 2, examples, how);
+    if (panel < end) step_panels(l, x, panel, 1, examples, how);
 }

@@ -6,107 +6,7 @@
 #include "net.h"
 #include "dense.h"
 #include "conv.h"
-
-typedef struct {
-    char *base;
-    int64_t used;
-} Room;
-
-static void *take(Room *room, int64_t numbers, int64_t size) {
-    char *found = room->base ? room->base + room->used : 0;
-    room->used += up(numbers * size, 64);
-    return found;
-}
-
-static float *floats(Room *room, int64_t numbers) { return take(room, numbers + WIDE, sizeof(float)); }
-
-/* everything in its place; without a base only the size is found */
-static int64_t lay_out(Net *net, const Given *given, int64_t layers, int64_t batch, int momentum, int64_t threads,
-                       char *base) {
-    Room room = {base, 0};
-    int64_t own = 0, lists = 0;
-    net->layers = layers, net->batch = batch, net->convs = net->wrong = 0;
-    for (int64_t i = 0; i < layers; i++) {
-        Layer *l = &net->layer[i];
-        Given is = l->is = given[i];
-        net->convs += is.conv;
-        l->panels = (is.outputs + WIDE - 1) / WIDE;
-        l->reads = is.inputs * is.rows * is.columns;
-        l->apart = (l->reads | 1) * WIDE;  /* even ones would fall into few places of a cache */
-        l->fan = is.conv ? 1 : is.height * is.width;
-        l->line = is.conv ? (is.width + 2 * is.right) * is.inputs : is.inputs;
-        l->image = is.conv ? (is.height + 2 * is.down) * l->line : is.inputs;
-        l->out_h = is.height + 2 * is.down - is.rows + 1, l->out_w = is.width + 2 * is.right - is.columns + 1;
-        l->new_h = is.pool ? l->out_h / 2 : l->out_h, l->new_w = is.pool ? l->out_w / 2 : l->out_w;
-        /* below the first layer nothing moves, so that of its outputs only those that move need gradients */
-        l->reach = i == 1 && l->fan == 1 ? is.moving_inputs : is.inputs;
-        l->weight = floats(&room, l->panels * l->apart);
-        l->bias = floats(&room, l->panels * WIDE);
-        l->bias_speed = momentum ? floats(&room, l->panels * WIDE) : 0;
-        if (i || is.conv) l->x = floats(&room, batch * l->image);
-        if (is.conv) {
-            l->stretch = (is.columns * is.inputs + WIDE - 1) / WIDE;
-            l->narrow = (is.columns * l->reach + WIDE - 1) / WIDE;
-            int few = is.moving_inputs < is.inputs && is.moving_inputs <= WIDE;  /* of every column one vector moves */
-            l->hop = few ? is.inputs : WIDE, l->gathers = few ? is.columns : l->stretch;
-            int64_t each = is.outputs * is.rows * WIDE;
-            l->filters = floats(&room, each * l->stretch);
-            l->speed = momentum ? floats(&room, each * l->stretch) : 0;
-            l->back = l->reach == is.inputs ? l->filters : floats(&room, each * l->narrow);
-            l->sums = floats(&room, PARTS * (each * l->gathers + is.outputs));
-            l->place = take(&room, is.pool ? batch * l->new_h * l->new_w * is.outputs + WIDE : 0, 1);
-            if (i) own = own > l->image ? own : l->image;
-            int64_t most = is.outputs * (l->new_h * l->new_w + 2);
-            lists = lists > most ? lists : most;
-        } else {
-            l->speed = momentum ? floats(&room, l->panels * l->apart) : 0;
-            l->slope = floats(&room, batch * l->panels * WIDE);
-        }
-    }
-    Layer *dense = &net->layer[net->convs];
-    net->below = net->convs ? floats(&room, batch * dense->is.inputs) : 0;
-    net->rows = take(&room, layers * batch, sizeof(float *));
-    net->which = take(&room, batch, sizeof(int64_t));
-    net->losses = floats(&room, batch);
-    net->image_size = up(own + WIDE, 16);
-    net->own_size = 2 * net->image_size + 2 * up(lists + WIDE, 16);
-    net->own = floats(&room, net->convs ? threads * net->own_size : 0);
-    return room.used;
-}
-
-/* a client's numbers into panels and filters, its neurons in the given order (0: their own), or back: all that moves */
-static void pack(Net *net, float *params, const int64_t *order, int out, Team team) {
-    const int64_t *before = 0;
-    for (int64_t i = 0; i < net->layers; i++) {
-        Layer *l = &net->layer[i];
-        Given is = l->is;
-        int64_t channels = is.inputs / l->fan, size = is.rows * is.columns;
-        int64_t outputs = out ? is.moving_outputs : is.outputs, inputs = out ? is.moving_inputs / l->fan : channels;
-        for (int64_t o = team.me * outputs / team.all; o < (team.me + 1) * outputs / team.all; o++) {
-            int64_t row = order ? order[o] : o;
-            float *w = params + is.at_weight + row * is.inputs * size;
-            for (int64_t c = 0; c < inputs; c++) {
-                float *there = w + (before ? before[c] : c) * size * l->fan, *here;
-                if (is.conv)
-                    for (int64_t y = 0; y < is.rows; y++)
-                        for (int64_t x = 0; x < is.columns; x++, there++) {
-                            here = l->filters + (o * is.rows + y) * l->stretch * WIDE + x * is.inputs + c;
-                            *(out ? there : here) = *(out ? here : there);
-                        }
-                else
-                    for (int64_t f = 0; f < l->fan; f++, there++) {  /* flattened by channels, ours by places */
-                        here = l->weight + (o / WIDE) * l->apart + (f * channels + c) * WIDE + o % WIDE;
-                        *(out ? there : here) = *(out ? here : there);
-                    }
-            }
-            if (is.conv && !out) conv_lay(l, o);
-            float *bias = params + is.at_bias + row;
-            if (is.bias) *(out ? bias : l->bias + o) = *(out ? l->bias + o : bias);
-        }
-        before = order;
-        order = order ? order + is.outputs : 0;
-    }
-}
+#include "room.h"
 
 /* an image [channels][height][width] into its frame, channels last */
 static void frame(const Layer *l, const float *from, float *to) {
@@ -153,6 +53,25 @@ static void convs_down(Net *net, int64_t n, int64_t part, float *own) {
     }
 }
 
+/* where the inputs of dense layers lie; without convolutions the first one's are the examples themselves */
+static void point(Net *net) {
+    for (int64_t i = net->convs ? net->convs : 1; i < net->layers; i++)
+        for (int64_t n = 0; n < net->batch; n++)
+            net->rows[i * net->batch + n] = net->layer[i].x + n * net->layer[i].image;
+}
+
+/* the dense layers' outputs; the last one's lie in its slope */
+static void dense_all_up(Net *net, int64_t examples, Team team) {
+    for (int64_t i = net->convs; i < net->layers; i++) {
+        Layer *l = &net->layer[i];
+        int last = i + 1 == net->layers;
+        float *to = last ? l->slope : (l + 1)->x;
+        int64_t apart = last ? l->panels * WIDE : l->is.outputs;
+        dense_up(l, net->rows + i * net->batch, to, apart, l->is.outputs, examples, team);
+        wait(team);
+    }
+}
+
 /* losses, and the gradients of the last layer's outputs in their place; a label that is no class has neither */
 static void judge(Net *net, const int64_t *y, int64_t examples, Team team) {
     Layer *l = &net->layer[net->layers - 1];
@@ -181,13 +100,7 @@ static double step(Net *net, const float *x, int64_t features, const int64_t *y,
         for (int64_t n = part * examples / PARTS; n < (part + 1) * examples / PARTS; n++) convs_up(net, x, features, n);
     for (int64_t n = 0; !convs && !team.me && n < examples; n++) net->rows[n] = x + net->which[n] * features;
     wait(team);
-    for (int64_t i = convs; i <= last; i++) {
-        Layer *l = &net->layer[i];
-        float *to = i < last ? (l + 1)->x : l->slope;
-        int64_t apart = i < last ? l->is.outputs : l->panels * WIDE;
-        dense_up(l, net->rows + i * net->batch, to, apart, l->is.outputs, examples, team);
-        wait(team);
-    }
+    dense_all_up(net, examples, team);
     judge(net, y, examples, team);
     wait(team);
     double loss = 0;
@@ -274,15 +187,14 @@ int64_t fedloom_walk(const Given *given, int64_t layers, int64_t batch, int64_t 
 #pragma omp parallel num_threads(threads) reduction(| : wrong)
     {
         int64_t me = omp_get_thread_num();
-        Team team = alone ? (Team){0, 1} : (Team){me, threads};
+        Team team = alone ? (Team){0, 1} : (Team){me, omp_get_num_threads()};  /* which may be fewer than asked for */
         char *base = room + (alone ? me * room_size : 0);
         Net net;
         lay_out(&net, given, layers, batch, momentum != 0, team.all, base);
         int64_t begin = team.me * room_size / team.all;
         memset(base + begin, 0, (team.me + 1) * room_size / team.all - begin);  /* frames, and what fills up panels */
         wait(team);
-        for (int64_t i = net.convs ? 0 : 1; !team.me && i < layers; i++)
-            for (int64_t n = 0; n < batch; n++) net.rows[i * batch + n] = net.layer[i].x + n * net.layer[i].image;
+        if (!team.me) point(&net);
 #pragma omp for schedule(dynamic, 1)
         for (int64_t c = 0; c < (alone ? clients : 0); c++)
             losses[c] = walk(&net, params + c * numbers, neurons ? neurons + c * outputs : 0, x, features, y,
@@ -295,4 +207,37 @@ int64_t fedloom_walk(const Given *given, int64_t layers, int64_t batch, int64_t 
         wrong |= net.wrong;
     }
     return wrong;
+}
+
+/* What every client's network [clients][numbers] says of its own examples [clients][count][features]: out [clients][count]
+ * [classes]. Threads take pieces of up to `batch` examples; room: a part of room_size for each. */
+void fedloom_outputs(const Given *given, int64_t layers, int64_t batch, int64_t clients, int64_t count, float *params,
+                     int64_t numbers, const float *x, int64_t features, float *out, char *room, int64_t room_size,
+                     int64_t threads) {
+    int64_t classes = given[layers - 1].outputs, pieces = (count + batch - 1) / batch;
+#pragma omp parallel num_threads(threads)
+    {
+        Team team = {0, 1};
+        Net net;
+        char *base = room + omp_get_thread_num() * room_size;
+        int64_t packed = -1;
+        memset(base, 0, room_size);
+        lay_out(&net, given, layers, batch, 0, 1, base);
+        point(&net);
+        Layer *last = &net.layer[layers - 1];
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t piece = 0; piece < clients * pieces; piece++) {
+            int64_t client = piece / pieces, first = piece % pieces * batch, examples = least(batch, count - first);
+            if (client != packed) pack(&net, params + client * numbers, 0, 0, team);
+            packed = client;
+            for (int64_t n = 0; n < examples; n++) {
+                net.which[n] = client * count + first + n;
+                net.rows[n] = x + net.which[n] * features;
+                if (net.convs) convs_up(&net, x, features, n);
+            }
+            dense_all_up(&net, examples, team);
+            for (int64_t n = 0; n < examples; n++)
+                memcpy(out + net.which[n] * classes, last->slope + n * last->panels * WIDE, classes * sizeof(float));
+        }
+    }
 }

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from fedloom.layout import Layout
-from fedloom.types import Loss
 
 
 class Stage(NamedTuple):
@@ -23,8 +23,12 @@ class Stage(NamedTuple):
     relu: bool = False
 
 
-def stages_of(graph: fx.Graph, module: nn.Module, layout: Layout, loss: Loss) -> tuple[Stage, ...] | None:
+def stages_of(module: nn.Module, layout: Layout, loss: Callable[[Tensor, Tensor], Tensor]) -> tuple[Stage, ...] | None:
     """The network's layers, if all it has is plain convolutions, then linear layers, and a cross-entropy."""
+    try:
+        graph = fx.Tracer().trace(module)
+    except Exception:  # noqa: BLE001  any network may break tracing in its own way
+        return None
     stages: list[Stage] = []
     flat = False
     row = _row(graph)
@@ -89,7 +93,7 @@ def _rectifies(node: fx.Node, layer: nn.Module | None) -> bool:
     return type(layer) is nn.ReLU or (plain and not node.kwargs.get("inplace"))
 
 
-def _is_cross_entropy(loss: Loss) -> bool:
+def _is_cross_entropy(loss: Callable[[Tensor, Tensor], Tensor]) -> bool:
     """Tried on a few numbers."""
     outputs = torch.arange(12, dtype=torch.float64).sin().view(4, 3) * 3
     target = torch.tensor([0, 2, 1, 2])

@@ -1,0 +1,102 @@
+/* Where everything lies: a team's memory is laid out, and a client's numbers are put into it and taken out. */
+
+typedef struct {
+    char *base;
+    int64_t used;
+} Room;
+
+static void *take(Room *room, int64_t numbers, int64_t size) {
+    char *found = room->base ? room->base + room->used : 0;
+    room->used += up(numbers * size, 64);
+    return found;
+}
+
+static float *floats(Room *room, int64_t numbers) { return take(room, numbers + WIDE, sizeof(float)); }
+
+/* everything in its place; without a base only the size is found */
+static int64_t lay_out(Net *net, const Given *given, int64_t layers, int64_t batch, int momentum, int64_t threads,
+                       char *base) {
+    Room room = {base, 0};
+    int64_t own = 0, lists = 0;
+    net->layers = layers, net->batch = batch, net->convs = net->wrong = 0;
+    for (int64_t i = 0; i < layers; i++) {
+        Layer *l = &net->layer[i];
+        Given is = l->is = given[i];
+        net->convs += is.conv;
+        l->panels = (is.outputs + WIDE - 1) / WIDE;
+        l->reads = is.inputs * is.rows * is.columns;
+        l->apart = (l->reads | 1) * WIDE;  /* even ones would fall into few places of a cache */
+        l->fan = is.conv ? 1 : is.height * is.width;
+        l->line = is.conv ? (is.width + 2 * is.right) * is.inputs : is.inputs;
+        l->image = is.conv ? (is.height + 2 * is.down) * l->line : is.inputs;
+        l->out_h = is.height + 2 * is.down - is.rows + 1, l->out_w = is.width + 2 * is.right - is.columns + 1;
+        l->new_h = is.pool ? l->out_h / 2 : l->out_h, l->new_w = is.pool ? l->out_w / 2 : l->out_w;
+        /* below the first layer nothing moves, so that of its outputs only those that move need gradients */
+        l->reach = i == 1 && l->fan == 1 ? is.moving_inputs : is.inputs;
+        l->weight = floats(&room, l->panels * l->apart);
+        l->bias = floats(&room, l->panels * WIDE);
+        l->bias_speed = momentum ? floats(&room, l->panels * WIDE) : 0;
+        if (i || is.conv) l->x = floats(&room, batch * l->image);
+        if (is.conv) {
+            l->stretch = (is.columns * is.inputs + WIDE - 1) / WIDE;
+            l->narrow = (is.columns * l->reach + WIDE - 1) / WIDE;
+            int few = is.moving_inputs < is.inputs && is.moving_inputs <= WIDE;  /* of every column one vector moves */
+            l->hop = few ? is.inputs : WIDE, l->gathers = few ? is.columns : l->stretch;
+            int64_t each = is.outputs * is.rows * WIDE;
+            l->filters = floats(&room, each * l->stretch);
+            l->speed = momentum ? floats(&room, each * l->stretch) : 0;
+            l->back = l->reach == is.inputs ? l->filters : floats(&room, each * l->narrow);
+            l->sums = floats(&room, PARTS * (each * l->gathers + is.outputs));
+            l->place = take(&room, is.pool ? batch * l->new_h * l->new_w * is.outputs + WIDE : 0, 1);
+            if (i) own = own > l->image ? own : l->image;
+            int64_t most = is.outputs * (l->new_h * l->new_w + 2);
+            lists = lists > most ? lists : most;
+        } else {
+            l->speed = momentum ? floats(&room, l->panels * l->apart) : 0;
+            l->slope = floats(&room, batch * l->panels * WIDE);
+        }
+    }
+    Layer *dense = &net->layer[net->convs];
+    net->below = net->convs ? floats(&room, batch * dense->is.inputs) : 0;
+    net->rows = take(&room, layers * batch, sizeof(float *));
+    net->which = take(&room, batch, sizeof(int64_t));
+    net->losses = floats(&room, batch);
+    net->image_size = up(own + WIDE, 16);
+    net->own_size = 2 * net->image_size + 2 * up(lists + WIDE, 16);
+    net->own = floats(&room, net->convs ? threads * net->own_size : 0);
+    return room.used;
+}
+
+/* a client's numbers into panels and filters, its neurons in the given order (0: their own), or back: all that moves */
+static void pack(Net *net, float *params, const int64_t *order, int out, Team team) {
+    const int64_t *before = 0;
+    for (int64_t i = 0; i < net->layers; i++) {
+        Layer *l = &net->layer[i];
+        Given is = l->is;
+        int64_t channels = is.inputs / l->fan, size = is.rows * is.columns;
+        int64_t outputs = out ? is.moving_outputs : is.outputs, inputs = out ? is.moving_inputs / l->fan : channels;
+        for (int64_t o = team.me * outputs / team.all; o < (team.me + 1) * outputs / team.all; o++) {
+            int64_t row = order ? order[o] : o;
+            float *w = params + is.at_weight + row * is.inputs * size;
+            for (int64_t c = 0; c < inputs; c++) {
+                float *there = w + (before ? before[c] : c) * size * l->fan, *here;
+                if (is.conv)
+                    for (int64_t y = 0; y < is.rows; y++)
+                        for (int64_t x = 0; x < is.columns; x++, there++) {
+                            here = l->filters + (o * is.rows + y) * l->stretch * WIDE + x * is.inputs + c;
+                            *(out ? there : here) = *(out ? here : there);
+                        }
+                else
+                    for (int64_t f = 0; f < l->fan; f++, there++) {  /* flattened by channels, ours by places */
+                        here = l->weight + (o / WIDE) * l->apart + (f * channels + c) * WIDE + o % WIDE;
+                        *(out ? there : here) = *(out ? here : there);
+                    }
+            }
+            if (is.conv && !out) conv_lay(l, o);
+            float *bias = params + is.at_bias + row;
+            if (is.bias) *(out ? bias : l->bias + o) = *(out ? l->bias + o : bias);
+        }
+        before = order;
+        order = order ? order + is.outputs : 0;
+    }
+}
