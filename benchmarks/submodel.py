@@ -1,6 +1,6 @@
 """What does a smaller model save? A client's epoch at a share of the neurons against the whole, in time and memory.
 
-    python benchmarks/submodel.py [--cycles 15] [--threads 2] [--json FILE] [cnn2 2nn shortcuts fleet resnet18]
+    python benchmarks/submodel.py [--cycles 15] [--threads 2] [--json FILE] [cnn2 2nn native fleet resnet18]
 
 cnn2, 2nn: cohorts of one client (and, for 2nn, of ten) with 500 made-up images each, one epoch in batches of 50.
 `engine` is what clients do with the part of the model they are sent: plan the batches and learn. `frozen` trains the
@@ -13,8 +13,7 @@ Memory is what the operating system counts: a process of its own for each way pl
 resident size during a second round is compared with the size before it. Freed blocks go back to the system at once
 (MALLOC_MMAP_THRESHOLD_), so that what is counted is in use. The data and the global model are there before.
 
-shortcuts: the same with and without two ways of the engine's own, each in the same cycles: gradients that end at the
-first layer's trained neurons (cnn2, frozen), and chains of linear layers without autograd (2nn).
+native: how many times faster code of our own is than torch's layers (FEDLOOM_NATIVE=0), in the same cycles.
 fleet: 100 clients with 100 images each, shares 0.2, 0.4, 0.6, 0.8 and 1.0, all in a round, sliced against masked.
 resnet18: how long deriving the neurons and extracting half of them take.
 """
@@ -207,30 +206,21 @@ def client(model: str, clients: int, options: argparse.Namespace) -> dict[str, d
     return results
 
 
-def shortcuts(cycles: int) -> dict[str, float]:
-    """Ratios to the whole model with and without the engine's shortcuts."""
-    work, found = Workload("cnn2", 1, 500), {}
-    frozen = work.way("frozen 0.25")
+def native(cycles: int) -> dict[str, float]:
+    """How many times faster our own code is, by model, clients and way."""
+    found = {}
+    for model, clients in (("cnn2", 1), ("cnn2", 4), ("2nn", 1), ("2nn", 10)):
+        work = Workload(model, clients, 500)
+        for name in (name for name, (how, _) in WAYS.items() if how != "plain"):
+            way = work.way(name)
 
-    def in_one_lane(number: int) -> Tensor:
-        with patch("fedloom.engine.stacked.passable", lambda *_: False):
-            return frozen(number)
+            def by_torch(number: int, way: Callable[[int], Tensor] = way) -> Tensor:
+                with patch("fedloom.engine.compiled.library", lambda: None):
+                    return way(number)
 
-    times = measure({"whole": work.way("engine 1"), "lanes": frozen, "one lane": in_one_lane}, cycles)
-    for name in ("lanes", "one lane"):
-        found[f"cnn2 frozen, {name}"] = ratio(times, name, "whole")
-    for clients in (1, 10):
-        with_chain, without = Workload("2nn", clients, 500), Workload("2nn", clients, 500)
-        without.gradient.chain = None
-        pairs = (("chain", with_chain), ("autograd", without))
-        ways = {f"{name}, {share}": work.way(f"engine {share}") for name, work in pairs for share in ("1", "0.25")}
-        times = measure(ways, cycles)
-        for name in ("chain", "autograd"):
-            found[f"2nn x{clients}, {name}"] = ratio(times, f"{name}, 0.25", f"{name}, 1")
-        for share in ("1", "0.25"):
-            gain = ratio(times, f"autograd, {share}", f"chain, {share}")
-            found[f"2nn x{clients} at {share}, chain is so many times faster"] = gain
-    print("\n".join(f"{name}: {value:.2f}" for name, value in found.items()), flush=True)
+            times = measure({"torch": by_torch, "ours": way}, cycles)
+            found[f"{model} x{clients} {name}"] = ratio(times, "torch", "ours")
+    print("\n".join(f"{name}: {value:.2f} times faster" for name, value in found.items()), flush=True)
     return found
 
 
@@ -267,7 +257,7 @@ def resnet18(cycles: int) -> dict[str, float]:
 def main() -> None:
     """Run what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workloads", nargs="*", default=["cnn2", "2nn", "shortcuts", "fleet", "resnet18"])
+    parser.add_argument("workloads", nargs="*", default=["cnn2", "2nn", "native", "fleet", "resnet18"])
     parser.add_argument("--cycles", type=int, default=15)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path)
@@ -283,8 +273,8 @@ def main() -> None:
     for model, cohorts in {"cnn2": [1], "2nn": [1, 10]}.items():
         if model in options.workloads:
             results |= {f"{model} x{clients}": client(model, clients, options) for clients in cohorts}
-    if "shortcuts" in options.workloads:
-        results["shortcuts"] = shortcuts(options.cycles)
+    if "native" in options.workloads:
+        results["native"] = native(options.cycles)
     if "fleet" in options.workloads:
         results |= {f"fleet {model}": fleet(model, min(3, options.cycles)) for model in SHAPES}
     if "resnet18" in options.workloads:

@@ -37,7 +37,8 @@ INLINE void settle(const Layer *l, V *of, int64_t many, float *to, int8_t *place
     I where = {0};
     if (l->is.pool) {
         for (int s = 1; s < 4; s++) larger(of[s], s, &best, &where);
-        for (int i = 0; i < least(many, WIDE); i++) place[i] = (int8_t)where[i];
+        Bytes small = __builtin_convertvector(where, Bytes);
+        memcpy(place, &small, least(many, WIDE));
     }
     if (l->is.relu) best = choose(best < all(0), all(0), best);
     store_some(to, best, many);
@@ -111,10 +112,11 @@ INLINE void sift_some(const Layer *l, int64_t n, const float *g, int64_t g_line,
     for (int64_t c = 0; c < many; c++) left->count[first + c] = to[c] - left->entry - (first + c) * left->room;
 }
 
+/* the first `count` of the channels */
 static void sift(const Layer *l, int64_t n, const float *g, int64_t g_line, int64_t channels, const float *out,
-                 int64_t out_line, Left *left) {
-    for (int64_t first = 0; first < channels; first += WIDE) {
-        int64_t many = least(WIDE, channels - first);
+                 int64_t out_line, Left *left, int64_t count) {
+    for (int64_t first = 0; first < count; first += WIDE) {
+        int64_t many = least(WIDE, count - first);
         if (many == WIDE && l->is.pool && l->is.relu)
             sift_some(l, n, g, g_line, channels, out, out_line, left, first, WIDE, 1, 1);
         else
@@ -208,6 +210,53 @@ static void conv_spread(const Layer *l, float *to, const Left *left) {
         BY_SIZE(SPREAD, l->is.rows, l->narrow, to, line, l->reach, left, c, l->back + c * each, l->narrow * WIDE);
 }
 
+#ifdef __AVX512VL__
+#define WINDOW 4
+#else
+#define WINDOW 2
+#endif
+
+/* The same where few channels are reached: what all filters add at a window of 2 x 2 is summed up before it is added to
+ * the image. Filters lie between rows and pixels of zeros, so that moving one is reading it from another place. */
+INLINE void windows(const Layer *l, int64_t n, const float *g, int64_t g_line, const float *out, int64_t out_line,
+                    float *to, int many) {
+    int64_t outputs = l->is.outputs, reach = l->reach, line = l->line / l->is.inputs * reach;
+    int64_t apart = reach + many * WIDE, shift[4] = {apart + reach, apart, reach, 0};
+    const int8_t *place = l->place + n * l->new_h * l->new_w * outputs;
+    memset(to, 0, (l->is.height + 2 * l->is.down) * line * sizeof(float));
+    for (int64_t y = 0; y < l->new_h; y++)
+        for (int64_t x = 0; x < l->new_w; x++, place += outputs) {
+            const float *slope = g + y * g_line + x * outputs, *seen = out + y * out_line + x * outputs;
+            V a[4][WINDOW];
+            for (int r = 0; r < 4; r++)
+                for (int j = 0; j < many; j++) a[r][j] = all(0);
+            for (int64_t c = 0; c < outputs; c++) {
+                const float *filter = l->back + c * 5 * apart + shift[place[c]];
+                V value = all(l->is.relu && seen[c] <= 0 ? 0 : slope[c]);
+#pragma GCC unroll 4
+                for (int r = 0; r < 4; r++)
+#pragma GCC unroll 4
+                    for (int j = 0; j < many; j++) a[r][j] += value * load(filter + r * apart + j * WIDE);
+            }
+            float *here = to + 2 * y * line + 2 * x * reach;
+            for (int r = 0; r < 4; r++)
+                for (int j = 0; j < many; j++) {
+                    float *at = here + r * line + j * WIDE;
+                    store(at, load(at) + a[r][j]);
+                }
+        }
+}
+
+static void conv_windows(const Layer *l, int64_t n, const float *g, int64_t g_line, const float *out, int64_t out_line,
+                         float *to) {
+    if (l->window == 1) windows(l, n, g, g_line, out, out_line, to, 1);
+    else if (l->window == 2) windows(l, n, g, g_line, out, out_line, to, 2);
+#if WINDOW == 4
+    else if (l->window == 3) windows(l, n, g, g_line, out, out_line, to, 3);
+    else windows(l, n, g, g_line, out, out_line, to, 4);
+#endif
+}
+
 /* filters [outputs][rows][stretch] as panels for the way forwards, and without what gradients do not reach */
 static void conv_lay(const Layer *l, int64_t c) {
     int64_t row = l->is.columns * l->is.inputs;
@@ -216,7 +265,9 @@ static void conv_lay(const Layer *l, int64_t c) {
         float *to = l->weight + (c / WIDE) * l->apart + y * row * WIDE + c % WIDE;
         for (int64_t k = 0; k < row; k++) to[k * WIDE] = from[k];
         if (l->back == l->filters) continue;
-        float *narrow = l->back + (c * l->is.rows + y) * l->narrow * WIDE;
+        int64_t apart = l->reach + l->window * WIDE;
+        float *narrow = l->window ? l->back + (c * 5 + y + 1) * apart + l->reach
+                                  : l->back + (c * l->is.rows + y) * l->narrow * WIDE;
         for (int64_t x = 0; x < l->is.columns; x++)
             memcpy(narrow + x * l->reach, from + x * l->is.inputs, l->reach * sizeof(float));
     }

@@ -54,25 +54,29 @@ static void dense_up(const Layer *l, const float *const *x, float *out, int64_t 
 }
 
 #define FOUR 4
-#define THREE 3
+#ifdef __AVX512VL__
+#define ACROSS 4  /* inputs whose gradients are computed at once */
+#else
+#define ACROSS 3
+#endif
 #define SIX 6
 #define SOON 32  /* numbers ahead of which examples are fetched: they lie far apart, and no machine foresees where */
 
-#define BLOCK 9  /* inputs whose weights stay near while all examples pass */
+#define BLOCK (3 * ACROSS)  /* inputs whose weights stay near while all examples pass */
 
 INLINE void down_tile(const Layer *l, const float *const *x, float *to, int64_t apart, int through, int64_t examples,
                       int64_t n, int64_t k, int64_t end, int soon) {
     int64_t wide = l->panels * WIDE;
-    const float *g[FOUR], *w[THREE];
-    V a[FOUR][THREE];
+    const float *g[FOUR], *w[ACROSS];
+    V a[FOUR][ACROSS];
     for (int64_t r = 0; r < FOUR; r++) g[r] = l->slope + least(n + r, examples - 1) * wide;
-    for (int c = 0; c < THREE; c++) w[c] = l->weight + least(k + c, end - 1) * WIDE;
+    for (int c = 0; c < ACROSS; c++) w[c] = l->weight + least(k + c, end - 1) * WIDE;
     for (int r = 0; r < FOUR; r++)
-        for (int c = 0; c < THREE; c++) a[r][c] = all(0);
+        for (int c = 0; c < ACROSS; c++) a[r][c] = all(0);
     for (int64_t panel = 0; panel < l->panels; panel++) {
-        V v[THREE];
-#pragma GCC unroll 3
-        for (int c = 0; c < THREE; c++) v[c] = load(w[c] + panel * l->apart);
+        V v[ACROSS];
+#pragma GCC unroll 4
+        for (int c = 0; c < ACROSS; c++) v[c] = load(w[c] + panel * l->apart);
         if (soon) {
             __builtin_prefetch(w[0] + panel * l->apart + BLOCK * WIDE);
             __builtin_prefetch(w[0] + panel * l->apart + (BLOCK + 2) * WIDE);
@@ -80,12 +84,12 @@ INLINE void down_tile(const Layer *l, const float *const *x, float *to, int64_t 
 #pragma GCC unroll 4
         for (int r = 0; r < FOUR; r++) {
             V slope = load(g[r] + panel * WIDE);
-#pragma GCC unroll 3
-            for (int c = 0; c < THREE; c++) a[r][c] += slope * v[c];
+#pragma GCC unroll 4
+            for (int c = 0; c < ACROSS; c++) a[r][c] += slope * v[c];
         }
     }
     for (int64_t r = 0; r < least(FOUR, examples - n); r++)
-        for (int64_t c = 0; c < least(THREE, end - k); c++)
+        for (int64_t c = 0; c < least(ACROSS, end - k); c++)
             to[(n + r) * apart + k + c] = through && x[n + r][k + c] <= 0 ? 0 : total(a[r][c]);
 }
 
@@ -95,7 +99,7 @@ static void dense_down(const Layer *l, const float *const *x, float *to, int64_t
     int64_t end = (team.me + 1) * reach / team.all;
     for (int64_t first = team.me * reach / team.all; first < end; first += BLOCK)
         for (int64_t n = 0; n < examples; n += FOUR)
-            for (int64_t k = first; k < least(first + BLOCK, end); k += THREE)
+            for (int64_t k = first; k < least(first + BLOCK, end); k += ACROSS)
                 if (n) down_tile(l, x, to, apart, through, examples, n, k, end, 0);
                 else down_tile(l, x, to, apart, through, examples, n, k, end, 1);  /* fetches the next ones' weights */
 }

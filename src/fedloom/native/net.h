@@ -16,6 +16,7 @@
 typedef float V __attribute__((vector_size(4 * WIDE)));
 typedef float U __attribute__((vector_size(4 * WIDE), aligned(4)));  /* anywhere in memory */
 typedef float H __attribute__((vector_size(16)));
+typedef int8_t Bytes __attribute__((vector_size(WIDE)));
 typedef int32_t I __attribute__((vector_size(4 * WIDE)));
 
 /* what the caller says of a layer: `fedloom/engine/compiled.py` writes these, in this order */
@@ -34,11 +35,12 @@ typedef struct {
     int64_t reach;           /* input channels whose gradients are wanted */
     int64_t stretch;         /* vectors of a filter's row, backwards over all inputs */
     int64_t narrow;          /* the same over the inputs that gradients reach */
+    int64_t window;          /* vectors of a row of all that a pooling window's filters touch, if few enough; else 0 */
     int64_t hop, gathers;    /* vectors of a row whose filters move: how far apart, and how many */
     float *weight, *bias;    /* panels */
     float *filters;          /* of convolutions, as they move [outputs][rows][stretch] */
     float *speed, *bias_speed;
-    float *back;             /* filters as gradients of inputs read them [outputs][rows][narrow] */
+    float *back;             /* filters as gradients of inputs read them [outputs][rows][narrow], or see `windows` */
     float *x;                /* inputs of all examples */
     float *slope;            /* dense: gradients of the outputs, in panels of eight [examples][8 * panels] */
     int8_t *place;           /* of the largest of every window */

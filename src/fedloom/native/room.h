@@ -40,12 +40,15 @@ static int64_t lay_out(Net *net, const Given *given, int64_t layers, int64_t bat
         if (is.conv) {
             l->stretch = (is.columns * is.inputs + WIDE - 1) / WIDE;
             l->narrow = (is.columns * l->reach + WIDE - 1) / WIDE;
+            l->window = ((is.columns + 1) * l->reach + WIDE - 1) / WIDE;
+            if (!i || !is.pool || is.rows != 3 || l->window > WINDOW) l->window = 0;
             int few = is.moving_inputs < is.inputs && is.moving_inputs <= WIDE;  /* of every column one vector moves */
             l->hop = few ? is.inputs : WIDE, l->gathers = few ? is.columns : l->stretch;
             int64_t each = is.outputs * is.rows * WIDE;
             l->filters = floats(&room, each * l->stretch);
             l->speed = momentum ? floats(&room, each * l->stretch) : 0;
-            l->back = l->reach == is.inputs ? l->filters : floats(&room, each * l->narrow);
+            if (l->window) l->back = floats(&room, is.outputs * 5 * (l->reach + l->window * WIDE));
+            else l->back = l->reach == is.inputs ? l->filters : floats(&room, each * l->narrow);
             l->sums = floats(&room, PARTS * (each * l->gathers + is.outputs));
             l->place = take(&room, is.pool ? batch * l->new_h * l->new_w * is.outputs + WIDE : 0, 1);
             if (i) own = own > l->image ? own : l->image;

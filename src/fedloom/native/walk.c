@@ -44,10 +44,12 @@ static void convs_down(Net *net, int64_t n, int64_t part, float *own) {
         const float *out = results(net, i, n, &out_line);
         int64_t room = l->new_h * l->new_w + 1;
         Left left = {room, (int64_t *)rest, (Entry *)rest + channels};
-        sift(l, n, g, g_line, channels, out, out_line, &left);
+        int64_t listed = i && !l->window ? channels : l->is.moving_outputs;
+        sift(l, n, g, g_line, channels, out, out_line, &left, listed);
         conv_gather(l, n, part, &left);
         if (!i) break;
-        conv_spread(l, images[i & 1], &left);
+        if (l->window) conv_windows(l, n, g, g_line, out, out_line, images[i & 1]);
+        else conv_spread(l, images[i & 1], &left);
         g_line = l->line / l->is.inputs * l->reach;
         g = images[i & 1] + l->is.down * g_line + l->is.right * l->reach;
     }
@@ -209,8 +211,8 @@ int64_t fedloom_walk(const Given *given, int64_t layers, int64_t batch, int64_t 
     return wrong;
 }
 
-/* What every client's network [clients][numbers] says of its own examples [clients][count][features]: out [clients][count]
- * [classes]. Threads take pieces of up to `batch` examples; room: a part of room_size for each. */
+/* What every client's network [clients][numbers] says of its own examples [clients][count][features], in
+ * out [clients][count][classes]. Threads take pieces of up to `batch` examples; room: a part of room_size for each. */
 void fedloom_outputs(const Given *given, int64_t layers, int64_t batch, int64_t clients, int64_t count, float *params,
                      int64_t numbers, const float *x, int64_t features, float *out, char *room, int64_t room_size,
                      int64_t threads) {
