@@ -88,7 +88,7 @@ def compiled_steps(
     """By our own code, and by nothing else."""
     stages = StackedGradient(place.setting).stages
     assert stages is not None
-    found = compiled.descend_compiled(stages, place.setting.layout, first, feed, 0.1, shrink, None, momentum)
+    found = compiled.descend_compiled(stages, place.setting.layout, first, feed, 0.1, shrink, momentum)
     assert found is not None
     return found
 

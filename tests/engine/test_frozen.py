@@ -190,7 +190,7 @@ def test_gradients_stop_at_frozen_neurons_of_plain_fronts(network: str, lanes: i
     here = colour(network)
     keep = here.setting.neurons.cut(torch.arange(2 * here.setting.neurons.size).view(2, -1).sin(), 0.5)
     part = StackedGradient(here.setting).freezing(keep, here.setting.neurons.expand(keep))
-    assert (part._running is not part._network) == (lanes == 2)
+    assert (part._running[0] is not part._network) == (lanes == 2)
 
 
 REACHING = {"mlp": 2 * 8 * (10 - 5), "cnn": 2 * 4 * 6 * 4 * (5 - 2)}  # operations for one example that are left out

@@ -1,4 +1,4 @@
-"""A frozen network with its neurons in another order, trained ones first: what moves of a weight is then one block."""
+"""A frozen chain with its neurons in another order, trained ones first: what moves of a weight is then one block."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedloom.layout import Layout
 
 
 class Blocks(NamedTuple):
-    """What moves of every layer in a row, whose columns are the neurons that are the rows of the layer before."""
+    """What moves of every layer of a chain, whose columns are the neurons that are the rows of the layer before."""
 
     names: tuple[str, ...]  # of the layers
     cuts: tuple[Cut, ...]
@@ -22,11 +22,6 @@ class Blocks(NamedTuple):
     def sizes(self) -> list[tuple[int | None, int | None]]:
         """Rows and columns that move; None: all."""
         return [(_count(cut.rows), _count(cut.columns)) for cut in self.cuts]
-
-    def order(self, clients: int) -> Tensor:
-        """Of every layer, one after another, all neurons with each client's trained ones first [C, K]."""
-        each = [(_order(cut.rows, cut.shape[0]), cut.shape[0]) for cut in self.cuts]
-        return torch.cat([torch.arange(n).expand(clients, n) if order is None else order for order, n in each], 1)
 
     def sort(self, layout: Layout, first: Tensor) -> dict[str, Tensor]:
         """Tensors of the models [C, P], each by itself, with every client's trained neurons first."""
@@ -48,28 +43,23 @@ class Blocks(NamedTuple):
             for kind, column in (("weight", cut.columns), ("bias", None)):
                 if (own := given.get(f"{name}.{kind}")) is not None:
                     moved = tensors[f"{name}.{kind}"][:, :r]
-                    _put(own, cut.rows, column, moved[:, :, :c] if kind == "weight" else moved)
+                    _put(own, cut.rows, column, moved[..., :c] if kind == "weight" else moved)
         return last
 
 
 def blocks_of(names: Sequence[str], frozen: Frozen, layout: Layout) -> Blocks | None:
-    """What moves of layers in a row; None: it is not of blocks."""
+    """What moves of the layers of a chain; None: it is not of blocks."""
     may = layout.split(frozen.mask)
     shapes = [may[f"{name}.weight"].shape[1:] for name in names]
     cuts = tuple(frozen.cuts.get(name, Cut(None, None, shape)) for name, shape in zip(names, shapes))
-    pairs = zip([None, *(cut.rows for cut in cuts)], [*(c.columns for c in cuts), None])
-    if not all(_follow(*pair) for pair in pairs):
+    if not all(_equal(*pair) for pair in zip([None, *(cut.rows for cut in cuts)], [*(c.columns for c in cuts), None])):
         return None
     uncut = [name for name in names if name not in frozen.cuts]  # nothing may move of one, too
     return Blocks(tuple(names), cuts) if all(may[f"{name}.weight"].all() for name in uncut) else None
 
 
-def _follow(rows: Tensor | None, columns: Tensor | None) -> bool:
-    """Are the columns the rows of the layer before, each as often as a flattened image has places?"""
-    if rows is None or columns is None or columns.shape[1] % rows.shape[1]:
-        return rows is columns
-    places = torch.arange(columns.shape[1] // rows.shape[1], device=rows.device)
-    return torch.equal(columns, (rows[:, :, None] * len(places) + places).flatten(1))
+def _equal(a: Tensor | None, b: Tensor | None) -> bool:
+    return a is b if a is None or b is None else torch.equal(a, b)
 
 
 def _count(index: Tensor | None) -> int | None:

@@ -7,6 +7,7 @@ anew and on gradients that pooling and ReLU cut off, is most of a small model's 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from itertools import accumulate
 from weakref import WeakKeyDictionary
 
@@ -15,10 +16,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedloom.client import Feed
-from fedloom.engine.blocks import Blocks
 from fedloom.errors import BadExperiment
 from fedloom.layout import Layout, flatten
 from fedloom.native import library
+from fedloom.neurons.map import NeuronMap
 from fedloom.stages import Stage
 from fedloom.types import Batch, Setting
 
@@ -35,12 +36,13 @@ def descend_compiled(
     batches: Iterable[Batch],
     rate: float,
     shrink: float,
-    blocks: Blocks | None = None,
     momentum: float = 0.0,
+    keep: Tensor | None = None,
+    neurons: NeuronMap | None = None,
 ) -> tuple[Tensor, Tensor] | None:
     """All steps of `w <- shrink * w - rate * g` from `first` [C, P]: weights [C, P] and summed losses [C].
 
-    `blocks`: what moves of every layer of a frozen network. `momentum`: of velocities that begin at zero. None: the
+    `momentum`: of velocities that begin at zero. `keep` [C, K]: the `neurons` that alone are trained. None: the
     examples, or this machine, are not such that it can be done.
     """
     if not isinstance(batches, Feed):
@@ -53,11 +55,11 @@ def descend_compiled(
         return None
     if stages[0].padding is None and clients >= torch.get_num_threads() and max(layout.sizes) > WIDE:
         return None
-    given, native = _given(stages, layout, x.shape[1:], None if blocks is None else blocks.sizes), library()
-    if given is None or native is None:
+    trained = None if keep is None or neurons is None else _trained_first(stages, keep, neurons)
+    given, native = _given(stages, layout, x.shape[1:], None if trained is None else trained[1]), library()
+    if given is None or native is None or (trained is not None and 0 in trained[1]):
         return None
     last, losses = first.clone(memory_format=torch.contiguous_format), torch.zeros(clients, dtype=torch.float64)
-    neurons = None if blocks is None else blocks.order(clients)
     order, real, steps = (t.contiguous() for t in (plan.examples, plan.real, plan.steps))
     shape, wrong = (given.data_ptr(), len(given), order.shape[2]), 0
     for some, threads in _shares(clients, torch.get_num_threads()):
@@ -66,7 +68,7 @@ def descend_compiled(
         room = torch.empty(teams * each, dtype=torch.uint8)
         wrong |= native.fedloom_walk(
             *shape, count, order.shape[1], last[some].data_ptr(), numbers,
-            None if neurons is None else neurons[some].data_ptr(), x.data_ptr(), x[0].numel(), y.data_ptr(),
+            None if trained is None else trained[0][some].data_ptr(), x.data_ptr(), x[0].numel(), y.data_ptr(),
             order[some].data_ptr(), real[some].data_ptr(), steps[some].data_ptr(), rate, shrink, momentum,
             losses[some].data_ptr(), room.data_ptr(), each, threads,
         )  # fmt: skip
@@ -127,19 +129,34 @@ def _shares(clients: int, threads: int) -> Iterator[tuple[slice, int]]:
         yield slice(even, clients), min(threads, max(clients - even, PARTS))
 
 
-def _given(
-    stages: tuple[Stage, ...], layout: Layout, shape: torch.Size, sizes: list[tuple[int | None, int | None]] | None
-) -> Tensor | None:
-    """What the compiled code is told of each layer, in the order of `Given` in native/net.h; None: it does not fit."""
+def _trained_first(stages: tuple[Stage, ...], keep: Tensor, neurons: NeuronMap) -> tuple[Tensor, tuple[int, ...]]:
+    """Every layer's neurons, each client's kept ones first [C, all], and how many of each layer are kept."""
+    rows = {tensor.name: tensor.along[0] for tensor in neurons.tensors}
+    padded, kept = neurons.padded(keep), []
+    for stage in stages:
+        which = rows[f"{stage.name}.weight"]
+        assert which is not None  # layers have neurons
+        kept.append(padded[:, neurons.lists[which]])
+    order = torch.cat([own.byte().argsort(dim=1, descending=True, stable=True) for own in kept], 1)
+    return order, tuple(torch.stack([own[0].sum() for own in kept]).tolist())
+
+
+@lru_cache(maxsize=64)  # of all that a fleet's clients train, again in every round
+def _given(stages: tuple[Stage, ...], layout: Layout, shape: torch.Size, kept: tuple[int, ...] | None) -> Tensor | None:
+    """What the compiled code is told of each layer, in the order of `Given` in native/net.h; None: it does not fit.
+
+    `kept`: how many neurons of each layer are trained.
+    """
     at = dict(zip(layout.names, accumulate(layout.sizes, initial=0)))
     shapes = dict(zip(layout.names, layout.shapes))
     images = stages[0].padding is not None
     if images and len(shape) != 3:
         return None
     channels, height, width = shape if images else (shape.numel(), 1, 1)
-    rows = []
-    for stage, (moving_out, moving_in) in zip(stages, sizes or [(None, None)] * len(stages)):
+    rows, below = [], channels  # of the layer before, how many are trained
+    for place, stage in enumerate(stages):
         outputs, inputs, *kernel = shapes[f"{stage.name}.weight"]
+        moving = outputs if kept is None else kept[place]
         conv, (down, right) = stage.padding is not None, stage.padding or (0, 0)
         high, wide = kernel or (1, 1)
         large = conv and outputs * inputs * high * wide > LARGE
@@ -148,9 +165,9 @@ def _given(
         rows.append([
             conv, inputs, outputs, height, width, high, wide, down, right, stage.pool, stage.relu, stage.bias,
             at[f"{stage.name}.weight"], at.get(f"{stage.name}.bias", 0),
-            outputs if moving_out is None else moving_out, inputs if moving_in is None else moving_in,
+            moving, below * inputs // channels,
         ])  # fmt: skip
-        channels = outputs
+        channels, below = outputs, moving
         height, width = (height + 2 * down - high + 1, width + 2 * right - wide + 1) if conv else (1, 1)
         height, width = (height // 2, width // 2) if stage.pool else (height, width)
         if min(height, width) < 1:

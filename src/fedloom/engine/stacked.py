@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from copy import copy
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -76,7 +77,7 @@ class StackedGradient:
         )
         self._dropouts = [layer for layer in layers.values() if isinstance(layer, KeyedDropout)]
         self._now = _Now()
-        self._frozen: Frozen | None = None
+        self._part: tuple[Tensor, Tensor] | None = None  # neurons that alone are trained, and their numbers
         self._kept: dict[str, Kept] | None = None
         self.graph = graph
         self.stages = setting.stages
@@ -84,7 +85,6 @@ class StackedGradient:
         stacked = {str(n): _Layer(layer, str(n), self._now) if type(layer) in LAYERS else layer
                    for n, layer in layers.items()}  # fmt: skip
         self._network = fx.GraphModule(stacked, graph)  # the graph as straight code: interpreting it takes longer
-        self._running: nn.Module = self._network
         tiles, self._quick = tiled_front(graph, setting.module, self._fused), None  # what runs where steps are fused
         if tiles is not None:
             joined = {tiles[0]: Tiled(stacked[tiles[0]]), tiles[1]: nn.Identity()}
@@ -121,14 +121,28 @@ class StackedGradient:
 
     def freezing(self, keep: Tensor, mask: Tensor) -> StackedGradient:
         """The same network of which only the kept neurons [C, K], whose numbers are the mask [C, P], are trained."""
-        layers = [n for n in sorted(self._fused) if getattr(self.setting.module.get_submodule(n), "groups", 1) == 1]
         other = copy(self)
-        other._frozen = freeze(self.setting.neurons, layers, keep, mask)
-        if other._frozen is not None:
-            other._quick = None
-        if not self.low and passable(self._front, other._frozen):
-            other._running, other._quick = self._lanes, self._quick_lanes
+        other._part = keep, mask
+        for known in ("_frozen", "_running"):
+            other.__dict__.pop(known, None)
         return other
+
+    @cached_property
+    def _frozen(self) -> Frozen | None:
+        """What moves where only some neurons are trained; None: everything. Not every way asks."""
+        if self._part is None:
+            return None
+        layers = [n for n in sorted(self._fused) if getattr(self.setting.module.get_submodule(n), "groups", 1) == 1]
+        return freeze(self.setting.neurons, layers, *self._part)
+
+    @cached_property
+    def _running(self) -> tuple[nn.Module, nn.Module | None]:
+        """The network, in lanes where some neurons are frozen and it has some; and what runs where steps are fused."""
+        if self._frozen is None:
+            return self._network, self._quick
+        if not self.low and passable(self._front, self._frozen):
+            return self._lanes, self._quick_lanes
+        return self._network, None
 
     def _losses(self, tensors: dict[str, Tensor], batch: Batch, step: Step | None) -> Tensor:
         """The loss of every example [C * B], ready to be differentiated."""
@@ -142,7 +156,8 @@ class StackedGradient:
         for layer in self._dropouts:
             layer.calls = 0  # a new pass
         quick = step is not None and not self.low and batch.x.device.type == "cpu"
-        running = self._quick if quick and self._quick is not None else self._running
+        plain, fast = self._running
+        running = fast if quick and fast is not None else plain
         return self.setting.loss(running(batch.x.flatten(0, 1)), batch.y.flatten(0, 1))
 
     def __call__(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -166,15 +181,13 @@ class StackedGradient:
     ) -> tuple[Tensor, Tensor] | None:
         """Every tensor of the cohort contiguous by itself, so that products can take the step in place."""
         if self.stages is not None and not self.low and first.device.type == "cpu":
-            names, frozen = [stage.name for stage in self.stages], self._frozen
-            blocks = None if frozen is None else blocks_of(names, frozen, self.layout)
-            how = self.layout, first, batches, rate, shrink, blocks, momentum
-            if frozen is None or blocks is not None:
-                done = descend_compiled(self.stages, *how)
-                if done is None and self.chain is not None:
-                    done = descend_chain(self.chain, *how)
-                if done is not None:
-                    return done
+            how = self.layout, first, batches, rate, shrink
+            keep, neurons = (None, None) if self._part is None else (self._part[0], self.setting.neurons)
+            done = descend_compiled(self.stages, *how, momentum, keep, neurons)
+            if done is None and self.chain is not None:
+                done = self._descend_chain(*how, momentum)
+            if done is not None:
+                return done
         if momentum:
             return None
         split = self.layout.split(first)
@@ -204,6 +217,17 @@ class StackedGradient:
             rest = slice(self.layout.trained, None)
             last[:, rest] = torch.where(self._frozen.mask[:, rest], last[:, rest], first[:, rest])
         return last, total
+
+    def _descend_chain(
+        self, layout: Layout, first: Tensor, batches: Iterable[Batch], rate: float, shrink: float, momentum: float
+    ) -> tuple[Tensor, Tensor] | None:
+        """The same of a chain of linear layers."""
+        assert self.chain is not None
+        frozen, names = self._frozen, [link.name for link in self.chain]
+        blocks = None if frozen is None else blocks_of(names, frozen, layout)
+        if frozen is not None and blocks is None:
+            return None
+        return descend_chain(self.chain, layout, first, batches, rate, shrink, blocks, momentum)
 
     def slopes(self, tensors: dict[str, Tensor], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Losses [C], and the gradients of the cohort's tensors [C, ...]; running statistics move in place."""

@@ -219,7 +219,7 @@ static void conv_spread(const Layer *l, float *to, const Left *left) {
 /* The same where few channels are reached: what all filters add at a window of 2 x 2 is summed up before it is added to
  * the image. Filters lie between rows and pixels of zeros, so that moving one is reading it from another place. */
 INLINE void windows(const Layer *l, int64_t n, const float *g, int64_t g_line, const float *out, int64_t out_line,
-                    float *to, int many) {
+                    float *to, float *values, int many) {
     int64_t outputs = l->is.outputs, reach = l->reach, line = l->line / l->is.inputs * reach;
     int64_t apart = reach + many * WIDE, shift[4] = {apart + reach, apart, reach, 0};
     const int8_t *place = l->place + n * l->new_h * l->new_w * outputs;
@@ -227,12 +227,14 @@ INLINE void windows(const Layer *l, int64_t n, const float *g, int64_t g_line, c
     for (int64_t y = 0; y < l->new_h; y++)
         for (int64_t x = 0; x < l->new_w; x++, place += outputs) {
             const float *slope = g + y * g_line + x * outputs, *seen = out + y * out_line + x * outputs;
+            for (int64_t c = 0; c < outputs; c += WIDE)  /* before the loop, which must not guess what ReLU cut off */
+                store(values + c, l->is.relu ? choose(load(seen + c) <= all(0), all(0), load(slope + c)) : load(slope + c));
             V a[4][WINDOW];
             for (int r = 0; r < 4; r++)
                 for (int j = 0; j < many; j++) a[r][j] = all(0);
             for (int64_t c = 0; c < outputs; c++) {
                 const float *filter = l->back + c * 5 * apart + shift[place[c]];
-                V value = all(l->is.relu && seen[c] <= 0 ? 0 : slope[c]);
+                V value = all(values[c]);
 #pragma GCC unroll 4
                 for (int r = 0; r < 4; r++)
 #pragma GCC unroll 4
@@ -248,12 +250,12 @@ INLINE void windows(const Layer *l, int64_t n, const float *g, int64_t g_line, c
 }
 
 static void conv_windows(const Layer *l, int64_t n, const float *g, int64_t g_line, const float *out, int64_t out_line,
-                         float *to) {
-    if (l->window == 1) windows(l, n, g, g_line, out, out_line, to, 1);
-    else if (l->window == 2) windows(l, n, g, g_line, out, out_line, to, 2);
+                         float *to, float *values) {
+    if (l->window == 1) windows(l, n, g, g_line, out, out_line, to, values, 1);
+    else if (l->window == 2) windows(l, n, g, g_line, out, out_line, to, values, 2);
 #if WINDOW == 4
-    else if (l->window == 3) windows(l, n, g, g_line, out, out_line, to, 3);
-    else windows(l, n, g, g_line, out, out_line, to, 4);
+    else if (l->window == 3) windows(l, n, g, g_line, out, out_line, to, values, 3);
+    else windows(l, n, g, g_line, out, out_line, to, values, 4);
 #endif
 }
 

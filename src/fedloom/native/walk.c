@@ -48,7 +48,7 @@ static void convs_down(Net *net, int64_t n, int64_t part, float *own) {
         sift(l, n, g, g_line, channels, out, out_line, &left, listed);
         conv_gather(l, n, part, &left);
         if (!i) break;
-        if (l->window) conv_windows(l, n, g, g_line, out, out_line, images[i & 1]);
+        if (l->window) conv_windows(l, n, g, g_line, out, out_line, images[i & 1], rest);
         else conv_spread(l, images[i & 1], &left);
         g_line = l->line / l->is.inputs * l->reach;
         g = images[i & 1] + l->is.down * g_line + l->is.right * l->reach;
