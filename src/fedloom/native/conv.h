@@ -1,7 +1,7 @@
 /* Convolutions with ReLU and pooling of 2 x 2 in one go, example by example.
  *
  * What pooling drops has no gradient, nor has what ReLU cuts off. Backwards, each channel's gradients that are left are
- * listed with their places, and only these are multiplied: an eighth of all, where half of the maxima are above zero.
+ * listed with their places, and only these are multiplied: a quarter of all, or less.
  */
 
 INLINE void spots(const float *const *at, int many, const Layer *l, int64_t panel, int two, V *a, V *b) {
