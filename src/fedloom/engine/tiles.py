@@ -167,6 +167,26 @@ def _pieces(clients: int, images: int) -> list[tuple[int, slice]]:
     return [(client, slice(client * many, (client + 1) * many)) for client in range(clients)]
 
 
+def pool_first(graph: fx.Graph, module: nn.Module) -> None:
+    """Move ReLU from before max-pooling to after it: the same numbers and gradients, from fewer activations."""
+
+    def layer(node: object) -> nn.Module | None:
+        if isinstance(node, fx.Node) and node.op == "call_module":
+            return module.get_submodule(str(node.target))
+        return None
+
+    for pool in list(graph.nodes):
+        if not isinstance(layer(pool), nn.MaxPool1d | nn.MaxPool2d) or not isinstance(layer(pool.args[0]), nn.ReLU):
+            continue
+        relu = pool.args[0]
+        before = relu.args[0]
+        if len(relu.users) == len(before.users) == 1:  # nobody else reads what changes
+            pool.replace_all_uses_with(relu)
+            pool.replace_input_with(relu, before)
+            relu.replace_input_with(before, pool)
+            pool.append(relu)
+
+
 def tiled_front(graph: fx.Graph, module: nn.Module, fused: frozenset[str]) -> tuple[str, str] | None:
     """Names of a convolution of the examples and of the pooling that alone reads it, if they can be one step."""
     node = next(node for node in graph.nodes if node.op == "placeholder")
