@@ -16,6 +16,11 @@ COMPANY = "FEDLOOM_PROCESSES"  # how many processes of ours share this machine
 NEIGHBOURS = ("LOCAL_WORLD_SIZE", "PYTEST_XDIST_WORKER_COUNT", COMPANY)  # torchrun's, pytest-xdist's, ours
 
 
+def cache_folder() -> Path:
+    """Where data sets, choices and compiled code are kept from run to run."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedloom"
+
+
 def cores() -> int:
     """Cores for this process: those it may run on and has time for, shared with processes started beside it."""
     found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

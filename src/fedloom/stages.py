@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
 from fedloom.layout import Layout
+from fedloom.types import Loss
 
 
 class Stage(NamedTuple):
@@ -23,7 +23,7 @@ class Stage(NamedTuple):
     relu: bool = False
 
 
-def stages_of(module: nn.Module, layout: Layout, loss: Callable[[Tensor, Tensor], Tensor]) -> tuple[Stage, ...] | None:
+def stages_of(module: nn.Module, layout: Layout, loss: Loss) -> tuple[Stage, ...] | None:
     """The network's layers, if all it has is plain convolutions, then linear layers, and a cross-entropy."""
     try:
         graph = fx.Tracer().trace(module)
@@ -41,7 +41,7 @@ def stages_of(module: nn.Module, layout: Layout, loss: Callable[[Tensor, Tensor]
             flat = True
         elif type(layer) is nn.Linear and flat:
             stages.append(Stage(str(node.target), layer.bias is not None))
-        elif type(layer) is nn.Conv2d and not flat and (padding := _plain(layer)) is not None:
+        elif type(layer) is nn.Conv2d and not flat and (padding := plain_padding(layer)) is not None:
             stages.append(Stage(str(node.target), layer.bias is not None, padding))
         elif _rectifies(node, layer) and last is not None and not last.relu:
             stages[-1] = last._replace(relu=True)
@@ -65,8 +65,8 @@ def _row(graph: fx.Graph) -> list[fx.Node] | None:
     return nodes[1:-1]
 
 
-def _plain(conv: nn.Conv2d) -> tuple[int, int] | None:
-    """The padding of a convolution that moves place by place."""
+def plain_padding(conv: nn.Conv2d) -> tuple[int, int] | None:
+    """The padding of a convolution that moves place by place; None: it is another kind."""
     plain = conv.stride == conv.dilation == (1, 1) and conv.groups == 1 and conv.padding_mode == "zeros"
     if not plain or isinstance(conv.padding, str):
         return None
@@ -93,7 +93,7 @@ def _rectifies(node: fx.Node, layer: nn.Module | None) -> bool:
     return type(layer) is nn.ReLU or (plain and not node.kwargs.get("inplace"))
 
 
-def _is_cross_entropy(loss: Callable[[Tensor, Tensor], Tensor]) -> bool:
+def _is_cross_entropy(loss: Loss) -> bool:
     """Tried on a few numbers."""
     outputs = torch.arange(12, dtype=torch.float64).sin().view(4, 3) * 3
     target = torch.tensor([0, 2, 1, 2])

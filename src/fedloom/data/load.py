@@ -19,6 +19,7 @@ from fedloom.data.prepare import from_arrays
 from fedloom.data.synthetic import synthetic
 from fedloom.data.text import encode
 from fedloom.errors import BadData, BadExperiment, unknown
+from fedloom.machine import cache_folder
 
 DATASETS = {
     "digits": "handwritten digits, 1,797 grey images of 8x8, 10 classes; comes with scikit-learn, needs no file",
@@ -70,8 +71,7 @@ def data_folder() -> Path:
     """Where named datasets lie, unless a folder is given."""
     if given := os.environ.get("FEDLOOM_DATA"):
         return Path(given).expanduser()
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "fedloom"
+    return cache_folder()
 
 
 def _allow(name: str, settings: Mapping[str, Any], names: tuple[str, ...]) -> None:

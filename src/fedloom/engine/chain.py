@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,23 +25,13 @@ KEPT = 2**18  # numbers of outputs whose losses are computed at once
 Call = Callable[..., Tensor]
 
 
-class Link(NamedTuple):
-    """A linear layer."""
-
-    name: str
-    bias: bool
-    relu: bool  # after it
-
-
-def chain_of(stages: tuple[Stage, ...] | None) -> tuple[Link, ...] | None:
+def chain_of(stages: tuple[Stage, ...] | None) -> tuple[Stage, ...] | None:
     """The network's layers, if all it has is linear layers with or without ReLU."""
-    if stages is None or any(stage.padding is not None for stage in stages):
-        return None
-    return tuple(Link(stage.name, stage.bias, stage.relu) for stage in stages)
+    return None if stages is None or any(stage.padding is not None for stage in stages) else stages
 
 
 def descend_chain(
-    links: tuple[Link, ...],
+    links: tuple[Stage, ...],
     layout: Layout,
     first: Tensor,
     batches: Iterable[Batch],
@@ -98,7 +87,7 @@ class _Run:
 
     def __init__(
         self,
-        links: tuple[Link, ...],
+        links: tuple[Stage, ...],
         tensors: dict[str, Tensor],
         speeds: dict[str, Tensor] | None,
         shape: torch.Size,
@@ -154,7 +143,7 @@ class _Run:
                 self.down.append(partial(through, below, _some(x, reached), 0, grad_input=below))
         self.leave = move  # waits for the examples
 
-    def _split(self, links: tuple[Link, ...], tensors: dict[str, Tensor]) -> tuple[list[Tensor], list[Tensor | None]]:
+    def _split(self, links: tuple[Stage, ...], tensors: dict[str, Tensor]) -> tuple[list[Tensor], list[Tensor | None]]:
         """Weights [C, o, i] and biases [C, 1, o]."""
         biases = [self._own(tensors[f"{link.name}.bias"].unsqueeze(1)) if link.bias else None for link in links]
         return [self._own(tensors[f"{link.name}.weight"]) for link in links], biases

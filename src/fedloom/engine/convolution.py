@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from fedloom.engine.products import Kept, Step, settled
 from fedloom.files import replace_file
-from fedloom.machine import own_kernels
+from fedloom.machine import cache_folder, own_kernels
 
 log = logging.getLogger("fedloom")
 
@@ -159,7 +158,7 @@ def _seconds(way: Way, facts: tuple[Any, ...]) -> float:
 
 def _file() -> Path:
     """Where choices are kept."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedloom" / "convolutions.json"
+    return cache_folder() / "convolutions.json"
 
 
 @cache

@@ -15,9 +15,9 @@ from fedloom.engine.kernels import tile_of
 
 if TYPE_CHECKING:
     from fedloom.client import Examples
-    from fedloom.engine.chain import Link
     from fedloom.engine.course import Course
     from fedloom.engine.stacked import StackedGradient
+    from fedloom.stages import Stage
 
 
 Launch = Callable[..., None]
@@ -34,7 +34,7 @@ def _make(kernel: Any, grid: tuple[int, ...], *facts: Any, **how: Any) -> None:
 class Linked:
     """The layers' kernels, and places for what goes from one to the next."""
 
-    def __init__(self, links: tuple[Link, ...], course: Course) -> None:
+    def __init__(self, links: tuple[Stage, ...], course: Course) -> None:
         self.links, self.course = links, course
         weights = [course.tensors[f"{link.name}.weight"] for link in links]
         clients, self.batch = course.clients, course.examples.shape[2]
@@ -141,7 +141,7 @@ def precision(thrice: bool) -> str:
     return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3" if thrice else "ieee"
 
 
-def fits(links: tuple[Link, ...], gradient: StackedGradient, data: Examples) -> bool:
+def fits(links: tuple[Stage, ...], gradient: StackedGradient, data: Examples) -> bool:
     """Can these kernels take the steps?"""
     x, y = data
     last = gradient.setting.module.get_parameter(f"{links[-1].name}.weight")

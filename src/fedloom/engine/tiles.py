@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from fedloom.engine.products import Part, Step, settled, taken
-from fedloom.stages import halves
+from fedloom.stages import halves, plain_padding
 
 NARROW = 4  # channels up to which gradients, too, are taken of the four images: torch fills up to eight channels
 SPARING = 8  # channels up to which the gradient of the weight is taken in two halves: a small model takes less memory
@@ -200,8 +200,7 @@ def tiled_front(graph: fx.Graph, module: nn.Module, fused: frozenset[str]) -> tu
     conv, pool = (module.get_submodule(name) for name in names)
     assert isinstance(conv, nn.Conv2d)
     assert isinstance(pool, nn.MaxPool2d)
-    plain = conv.stride == conv.dilation == (1, 1) and conv.groups == 1 and conv.padding_mode == "zeros"
-    if not plain or isinstance(conv.padding, str) or names[0] not in fused or not halves(pool):
+    if plain_padding(conv) is None or names[0] not in fused or not halves(pool):
         return None
     return names[0], names[1]
 

@@ -15,7 +15,7 @@ from fedloom.machine import own_kernels
 from fedloom.method import Method
 
 if TYPE_CHECKING:
-    from fedloom.engine.chain import Link
+    from fedloom.stages import Stage
 
 # what leaves a channel of zeros one of zeros, whose gradients are zeros too if the next weights of that channel are
 ZERO_STAYS = (
@@ -33,7 +33,7 @@ def ways(method: Method, gradient: Gradient) -> tuple[bool, bool]:
     return optimiser.plain and not rule.scaled, optimiser.heavy or (optimiser.plain and rule.scaled)
 
 
-def links_of(method: Method, gradient: Gradient, data: Examples) -> tuple[Link, ...] | None:
+def links_of(method: Method, gradient: Gradient, data: Examples) -> tuple[Stage, ...] | None:
     """The layers, where kernels of ours take whole steps of a chain of linear ones."""
     if not (any(ways(method, gradient)) and own_kernels(data.x.device.type)):
         return None

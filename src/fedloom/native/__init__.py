@@ -19,6 +19,8 @@ from pathlib import Path
 
 import torch
 
+from fedloom.machine import cache_folder
+
 log = logging.getLogger("fedloom")
 
 HERE = Path(__file__).parent
@@ -71,7 +73,7 @@ def _file() -> Path:
     compiler, threads = _compiler(), _threads()
     facts = [*((HERE / name).read_text() for name in SOURCES), compiler, str(threads), _processor(), *FLAGS]
     name = f"native-{hashlib.sha256(chr(0).join(facts).encode()).hexdigest()[:16]}.so"
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedloom"
+    folder = cache_folder()
     if (folder / name).exists():
         return folder / name
     try:
@@ -81,18 +83,8 @@ def _file() -> Path:
         folder, place = Path(tempfile.mkdtemp()), tempfile.mkdtemp()
     try:
         made = Path(place) / name
-        command = [
-            compiler,
-            *FLAGS,
-            str(HERE / "walk.c"),
-            "-o",
-            str(made),
-            "-nodefaultlibs",
-            str(threads),
-            "-lm",
-            "-lc",
-            "-lgcc",
-        ]
+        libraries = ("-nodefaultlibs", str(threads), "-lm", "-lc", "-lgcc")  # torch's threads, not the system's
+        command = [compiler, *FLAGS, str(HERE / "walk.c"), "-o", str(made), *libraries]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
         if done.returncode:
             raise NoCompiler(f"{compiler} failed: {done.stderr.strip()[-300:]}")

@@ -31,7 +31,7 @@ typedef struct {
     int64_t fan;             /* places of an image that each of a dense layer's input channels has */
     int64_t reads, panels, apart;  /* numbers an output reads; panels of outputs, and how far apart these lie */
     int64_t line, image;     /* numbers of a framed row, of a framed image (dense: of an example) */
-    int64_t out_h, out_w, new_h, new_w;  /* convolved, and after pooling */
+    int64_t new_h, new_w;    /* of an image after the layer and its pooling */
     int64_t reach;           /* input channels whose gradients are wanted */
     int64_t stretch;         /* vectors of a filter's row, backwards over all inputs */
     int64_t narrow;          /* the same over the inputs that gradients reach */

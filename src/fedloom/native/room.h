@@ -29,8 +29,8 @@ static int64_t lay_out(Net *net, const Given *given, int64_t layers, int64_t bat
         l->fan = is.conv ? 1 : is.height * is.width;
         l->line = is.conv ? (is.width + 2 * is.right) * is.inputs : is.inputs;
         l->image = is.conv ? (is.height + 2 * is.down) * l->line : is.inputs;
-        l->out_h = is.height + 2 * is.down - is.rows + 1, l->out_w = is.width + 2 * is.right - is.columns + 1;
-        l->new_h = is.pool ? l->out_h / 2 : l->out_h, l->new_w = is.pool ? l->out_w / 2 : l->out_w;
+        l->new_h = (is.height + 2 * is.down - is.rows + 1) / (is.pool ? 2 : 1);
+        l->new_w = (is.width + 2 * is.right - is.columns + 1) / (is.pool ? 2 : 1);
         /* below the first layer nothing moves, so that of its outputs only those that move need gradients */
         l->reach = i == 1 && l->fan == 1 ? is.moving_inputs : is.inputs;
         l->weight = floats(&room, l->panels * l->apart);
