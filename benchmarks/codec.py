@@ -20,9 +20,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from fedloom.accel.kept_memory import kept_memory
 from fedloom.chance import Chance
 from fedloom.codec import AnyKeep, AnyMask, Codec, Expected, Frame, Part, Stamp, base_hash
-from fedloom.engine.memory import kept_memory
 from fedloom.layout import flatten, layout_of
 from fedloom.neurons.trace import neuron_map
 

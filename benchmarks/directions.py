@@ -24,8 +24,8 @@ import torch
 from torch import nn
 
 from fedloom.evaluate.targets import interval, to_target
-from fedloom.experiment import Experiment
-from fedloom.run import Result, run
+from fedloom.runs.experiment import Experiment
+from fedloom.runs.play import Result, run
 
 TRAINING = {"rate": 0.05, "epochs": 5, "batch": 10}
 Runs = dict[str, list[Result]]  # by name, one a seed

@@ -19,19 +19,19 @@ from pathlib import Path
 
 import torch
 
-from fedloom.aggregate.latest_updates import LatestUpdates
 from fedloom.evaluate.targets import interval
-from fedloom.experiment import Experiment
-from fedloom.local.chain import Chain
-from fedloom.local.keep_own import KeepOwn
-from fedloom.local.sub_model import SubModel
-from fedloom.mask.ranked import Ranked
 from fedloom.method import Method
 from fedloom.methods import METHODS
 from fedloom.methods.feddyn import DynamicRegulariser
 from fedloom.methods.loom import loom
-from fedloom.repair.most_similar import MostSimilar
-from fedloom.run import run
+from fedloom.parts.aggregate.latest_updates import LatestUpdates
+from fedloom.parts.local.chain import Chain
+from fedloom.parts.local.keep_own import KeepOwn
+from fedloom.parts.local.sub_model import SubModel
+from fedloom.parts.mask.ranked import Ranked
+from fedloom.parts.repair.most_similar import MostSimilar
+from fedloom.runs.experiment import Experiment
+from fedloom.runs.play import run
 
 TRAINING = {"rate": 0.05, "epochs": 5, "batch": 10}
 

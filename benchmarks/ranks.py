@@ -24,19 +24,18 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.client import Examples
+from fedloom.core.types import Examples, Fleet, Setting
+from fedloom.core.work import Work
 from fedloom.engine.distributed import Distributed, dismiss, follow
 from fedloom.engine.local import Local
 from fedloom.engine.ranks import Message, Ranks, joined, rank_device
-from fedloom.engine.shards import Shards
+from fedloom.engine.storage.shards import Shards
 from fedloom.layout import flatten, layout_of
-from fedloom.local.work import Work
 from fedloom.method import Method
 from fedloom.models import build
+from fedloom.parts.select.uniform import Uniform
 from fedloom.round import Engine, play_round
-from fedloom.select.uniform import Uniform
-from fedloom.simulation import per_example
-from fedloom.types import Fleet, Setting
+from fedloom.runs.build import per_example
 
 WORKLOADS = {"W1": ("2nn", 10), "W2": ("2nn", 100), "W3": ("cnn1", 10)}
 CLIENTS, SAMPLES, BATCH = 100, 600, 50

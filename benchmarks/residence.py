@@ -18,17 +18,16 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.client import Examples
+from fedloom.core.types import Examples, Fleet, Setting
 from fedloom.engine.local import Local
-from fedloom.engine.room import Place
-from fedloom.engine.shards import Shards
-from fedloom.engine.shelf import shelve
-from fedloom.experiment import Experiment
+from fedloom.engine.storage.backing import Place
+from fedloom.engine.storage.offload import shelve
+from fedloom.engine.storage.shards import Shards
 from fedloom.layout import flatten, layout_of
 from fedloom.models import build
 from fedloom.round import play_round
-from fedloom.simulation import per_example
-from fedloom.types import Fleet, Setting
+from fedloom.runs.build import per_example
+from fedloom.runs.experiment import Experiment
 
 WARM = 3
 

@@ -4,7 +4,7 @@
 
 `compare`: FedAvg and FedProx with five seeds each, digits, 100 clients of which 10 a round, as
 `fedloom compare fedavg fedprox --seeds 5` runs them. `groups`: rounds alone, of prepared runs played in groups of
-several sizes, for networks and cohorts of several sizes; it is where `fedloom.stack.CACHE` comes from.
+several sizes, for networks and cohorts of several sizes; it is where `fedloom.runs.many_runs.CACHE` comes from.
 Medians over the cycles; a cycle runs each way once. With one thread the processor's time is counted too, which other
 programs on the machine disturb less.
 """
@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedloom.compare import compare
 from fedloom.data.dataset import Dataset
 from fedloom.data.load import load
-from fedloom.experiment import Experiment
-from fedloom.simulation import prepare
-from fedloom.stack import play_together
+from fedloom.runs.build import prepare
+from fedloom.runs.experiment import Experiment
+from fedloom.runs.many_runs import play_together
+from fedloom.studies.compare import compare
 
 CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
 

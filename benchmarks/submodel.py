@@ -38,27 +38,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom.allocate.tiers import Tiers
 from fedloom.chance import Chance
-from fedloom.client import Examples, learn
+from fedloom.core.rule import LocalRule
+from fedloom.core.types import Examples, Fleet, Setting, Task
+from fedloom.core.work import Work
+from fedloom.engine.client import learn
+from fedloom.engine.gradient.stacked import StackedGradient
 from fedloom.engine.local import Local
-from fedloom.engine.shards import Shards
-from fedloom.engine.stacked import StackedGradient
+from fedloom.engine.storage.shards import Shards
 from fedloom.layout import flatten, layout_of
-from fedloom.local.keep_own import KeepOwn
-from fedloom.local.rule import LocalRule
-from fedloom.local.sub_model import SubModel
-from fedloom.local.work import Work
-from fedloom.mask.ranked import Ranked
 from fedloom.method import Method
 from fedloom.models import build
 from fedloom.models.table import example
 from fedloom.neurons.extract import extract, slice_index
 from fedloom.neurons.trace import neuron_map
+from fedloom.parts.allocate.tiers import Tiers
+from fedloom.parts.local.keep_own import KeepOwn
+from fedloom.parts.local.sub_model import SubModel
+from fedloom.parts.mask.ranked import Ranked
+from fedloom.parts.select.uniform import Uniform
 from fedloom.round import play_round
-from fedloom.select.uniform import Uniform
-from fedloom.simulation import per_example
-from fedloom.types import Fleet, Setting, Task
+from fedloom.runs.build import per_example
 
 BATCH, RATE = 50, 0.1
 SHAPES = {"cnn2": (3, 32, 32), "2nn": (1, 28, 28)}
@@ -215,7 +215,7 @@ def native(cycles: int) -> dict[str, float]:
             way = work.way(name)
 
             def by_torch(number: int, way: Callable[[int], Tensor] = way) -> Tensor:
-                with patch("fedloom.engine.compiled.library", lambda: None):
+                with patch("fedloom.engine.cpu.native_steps.library", lambda: None):
                     return way(number)
 
             times = measure({"torch": by_torch, "ours": way}, cycles)

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedloom import Dataset, Experiment, load_data
-from fedloom.evaluate.personal import personal_accuracy
+from fedloom.engine.personal import personal_accuracy
 from fedloom.layout import flatten
-from fedloom.run import play
-from fedloom.simulation import prepare
+from fedloom.runs.build import prepare
+from fedloom.runs.play import play
 
 METHODS = ("fedavg", "fedspu", "fedselect")
 KEPT = 0.3  # of every person's windows, for the test

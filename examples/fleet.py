@@ -14,7 +14,7 @@ import csv
 from pathlib import Path
 
 from fedloom import Experiment, run
-from fedloom.plan import Plan, plan
+from fedloom.studies.plan import Plan, plan
 
 CANDIDATES = ("fedavg", "fedcs", "federated-dropout", "feddd")
 KINDS = (  # how many, cycles per second, bit/s up, bit/s down, seconds of latency, probability that a message arrives

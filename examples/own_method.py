@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from fedloom import BadExperiment, Experiment, Method, Reply, Setting
-from fedloom.compare import compare
-from fedloom.part import Aggregate
-from fedloom.types import State
+from fedloom.core.part import Aggregate
+from fedloom.core.types import State
+from fedloom.studies.compare import compare
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 with atheris.instrument_imports(include=["fedloom"]):
-    from fedloom.checkpoint import store
-from fedloom.checkpoint.tensors import pack
+    from fedloom.runs.checkpoint import store
+from fedloom.runs.checkpoint.tensors import pack
 
 FACTS = {"format": 1, "experiment": {"clients": 4}, "fingerprint": {"data": "0" * 64}, "surroundings": {"torch": "2"}}
 ROOM = 2**18 + 2**16  # bytes: files are hashed 256 KiB at a time, and an interpreter needs some for names

@@ -14,12 +14,12 @@ import torch
 from safetensors.torch import load_file
 
 from fedloom.chance import Chance
-from fedloom.experiment import Experiment
-from fedloom.flower.trial import Trial, started
-from fedloom.parquet import table_rows
+from fedloom.core.types import Reply, Task
+from fedloom.flower.deploy.trial import Trial, started
 from fedloom.round import play_round
-from fedloom.simulation import prepare
-from fedloom.types import Reply, Task
+from fedloom.runs.build import prepare
+from fedloom.runs.experiment import Experiment
+from fedloom.runs.parquet import table_rows
 
 LONG = 240.0  # seconds; on a busy machine
 SLACK = 10.0  # seconds that a round may take beyond its deadline
@@ -37,8 +37,9 @@ import torch
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
-from fedloom.flower import client_app, pupil
-from fedloom.flower.records import Parcel, pack, unpack
+from fedloom.flower import client_app
+from fedloom.flower.node import client as pupil
+from fedloom.flower.protocol.records import Parcel, pack, unpack
 
 HERE = Path("{folder}")
 inner, app = client_app(), ClientApp()

@@ -17,10 +17,10 @@ from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.client import Feed
+from fedloom.engine.client import Feed
 from fedloom.flower import hold, masked, strategy
-from fedloom.flower.agreed import plain
-from fedloom.flower.plain import from_arrays
+from fedloom.flower.your_app.arrays import from_arrays
+from fedloom.flower.your_app.contract import plain
 from fedloom.method import Method
 from worlds import ROUNDS, SEED, World
 

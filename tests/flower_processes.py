@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import fedloom
-from fedloom.experiment import Experiment
+from fedloom.runs.experiment import Experiment
 
 BIN = Path(sys.executable).parent
 PYPROJECT = """[project]

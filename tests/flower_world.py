@@ -10,14 +10,14 @@ import numpy as np
 import torch
 
 from fedloom.chance import Chance
-from fedloom.experiment import Experiment
 from fedloom.flower import client_app
-from fedloom.flower.host import _host
-from fedloom.flower.server import serve
+from fedloom.flower.node.host import _host
+from fedloom.flower.server.play import serve
 from fedloom.layout import flatten, layout_of
-from fedloom.result import Result
-from fedloom.run import play
-from fedloom.simulation import prepare
+from fedloom.runs.build import prepare
+from fedloom.runs.experiment import Experiment
+from fedloom.runs.play import play
+from fedloom.runs.result import Result
 from flower_fake import FakeGrid
 
 SIZES = (2, 30, 7, 12, 3, 4, 18, 5)

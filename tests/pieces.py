@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.chance import Chance
-from fedloom.engine.dropout import keyed
-from fedloom.part import Mask, Select
-from fedloom.types import Cohort, Portion, Setting, State
+from fedloom.core.part import Mask, Select
+from fedloom.core.types import Cohort, Portion, Setting, State
+from fedloom.engine.gradient.dropout import keyed
 
 CLASSES, WORDS = 3, 10
 

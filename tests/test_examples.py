@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from fedloom import Experiment, run
-from fedloom.aggregate.plain_mean import PlainMean
 from fedloom.data.load import data_folder
+from fedloom.parts.aggregate.plain_mean import PlainMean
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SHORT = {"clients": 4, "rounds": 2, "training": {"epochs": 1}}

@@ -3,7 +3,7 @@
 import torch
 from hypothesis import given, strategies as st
 
-from fedloom.types import on_host
+from fedloom.core.types import on_host
 
 KINDS = (torch.float32, torch.float64, torch.int64, torch.int8, torch.bool)
 

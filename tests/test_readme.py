@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-import fedloom.plan  # noqa: F401  before `run` is replaced below, or it would keep the replacement
-from fedloom.cli import Kind, main
+import fedloom.studies.plan  # noqa: F401  before `run` is replaced below, or it would keep the replacement
+from fedloom.cli.main import Kind, main
 from fedloom.data.load import load
 from fedloom.errors import RunStopped
-from fedloom.experiment import Experiment
 from fedloom.methods import METHODS
-from fedloom.result import Result
-from fedloom.run import run
-from fedloom.simulation import prepare
+from fedloom.runs.build import prepare
+from fedloom.runs.experiment import Experiment
+from fedloom.runs.play import run
+from fedloom.runs.result import Result
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -126,7 +126,7 @@ def test_every_run_line_is_an_experiment(line, monkeypatch, capsys):
         seen.append(experiment)
         raise RunStopped("seen")
 
-    monkeypatch.setattr(sys.modules["fedloom.run"], "run", caught)
+    monkeypatch.setattr(sys.modules["fedloom.runs.play"], "run", caught)
     monkeypatch.setattr(sys, "argv", words(line))
     with pytest.raises(SystemExit) as end:
         main()

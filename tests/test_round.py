@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
+from fedloom.core.part import Aggregate, Allocate, Mask, Repair, Select
+from fedloom.core.types import Cohort, Portion, Reply, Setting, State, Task
 from fedloom.errors import BadExperiment
-from fedloom.local.chain import Chain
-from fedloom.local.keep_own import KeepOwn
-from fedloom.local.sub_model import SubModel
 from fedloom.method import Method
 from fedloom.methods.fedavg import fedavg
-from fedloom.part import Aggregate, Allocate, Mask, Repair, Select
+from fedloom.parts.local.chain import Chain
+from fedloom.parts.local.keep_own import KeepOwn
+from fedloom.parts.local.sub_model import SubModel
 from fedloom.round import play_round, read_unsent_as_unchanged
-from fedloom.types import Cohort, Portion, Reply, Setting, State, Task
 from pieces import Scattered
 from worlds import SEED, changed, everything, play, small, world
 

@@ -13,8 +13,8 @@ from urllib.parse import unquote
 import pytest
 
 import fedloom
-from fedloom.catalogue import catalogue
-from fedloom.cli import Kind, app
+from fedloom.cli.catalogue import catalogue
+from fedloom.cli.main import Kind, app
 from fedloom.methods import METHODS
 
 ROOT = Path(__file__).parent.parent

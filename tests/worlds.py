@@ -15,25 +15,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom.admit.check import Several
-from fedloom.admit.finite import Finite
-from fedloom.admit.norm import Norm
-from fedloom.admit.weight import Weight
-from fedloom.aggregate.krum import Krum
-from fedloom.aggregate.ranked_mean import Median, TrimmedMean
 from fedloom.chance import Chance
-from fedloom.client import Examples, Gradient, Walk, initial_state
-from fedloom.engine.gradient import fastest_gradient
+from fedloom.core.optimiser import Adam, Sgd
+from fedloom.core.types import Examples, Fleet, Reply, Setting, State, Task
+from fedloom.core.work import Work
+from fedloom.engine.client import Gradient, Walk, initial_state
+from fedloom.engine.gradient.fastest import fastest_gradient
 from fedloom.engine.local import Local, Loop
-from fedloom.engine.shards import Shards
+from fedloom.engine.storage.shards import Shards
 from fedloom.layout import Layout, flatten, layout_of
-from fedloom.local.chain import Chain
-from fedloom.local.fuse_missed import FuseMissed
-from fedloom.local.keep_own import KeepOwn
-from fedloom.local.optimiser import Adam, Sgd
-from fedloom.local.prox import Prox
-from fedloom.local.sub_model import SubModel
-from fedloom.local.work import Work
 from fedloom.method import Memory, Method
 from fedloom.methods.fedavg import fedavg
 from fedloom.methods.fedcs import fedcs
@@ -63,12 +53,22 @@ from fedloom.methods.ram_fed import ram_fed
 from fedloom.methods.safari import safari
 from fedloom.methods.scaffold import ControlVariates, scaffold
 from fedloom.methods.splitfl import splitfl
+from fedloom.parts.admit.check import Several
+from fedloom.parts.admit.finite import Finite
+from fedloom.parts.admit.norm import Norm
+from fedloom.parts.admit.weight import Weight
+from fedloom.parts.aggregate.krum import Krum
+from fedloom.parts.aggregate.ranked_mean import Median, TrimmedMean
+from fedloom.parts.local.chain import Chain
+from fedloom.parts.local.fuse_missed import FuseMissed
+from fedloom.parts.local.keep_own import KeepOwn
+from fedloom.parts.local.prox import Prox
+from fedloom.parts.local.sub_model import SubModel
+from fedloom.parts.select.everyone import SomeSend
+from fedloom.parts.select.still_running import StillRunning
+from fedloom.parts.select.unheard_first import UnheardFirst
+from fedloom.parts.select.uniform import Uniform
 from fedloom.round import Engine, play_round
-from fedloom.select.everyone import SomeSend
-from fedloom.select.still_running import StillRunning
-from fedloom.select.unheard_first import UnheardFirst
-from fedloom.select.uniform import Uniform
-from fedloom.types import Fleet, Reply, Setting, State, Task
 from fedloom.world.fleets import make_devices
 from pieces import CLASSES, NETWORKS, WORDS, Scattered
 

@@ -14,11 +14,11 @@ from pydantic_core import PydanticUndefined
 from sphinx.application import Sphinx
 
 import fedloom
-from fedloom.catalogue import catalogue
-from fedloom.cli import Kind, app as command
-from fedloom.experiment import GROUPS, SECTIONS, Experiment
+from fedloom.cli.catalogue import catalogue
+from fedloom.cli.main import Kind, app as command
 from fedloom.method import SLOTS
 from fedloom.methods import METHODS
+from fedloom.runs.experiment import GROUPS, SECTIONS, Experiment
 
 LISTS = {"data": "data", "admit": "checks"}  # where the list is not called by the plural
 DOCS = Path(__file__).parent.parent
@@ -159,8 +159,8 @@ def public() -> str:
 
 def parts() -> str:
     """What each slot asks for, and the parts that fill it, without those hooks that all have."""
-    from fedloom import part
-    from fedloom.local.rule import LocalRule
+    from fedloom.core import part
+    from fedloom.core.rule import LocalRule
 
     pieces = []
     for slot in SLOTS:

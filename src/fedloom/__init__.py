@@ -2,26 +2,26 @@
 
 from importlib.metadata import version as _version
 
-from fedloom.loading import uncollected as _uncollected
+from fedloom.accel.fast_import import uncollected as _uncollected
 
 with _uncollected():
     from fedloom.chance import Chance
-    from fedloom.checkpoint.saver import Checkpoints
+    from fedloom.core.rule import LocalRule
+    from fedloom.core.types import Cohort, Fleet, Reply, Setting, Task
     from fedloom.data.dataset import Dataset
     from fedloom.data.load import load as load_data
     from fedloom.errors import BadData, BadExperiment, BadModel, FedloomError, RunStopped
-    from fedloom.experiment import Experiment
-    from fedloom.local.chain import Chain
-    from fedloom.local.rule import LocalRule
     from fedloom.method import Method
     from fedloom.neurons.extract import extract, scatter
     from fedloom.neurons.map import NeuronMap
     from fedloom.neurons.trace import neuron_map
-    from fedloom.result import Result
+    from fedloom.parts.local.chain import Chain
     from fedloom.round import play_round
-    from fedloom.run import resume, run
-    from fedloom.trained import load_model
-    from fedloom.types import Cohort, Fleet, Reply, Setting, Task
+    from fedloom.runs.checkpoint.saver import Checkpoints
+    from fedloom.runs.experiment import Experiment
+    from fedloom.runs.load_model import load_model
+    from fedloom.runs.play import resume, run
+    from fedloom.runs.result import Result
 
 __version__ = _version("fedloom")
 

@@ -1,6 +1,6 @@
 """`python -m fedloom` is the command `fedloom`."""
 
-from fedloom.cli import main
+from fedloom.cli.main import main
 
 if __name__ == "__main__":
     main()

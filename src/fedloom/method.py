@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedloom.admit.finite import Finite
-from fedloom.aggregate.coverage_mean import CoverageMean
-from fedloom.allocate.whole import Whole
+from fedloom.core.optimiser import Optimiser, Sgd
+from fedloom.core.part import Admit, Aggregate, Allocate, Mask, Repair, Select, Upload
+from fedloom.core.rule import LocalRule
+from fedloom.core.types import Setting, State
+from fedloom.core.work import Work
 from fedloom.errors import BadExperiment
-from fedloom.local.optimiser import Optimiser, Sgd
-from fedloom.local.rule import LocalRule
-from fedloom.local.work import Work
-from fedloom.mask.everything import Everything
-from fedloom.part import Admit, Aggregate, Allocate, Mask, Repair, Select, Upload
-from fedloom.repair.nothing import Nothing
-from fedloom.select.uniform import Uniform
-from fedloom.types import Setting, State
-from fedloom.upload.as_sent import AsSent
+from fedloom.parts.admit.finite import Finite
+from fedloom.parts.aggregate.coverage_mean import CoverageMean
+from fedloom.parts.allocate.whole import Whole
+from fedloom.parts.mask.everything import Everything
+from fedloom.parts.repair.nothing import Nothing
+from fedloom.parts.select.uniform import Uniform
+from fedloom.parts.upload.as_sent import AsSent
 
 Memory = dict[str, State]  # what the server remembers, by slot
 

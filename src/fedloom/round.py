@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedloom.admit.cohort import once, recognised
-from fedloom.admit.unsent import read_unsent_as_unchanged
 from fedloom.chance import Chance
+from fedloom.core.cohort import once, recognised
+from fedloom.core.types import Cohort, Reply, Setting, Task
+from fedloom.core.unsent import read_unsent_as_unchanged
 from fedloom.method import SERVER_SLOTS, Memory, Method
-from fedloom.types import Cohort, Reply, Setting, Task
 
 # who trains (on the host where that is known), and how; the rows of weights it answers with are the round's to change
 Engine = Callable[[Tensor, Task, Chance], Reply]

@@ -12,13 +12,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.client import Examples
+from fedloom.core.types import Examples, Reply, Task
 from fedloom.engine.distributed import follow
 from fedloom.engine.local import Local
 from fedloom.engine.ranks import ranks_here
-from fedloom.engine.shards import Shards
+from fedloom.engine.storage.shards import Shards
 from fedloom.method import Method
-from fedloom.types import Reply, Task
 
 HOST = torch.device("cpu")
 

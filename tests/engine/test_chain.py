@@ -11,13 +11,13 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 
 from fedloom.chance import Chance
-from fedloom.client import Examples, Feed
-from fedloom.engine import chain
-from fedloom.engine.gradient import fastest_gradient
-from fedloom.engine.plain import PlainGradient
-from fedloom.engine.stacked import StackedGradient
-from fedloom.local.work import Work
-from fedloom.types import Batch
+from fedloom.core.types import Batch, Examples
+from fedloom.core.work import Work
+from fedloom.engine.client import Feed
+from fedloom.engine.cpu import chain
+from fedloom.engine.gradient.fastest import fastest_gradient
+from fedloom.engine.gradient.plain import PlainGradient
+from fedloom.engine.gradient.stacked import StackedGradient
 from worlds import CLASSES, World, assert_close, world_of
 
 
@@ -231,7 +231,7 @@ def test_a_misread_chain_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     read = StackedGradient(place.setting).chain
     assert read is not None
     wrong = tuple(link._replace(relu=False) for link in read)
-    monkeypatch.setattr("fedloom.engine.stacked.chain_of", lambda *_: wrong)
+    monkeypatch.setattr("fedloom.engine.gradient.stacked.chain_of", lambda *_: wrong)
     way = fastest_gradient(place.setting, place.data)
     assert isinstance(way, StackedGradient)
     assert way.chain is None

@@ -13,14 +13,15 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 
-from fedloom import BadExperiment, native
+from fedloom import BadExperiment
 from fedloom.chance import Chance
-from fedloom.client import Examples, Feed
-from fedloom.engine import compiled
-from fedloom.engine.gradient import fastest_gradient
-from fedloom.engine.plain import PlainGradient
-from fedloom.engine.stacked import StackedGradient
-from fedloom.local.work import Work
+from fedloom.core.types import Examples
+from fedloom.core.work import Work
+from fedloom.engine.client import Feed
+from fedloom.engine.cpu import native, native_steps as compiled
+from fedloom.engine.gradient.fastest import fastest_gradient
+from fedloom.engine.gradient.plain import PlainGradient
+from fedloom.engine.gradient.stacked import StackedGradient
 from worlds import CLASSES, World, assert_close, world_of
 
 SHAPE = (2, 9, 7)
@@ -180,7 +181,7 @@ def test_frozen_neurons_stay_and_others_move(
     neurons, first, feed = place.setting.neurons, unlike(place, 3), feed_of(place, [10, 9, 4], 4)
     keep = neurons.cut(torch.rand(3, neurons.size, generator=torch.Generator().manual_seed(1)), share)
     mask = neurons.expand(keep)
-    monkeypatch.setattr("fedloom.engine.stacked.descend_chain", None)  # so that no other way is taken
+    monkeypatch.setattr("fedloom.engine.gradient.stacked.descend_chain", None)  # so that no other way is taken
     last, losses = StackedGradient(place.setting).freezing(keep, mask).descend(first, feed, 0.1, 0.97, momentum)
     theirs = by_hand(place, first, feed, 0.97, momentum, mask)
     assert_close({"weights": last, "losses": losses}, {"weights": theirs[0], "losses": theirs[1]}, 2e-6)
@@ -230,12 +231,12 @@ def test_it_is_what_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         calls.append(facts)
         return compiled.descend_compiled(*facts)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("fedloom.engine.stacked.descend_compiled", counted)
+    monkeypatch.setattr("fedloom.engine.gradient.stacked.descend_compiled", counted)
     way, feed = fastest_gradient(place.setting, place.data), feed_of(place, [10], 4)
     calls.clear()  # of trials
     ours = way.descend(place.model[None], feed, 0.1, 1.0)
     assert len(calls) == 1
-    monkeypatch.setattr("fedloom.engine.compiled.library", lambda: None)
+    monkeypatch.setattr("fedloom.engine.cpu.native_steps.library", lambda: None)
     theirs = way.descend(place.model[None], feed, 0.1, 1.0)
     assert len(calls) == 2
     assert_close(dict(zip("wl", ours)), dict(zip("wl", theirs)), 1e-6)

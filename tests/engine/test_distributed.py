@@ -15,17 +15,17 @@ import torch.distributed as dist
 from hypothesis import given, strategies as st
 
 from engine.second_rank import build, meet, method_of
-from fedloom.admit.cohort import recognised
 from fedloom.chance import Chance
+from fedloom.core.cohort import recognised
+from fedloom.core.types import Cohort, Reply, Task
 from fedloom.engine.distributed import NOBODY, Distributed, deal, dismiss
 from fedloom.engine.local import Local
+from fedloom.engine.personal import personal_accuracy
 from fedloom.engine.ranks import Message, Ranks, ranks_here
 from fedloom.errors import RunStopped
-from fedloom.evaluate.personal import personal_accuracy
-from fedloom.experiment import Experiment
 from fedloom.round import ask_cohort
-from fedloom.simulation import prepare
-from fedloom.types import Cohort, Reply, Task
+from fedloom.runs.build import prepare
+from fedloom.runs.experiment import Experiment
 from fedloom.world.channel import Bernoulli
 from fedloom.world.simulated import Simulated, World as Around
 from worlds import METHODS, Run, assert_close, everything, play, world

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.chance import Chance
-from fedloom.engine.dropout import KeyedDropout, keyed, keys_of
+from fedloom.engine.gradient.dropout import KeyedDropout, keyed, keys_of
 from fedloom.errors import BadModel
 
 KEYS = Chance(1, 1).key("network", torch.arange(200))

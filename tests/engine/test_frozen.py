@@ -11,18 +11,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedloom.allocate.tiers import Tiers
-from fedloom.client import Examples
-from fedloom.engine.frozen import freeze
-from fedloom.engine.stacked import StackedGradient
-from fedloom.local.chain import Chain
-from fedloom.local.keep_own import KeepOwn
-from fedloom.local.optimiser import Adam, Optimiser, Sgd
-from fedloom.local.prox import Prox
-from fedloom.mask.ranked import Ranked
+from fedloom.core.optimiser import Adam, Optimiser, Sgd
+from fedloom.core.types import Batch, Examples
+from fedloom.engine.gradient.frozen import freeze
+from fedloom.engine.gradient.stacked import StackedGradient
 from fedloom.method import Method
 from fedloom.models import build
-from fedloom.types import Batch
+from fedloom.parts.allocate.tiers import Tiers
+from fedloom.parts.local.chain import Chain
+from fedloom.parts.local.keep_own import KeepOwn
+from fedloom.parts.local.prox import Prox
+from fedloom.parts.mask.ranked import Ranked
 from worlds import CLASSES, SIZES, World, assert_close, assert_identical, play, small, states_of, world, world_of
 
 FROZEN = small(Method(allocate=Tiers((0.2, 0.6, 1.0)), mask=Ranked("random"), local=KeepOwn(freeze=True)))

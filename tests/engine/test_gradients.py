@@ -11,15 +11,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedloom.chance import Chance
-from fedloom.client import Gradient
-from fedloom.engine.gradient import fastest_gradient
-from fedloom.engine.plain import PlainGradient
-from fedloom.engine.stacked import StackedGradient
-from fedloom.engine.vmapped import VmappedGradient
+from fedloom.core.types import Batch
+from fedloom.engine.client import Gradient
+from fedloom.engine.gradient.fastest import fastest_gradient
+from fedloom.engine.gradient.plain import PlainGradient
+from fedloom.engine.gradient.stacked import StackedGradient
+from fedloom.engine.gradient.vmapped import VmappedGradient
 from fedloom.method import Method
 from fedloom.methods.fedavg import fedavg
 from fedloom.methods.scaffold import scaffold
-from fedloom.types import Batch
 from pieces import CLASSES, NETWORKS, WORDS
 from worlds import World, assert_close, play, small, world, world_of
 

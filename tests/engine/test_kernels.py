@@ -12,9 +12,9 @@ pytest.importorskip("triton", reason="Triton is not installed")
 if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs a GPU, or TRITON_INTERPRET=1", allow_module_level=True)
 
-from fedloom.engine.heavy import heavy
-from fedloom.engine.images import GroupNorm, Pool
-from fedloom.engine.kernels import convolve, input_gradient, weight_gradient
+from fedloom.engine.cuda.convolution_kernels import convolve, input_gradient, weight_gradient
+from fedloom.engine.cuda.pool_norm_kernels import GroupNorm, Pool
+from fedloom.engine.cuda.sgd_momentum import heavy
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 # clients, batch, inputs, outputs, size, kernel, stride, padding, dilation

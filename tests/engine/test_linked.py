@@ -14,16 +14,16 @@ pytest.importorskip("triton", reason="Triton is not installed")
 if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs a GPU, or TRITON_INTERPRET=1", allow_module_level=True)
 
-import fedloom.engine.course as course
+import fedloom.engine.cuda.step_buffers as course
 import fedloom.engine.ways as ways
 from fedloom.chance import Chance
 from fedloom.data.dataset import Dataset
-from fedloom.engine.narrow import Narrow, fits
-from fedloom.engine.replay import Replays
-from fedloom.engine.scaled import Scaled
-from fedloom.experiment import Experiment
+from fedloom.engine.cuda.compact import Narrow, fits
+from fedloom.engine.cuda.graphs import Replays
+from fedloom.engine.cuda.row_scaling import Scaled
 from fedloom.round import play_round
-from fedloom.simulation import Simulation, prepare
+from fedloom.runs.build import Simulation, prepare
+from fedloom.runs.experiment import Experiment
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HEAVY = {"momentum": 0.5, "weight_decay": 1e-3}

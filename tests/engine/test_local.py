@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedloom.client import Examples
+from fedloom.core.types import Examples
+from fedloom.core.work import Work
 from fedloom.engine.local import Local, Loop
-from fedloom.engine.shards import Shards
+from fedloom.engine.storage.shards import Shards
 from fedloom.errors import RunStopped
-from fedloom.local.work import Work
 from fedloom.methods.fedavg import fedavg
 from pieces import Forced
 from worlds import SIZES, play, played, small, world, world_of
@@ -18,7 +18,7 @@ from worlds import SIZES, play, played, small, world, world_of
 
 @pytest.mark.parametrize("few", [0, 2**14])
 def test_shards_are_padded_with_their_own(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedloom.engine.shards.FEW", few)  # by torch and by NumPy
+    monkeypatch.setattr("fedloom.engine.storage.shards.FEW", few)  # by torch and by NumPy
     shards = Shards([torch.tensor([5, 3]), torch.tensor([9]), torch.tensor([1, 2, 8])], torch.device("cpu"))
     assert shards.sizes == [2, 1, 3]
     rows = shards.rows(torch.tensor([2, 0, 1]), 4)

@@ -8,7 +8,7 @@ import sys
 LOOK = """
 import resource
 import torch
-from fedloom.engine.memory import kept_memory
+from fedloom.accel.kept_memory import kept_memory
 
 def faults():
     x = torch.ones(20_000_000)  # 80 MB

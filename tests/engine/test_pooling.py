@@ -7,12 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom.client import Examples
-from fedloom.engine.plain import PlainGradient
-from fedloom.engine.pooling import halved
-from fedloom.engine.products import ordered
-from fedloom.engine.stacked import StackedGradient
-from fedloom.types import Batch
+from fedloom.core.types import Batch, Examples
+from fedloom.engine.cpu.pooling import halved
+from fedloom.engine.gradient.plain import PlainGradient
+from fedloom.engine.gradient.products import ordered
+from fedloom.engine.gradient.stacked import StackedGradient
 from worlds import CLASSES, World, assert_close, world_of
 
 BATCH = 4

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from fedloom.engine.precision import Precision, computing
+from fedloom.accel.precision import Precision, computing
 from fedloom.errors import BadExperiment
-from fedloom.experiment import Experiment
-from fedloom.run import run
+from fedloom.runs.experiment import Experiment
+from fedloom.runs.play import run
 from worlds import METHODS, play, world
 
 

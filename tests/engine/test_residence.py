@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from fedloom.engine.residence import Budget, Plan, Sizes, cohort_of, plan
-from fedloom.engine.shelf import Shelf
+from fedloom.engine.storage.offload import Shelf
+from fedloom.engine.storage.placement import Budget, Plan, Sizes, cohort_of, plan
 from fedloom.errors import BadExperiment
-from fedloom.experiment import Experiment
 from fedloom.method import Method
-from fedloom.run import run
-from fedloom.select.everyone import SomeSend
-from fedloom.select.uniform import Uniform
-from fedloom.simulation import prepare
+from fedloom.parts.select.everyone import SomeSend
+from fedloom.parts.select.uniform import Uniform
+from fedloom.runs.build import prepare
+from fedloom.runs.experiment import Experiment
+from fedloom.runs.play import run
 
 NEED = Sizes(
     examples=1000, example=10, shards=[1] * 100, state=5, remembering=100, client=20, reply=1, cohort=10, chunk=50

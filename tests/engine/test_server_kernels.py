@@ -12,14 +12,14 @@ pytest.importorskip("triton", reason="Triton is not installed")
 if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs a GPU, or TRITON_INTERPRET=1", allow_module_level=True)
 
-import fedloom.admit.unsent as unsent
-import fedloom.aggregate.coverage_mean as coverage_mean
-import fedloom.aggregate.plain_mean as plain_mean
+import fedloom.core.unsent as unsent
 import fedloom.neurons.map as neurons_map
-import fedloom.upload.importance as importance
-from fedloom.admit.finite import Finite
+import fedloom.parts.aggregate.coverage_mean as coverage_mean
+import fedloom.parts.aggregate.plain_mean as plain_mean
+import fedloom.parts.upload.importance as importance
+from fedloom.core.types import Reply
 from fedloom.neurons.trace import neuron_map
-from fedloom.types import Reply
+from fedloom.parts.admit.finite import Finite
 from neurons.nets import Bag, Dense, Gate, Padded, cnn, mlp, resnet
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedloom.engine.cuda.graphs import Replays
 from fedloom.engine.local import Local
-from fedloom.engine.replay import Replays
-from fedloom.engine.room import Place, Room
-from fedloom.engine.shelf import Shelf, shelve
-from fedloom.engine.states import ClientStates
+from fedloom.engine.personal import personal_accuracy
+from fedloom.engine.storage.backing import Place, Room
+from fedloom.engine.storage.client_states import ClientStates
+from fedloom.engine.storage.offload import Shelf, shelve
 from fedloom.errors import RunStopped
-from fedloom.evaluate.personal import personal_accuracy
 from fedloom.method import Method
 from worlds import METHODS, World, assert_identical, every_method, everything, play, states_of, world
 

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, strategies as st
 from torch import Tensor
 
-from fedloom.engine.states import ClientStates
-from fedloom.local.keep_own import KeepOwn
+from fedloom.engine.storage.client_states import ClientStates
 from fedloom.method import Method
+from fedloom.parts.local.keep_own import KeepOwn
 from pieces import Forced
 from worlds import METHODS, play, small, world
 

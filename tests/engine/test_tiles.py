@@ -9,11 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedloom.client import Examples
-from fedloom.engine.plain import PlainGradient
-from fedloom.engine.stacked import StackedGradient
-from fedloom.engine.tiles import ConvPool, tiled_front
-from fedloom.types import Batch
+from fedloom.core.types import Batch, Examples
+from fedloom.engine.cpu.tiles import ConvPool, tiled_front
+from fedloom.engine.gradient.plain import PlainGradient
+from fedloom.engine.gradient.stacked import StackedGradient
 from worlds import CLASSES, assert_close, world_of
 
 BATCH = 5

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
+from fedloom.engine.cuda.graphs import Replays
 from fedloom.engine.distributed import Distributed
 from fedloom.engine.ranks import Ranks
-from fedloom.engine.replay import Replays
-from fedloom.experiment import Experiment
 from fedloom.methods import METHODS
 from fedloom.round import play_round
-from fedloom.simulation import Simulation, prepare
+from fedloom.runs.build import Simulation, prepare
+from fedloom.runs.experiment import Experiment
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.local.work import Batches, Work
+from fedloom.core.work import Batches, Work
 from fedloom.method import Method
 from fedloom.round import Engine
 from pieces import NETWORKS

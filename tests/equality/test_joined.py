@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedloom.engine.joined import joined, why_apart
+from fedloom.core.work import Work
+from fedloom.engine.cuda.graphs import Replays
+from fedloom.engine.joint import joined, why_apart
 from fedloom.engine.local import Chunk, Local
-from fedloom.engine.replay import Replays
-from fedloom.engine.shards import Shards
-from fedloom.local.prox import Prox
-from fedloom.local.work import Work
+from fedloom.engine.storage.shards import Shards
 from fedloom.method import Method
-from fedloom.select.bernoulli import Bernoulli
-from fedloom.select.uniform import Uniform
-from fedloom.stack import in_step
+from fedloom.parts.local.prox import Prox
+from fedloom.parts.select.bernoulli import Bernoulli
+from fedloom.parts.select.uniform import Uniform
+from fedloom.runs.many_runs import in_step
 from pieces import NETWORKS
 from worlds import (
     METHODS,
@@ -100,7 +100,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         seen.append(len(chunks))
         return joined(chunks)
 
-    monkeypatch.setattr("fedloom.engine.joined.joined", spy)
+    monkeypatch.setattr("fedloom.engine.joint.joined", spy)
     return seen
 
 

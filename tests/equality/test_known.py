@@ -6,16 +6,16 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from fedloom.aggregate.latest_updates import LatestUpdates
 from fedloom.chance import Chance
-from fedloom.engine.shards import Shards
+from fedloom.core.types import Reply, senders
+from fedloom.engine.storage.shards import Shards
 from fedloom.method import Method
 from fedloom.methods.fedavg import fedavg
-from fedloom.repair.most_similar import STRETCH, _products
+from fedloom.parts.aggregate.latest_updates import LatestUpdates
+from fedloom.parts.repair.most_similar import STRETCH, _products
+from fedloom.parts.select.everyone import Everyone, SomeSend
+from fedloom.parts.select.uniform import Uniform
 from fedloom.round import ask_cohort
-from fedloom.select.everyone import Everyone, SomeSend
-from fedloom.select.uniform import Uniform
-from fedloom.types import Reply, senders
 from pieces import Forced
 from worlds import SIZES, assert_close, assert_identical, changed, every_method, everything, play, played, small, world
 

@@ -7,14 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedloom.aggregate.coverage_mean import CoverageMean
-from fedloom.local.chain import Chain
-from fedloom.local.keep_own import KeepOwn
-from fedloom.local.optimiser import Sgd
-from fedloom.local.prox import Prox
-from fedloom.local.rule import LocalRule
-from fedloom.local.sub_model import SubModel
-from fedloom.local.work import Work
+from fedloom.core.optimiser import Sgd
+from fedloom.core.rule import LocalRule
+from fedloom.core.work import Work
 from fedloom.method import Method
 from fedloom.methods.fedavg import fedavg
 from fedloom.methods.feddc import DriftCorrection, feddc
@@ -23,6 +18,11 @@ from fedloom.methods.fedprox import fedprox
 from fedloom.methods.fedrolex import fedrolex
 from fedloom.methods.fjord import fjord
 from fedloom.methods.scaffold import ControlVariates, scaffold
+from fedloom.parts.aggregate.coverage_mean import CoverageMean
+from fedloom.parts.local.chain import Chain
+from fedloom.parts.local.keep_own import KeepOwn
+from fedloom.parts.local.prox import Prox
+from fedloom.parts.local.sub_model import SubModel
 from pieces import Scattered
 from worlds import METHODS, Run, assert_close, assert_identical, everything, played, small
 

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedloom.chance import Chance
+from fedloom.core.optimiser import Adam, Optimiser, Sgd
+from fedloom.core.work import Work
 from fedloom.layout import flatten, load
-from fedloom.local.optimiser import Adam, Optimiser, Sgd
-from fedloom.local.work import Work
 from fedloom.methods.fedavg import fedavg
 from worlds import SEED, World, assert_close, played, small, world
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
+from fedloom.core.types import Reply, State, Task, column
 from fedloom.errors import BadExperiment
 from fedloom.method import Method
-from fedloom.types import Reply, State, Task, column
 from pieces import Forced, scattered
 from worlds import assert_identical, changed, every_method, everything, play, world
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from fedloom.chance import Chance
-from fedloom.engine.replay import Replays
-from fedloom.local.optimiser import Adam, Sgd
+from fedloom.core.optimiser import Adam, Sgd
+from fedloom.engine.cuda.graphs import Replays
 from fedloom.method import Method
-from fedloom.select.bernoulli import Bernoulli
+from fedloom.parts.select.bernoulli import Bernoulli
 from pieces import NETWORKS
 from worlds import METHODS, assert_close, every_method, everything, play, played, world
 

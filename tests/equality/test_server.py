@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from fedloom.chance import Chance
+from fedloom.core.types import Reply
 from fedloom.method import Method
-from fedloom.repair.nothing import Nothing
-from fedloom.types import Reply
+from fedloom.parts.repair.nothing import Nothing
 from worlds import (
     METHODS,
     assert_close,

@@ -11,8 +11,9 @@ from hypothesis import given, settings, strategies as st
 from sklearn.metrics import accuracy_score, log_loss, recall_score, top_k_accuracy_score
 from torch import Tensor, nn
 
-from fedloom.client import Examples
-from fedloom.evaluate.accuracy import BATCH, Score, evaluate
+from fedloom.accel.machine import BATCH
+from fedloom.core.types import Examples
+from fedloom.evaluate.accuracy import Score, evaluate
 from fedloom.layout import flatten, layout_of
 from worlds import world
 

@@ -16,11 +16,16 @@ import sklearn.datasets
 import torch
 import torch.fx.experimental.symbolic_shapes
 
-import fedloom.cli
-import fedloom.run
-import fedloom.show
+import fedloom.cli.show
+import fedloom.runs.play
 
-WARM = (scipy.optimize, sklearn.datasets, torch.fx.experimental.symbolic_shapes, fedloom.run, fedloom.show)  # slow ones
+WARM = (
+    scipy.optimize,
+    sklearn.datasets,
+    torch.fx.experimental.symbolic_shapes,
+    fedloom.runs.play,
+    fedloom.cli.show,
+)  # slow ones
 
 torch.set_num_threads(1)
 
@@ -51,7 +56,7 @@ def command(*words: str) -> Callable[[], None]:
 
     def work() -> None:
         sys.argv = ["fedloom", *words]
-        fedloom.cli.main()
+        fedloom.cli.main.main()
 
     return work
 

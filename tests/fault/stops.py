@@ -18,13 +18,13 @@ from typing import Any
 
 from forked import child, ended, result_of
 
-from fedloom.checkpoint import store
-from fedloom.checkpoint.saver import Checkpoints
 from fedloom.data.dataset import Dataset
 from fedloom.data.load import load as load_data
 from fedloom.errors import RunStopped
-from fedloom.experiment import Experiment
-from fedloom.run import run
+from fedloom.runs.checkpoint import store
+from fedloom.runs.checkpoint.saver import Checkpoints
+from fedloom.runs.experiment import Experiment
+from fedloom.runs.play import run
 
 CALLS = ("open", "write", "fsync", "rename", "unlink", "mkdir", "rmdir", "close", "listdir", "ftruncate", "pwrite")
 WRITES = ("open", "write", "fsync", "mkdir", "pwrite")  # what a full disk refuses

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedloom.checkpoint import store
-from fedloom.checkpoint.saver import Checkpoints
-from fedloom.checkpoint.tensors import KINDS, bytes_of, pack
 from fedloom.errors import RunStopped
-from fedloom.experiment import Experiment
 from fedloom.files import write_new
-from fedloom.run import resume, run
+from fedloom.runs.checkpoint import store
+from fedloom.runs.checkpoint.saver import Checkpoints
+from fedloom.runs.checkpoint.tensors import KINDS, bytes_of, pack
+from fedloom.runs.experiment import Experiment
+from fedloom.runs.play import resume, run
 
 FILES = ("manifest.json", "server.safetensors", "clients.safetensors", "ledger.safetensors", "rounds.parquet")
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.checkpoint import store
-from fedloom.cli import main
-from fedloom.experiment import Experiment
-from fedloom.run import run
+from fedloom.cli.main import main
+from fedloom.runs.checkpoint import store
+from fedloom.runs.experiment import Experiment
+from fedloom.runs.play import run
 
 WORDS = ("--clients", "4", "--set", "per_round=2", "--set", "epochs=1", "--set", "batch=64", "--checkpoint-every", "1")
 WORDS += ("--set", "model.widths=[64]", "--device", "cpu", "--json")

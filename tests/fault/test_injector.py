@@ -12,9 +12,9 @@ from torch import Tensor
 from fault.injector import DEADLINE, FAULTS, HARMLESS, LOSING, Injector
 from fedloom.chance import Chance
 from fedloom.codec import Expected, Frame, Inbox, Stamp, base_hash, encode
+from fedloom.core.types import Reply
 from fedloom.errors import BadExperiment
 from fedloom.method import Method
-from fedloom.types import Reply
 from worlds import METHODS, Run, assert_identical, changed, everything, play, world
 
 ROUNDS = 16

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from fedloom.cli import main
+from fedloom.cli.main import main
 from fedloom.errors import BadData, BadExperiment, BadModel
-from fedloom.experiment import Experiment
-from fedloom.run import run
+from fedloom.runs.experiment import Experiment
+from fedloom.runs.play import run
 
 GOOD: dict[str, Any] = {
     "method": "fedprox", "method.mu": 0.1, "data": "digits", "partition": "dirichlet", "partition.alpha": 0.5,

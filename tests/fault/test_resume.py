@@ -16,23 +16,23 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-import fedloom.folder
+import fedloom.runs.folder
 import worlds
-from fedloom.aggregate.latest_updates import LatestUpdates
-from fedloom.checkpoint import store
-from fedloom.checkpoint.saver import Checkpoints
-from fedloom.checkpoint.snapshot import Reached, put_back, take
-from fedloom.checkpoint.tensors import bytes_of
 from fedloom.codec import Codec
 from fedloom.data.load import load
 from fedloom.errors import BadData, BadExperiment, RunStopped
-from fedloom.experiment import Experiment
-from fedloom.ledger import Ledger
-from fedloom.local.prox import Prox
 from fedloom.method import Method
 from fedloom.methods.fedavg import fedavg
-from fedloom.run import _round, ledger_of, resume, run
-from fedloom.simulation import Simulation
+from fedloom.parts.aggregate.latest_updates import LatestUpdates
+from fedloom.parts.local.prox import Prox
+from fedloom.runs.build import Simulation
+from fedloom.runs.checkpoint import store
+from fedloom.runs.checkpoint.saver import Checkpoints
+from fedloom.runs.checkpoint.snapshot import Reached, put_back, take
+from fedloom.runs.checkpoint.tensors import bytes_of
+from fedloom.runs.experiment import Experiment
+from fedloom.runs.ledger import Ledger
+from fedloom.runs.play import _round, ledger_of, resume, run
 from fedloom.world.channel import Bursty
 from fedloom.world.simulated import Simulated, World
 from fedloom.world.wire import Wire
@@ -314,8 +314,8 @@ def test_a_changed_fleet_file_is_noticed(tmp_path):
 
 def test_another_version_is_said_and_written_down(begun, tmp_path, monkeypatch, caplog):
     shutil.copytree(begun, tmp_path / "run")
-    true = fedloom.folder.surroundings
-    monkeypatch.setattr(fedloom.folder, "surroundings", lambda device: true(device) | {"torch": "9.9.9"})
+    true = fedloom.runs.folder.surroundings
+    monkeypatch.setattr(fedloom.runs.folder, "surroundings", lambda device: true(device) | {"torch": "9.9.9"})
     with caplog.at_level(logging.WARNING, "fedloom"):
         resume(tmp_path / "run")
     assert "up to round 2 and is 9.9.9 now: the last bits may differ" in caplog.text
@@ -324,7 +324,7 @@ def test_another_version_is_said_and_written_down(begun, tmp_path, monkeypatch, 
 
 def test_another_format_is_refused(begun, tmp_path, monkeypatch):
     shutil.copytree(begun, tmp_path / "run")
-    monkeypatch.setattr(fedloom.folder, "FORMAT", 2)
+    monkeypatch.setattr(fedloom.runs.folder, "FORMAT", 2)
     with pytest.raises(RunStopped, match="has format 1, and this fedloom reads 2"):
         resume(tmp_path / "run")
 

@@ -14,11 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from fault.injector import FAULTS, Injector
 from fedloom.chance import Chance
-from fedloom.checkpoint import store
-from fedloom.checkpoint.tensors import pack
+from fedloom.core.types import Reply, State
 from fedloom.method import Memory
 from fedloom.round import play_round
-from fedloom.types import Reply, State
+from fedloom.runs.checkpoint import store
+from fedloom.runs.checkpoint.tensors import pack
 from worlds import METHODS, SEED, changed, world
 
 HERE = world("mlp")

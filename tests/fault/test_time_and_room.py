@@ -14,14 +14,14 @@ import pytest
 import torch
 
 import fedloom
-from fedloom.checkpoint import store
-from fedloom.checkpoint.saver import Checkpoints
+from fedloom.cli.options import checkpoints_of
 from fedloom.errors import BadExperiment, RunStopped
-from fedloom.experiment import Experiment
-from fedloom.lock import locked
-from fedloom.options import checkpoints_of
-from fedloom.run import resume, run
-from fedloom.simulation import prepare
+from fedloom.runs.build import prepare
+from fedloom.runs.checkpoint import store
+from fedloom.runs.checkpoint.saver import Checkpoints
+from fedloom.runs.experiment import Experiment
+from fedloom.runs.lock import locked
+from fedloom.runs.play import resume, run
 
 
 def small(**changes: Any) -> Experiment:

@@ -14,12 +14,12 @@ from hypothesis import given, strategies as st
 from fedloom.codec import Rejected
 from fedloom.errors import BadExperiment
 from fedloom.flower import client_app, server_app
-from fedloom.flower.host import clients_text, experiment_of
-from fedloom.flower.order import Order
-from fedloom.flower.personal import accuracies
-from fedloom.flower.records import Item, Parcel, pack, unpack
-from fedloom.flower.server import Terms
-from fedloom.flower.spent import memory_of, phases_of
+from fedloom.flower.node.host import clients_text, experiment_of
+from fedloom.flower.node.personal import accuracies
+from fedloom.flower.protocol.records import Item, Parcel, pack, unpack
+from fedloom.flower.protocol.round_id import Order
+from fedloom.flower.server.costs import memory_of, phases_of
+from fedloom.flower.server.play import Terms
 from flower_world import assert_same, config_of, fake, served, simulated, tiny, tiny_data
 
 ANYTHING = st.recursive(

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from fedloom.flower.records import unpack
+from fedloom.flower.protocol.records import unpack
 from flower_fake import FakeGrid
 from flower_world import fake, served, simulated, tiny, tiny_data, weights
 

@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
 from fedloom.errors import BadExperiment
-from fedloom.flower.certificates import Certificates, write_certificates
-from fedloom.flower.keys import write_key
+from fedloom.flower.deploy.certificates import Certificates, write_certificates
+from fedloom.flower.deploy.keys import write_key
 
 
 def shake_hands(link: Certificates, authority: Path, name: str) -> str:

@@ -20,13 +20,13 @@ from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink
 from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
 from hypothesis import given, strategies as st
 
-from fedloom.cli import main
+from fedloom.cli.main import main
 from fedloom.errors import BadExperiment
-from fedloom.experiment import Experiment
-from fedloom.flower.dealt import dealt, written
-from fedloom.flower.deploy import deploy
-from fedloom.flower.folder import node_config, shipped
-from fedloom.flower.trial import CONFIG
+from fedloom.flower.deploy.folder import node_config, shipped
+from fedloom.flower.deploy.trial import CONFIG
+from fedloom.flower.deploy.write import deploy
+from fedloom.flower.protocol.assignment import dealt, written
+from fedloom.runs.experiment import Experiment
 
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's own
 

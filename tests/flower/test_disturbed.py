@@ -14,8 +14,8 @@ import torch
 
 pytest.importorskip("flwr")
 
-from fedloom.experiment import Experiment
-from fedloom.flower.processes import marked
+from fedloom.flower.deploy.processes import marked
+from fedloom.runs.experiment import Experiment
 from flower_disturbed import Disturbed, assert_right, disturbed, lost_in, model_of, with_lost
 
 pytestmark = pytest.mark.slow

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedloom.experiment import Experiment
 from fedloom.method import Method
+from fedloom.runs.experiment import Experiment
 from flower_world import assert_same, fake, served, simulated, tiny, tiny_data
 from worlds import every_method
 

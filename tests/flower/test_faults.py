@@ -10,9 +10,9 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedloom.errors import RunStopped
-from fedloom.experiment import Experiment
-from fedloom.flower.records import Item, Parcel, pack, unpack
-from fedloom.parquet import table_rows
+from fedloom.flower.protocol.records import Item, Parcel, pack, unpack
+from fedloom.runs.experiment import Experiment
+from fedloom.runs.parquet import table_rows
 from flower_fake import FakeGrid
 from flower_world import assert_same, fake, served, simulated, tiny, tiny_data, weights
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from fedloom.errors import BadExperiment, RunStopped
 from fedloom.flower import client_app
-from fedloom.flower.host import numbers
-from fedloom.run import play
-from fedloom.simulation import prepare
+from fedloom.flower.node.host import numbers
+from fedloom.runs.build import prepare
+from fedloom.runs.play import play
 from flower_fake import FakeGrid
 from flower_world import NODES, assert_same, config_of, served, tiny, tiny_data
 

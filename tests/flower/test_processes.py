@@ -14,10 +14,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedloom.checkpoint.store import list_all
-from fedloom.experiment import Experiment
 from fedloom.methods import METHODS
-from fedloom.parquet import table_rows
+from fedloom.runs.checkpoint.store import list_all
+from fedloom.runs.experiment import Experiment
+from fedloom.runs.parquet import table_rows
 from flower_processes import Trial
 from flower_world import simulated
 

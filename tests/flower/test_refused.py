@@ -9,13 +9,13 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedloom.experiment import Experiment
-from fedloom.flower.certificates import write_certificates
-from fedloom.flower.control import Control
-from fedloom.flower.folder import link_command, node_command, write_folder
-from fedloom.flower.keys import write_key
-from fedloom.flower.processes import Processes, marked
-from fedloom.flower.trial import CONFIG, environment, free_port
+from fedloom.flower.deploy.certificates import write_certificates
+from fedloom.flower.deploy.control import Control
+from fedloom.flower.deploy.folder import link_command, node_command, write_folder
+from fedloom.flower.deploy.keys import write_key
+from fedloom.flower.deploy.processes import Processes, marked
+from fedloom.flower.deploy.trial import CONFIG, environment, free_port
+from fedloom.runs.experiment import Experiment
 
 LONG = 120.0  # seconds; on a busy machine
 

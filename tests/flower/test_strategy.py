@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+from fedloom.core.work import Work
 from fedloom.errors import BadExperiment
 from fedloom.flower import masked, strategy
-from fedloom.flower.agreed import plain
-from fedloom.local.work import Work
+from fedloom.flower.your_app.contract import plain
 from fedloom.methods import METHODS as BY_NAME
 from fedloom.methods.fedavg import fedavg
 from fedloom.methods.feddd import feddd

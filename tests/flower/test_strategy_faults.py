@@ -13,8 +13,8 @@ from torch import nn
 
 from fedloom.errors import BadExperiment, BadModel, RunStopped
 from fedloom.flower import hold, masked, strategy
-from fedloom.flower.plain import from_arrays
-from fedloom.flower.records import Item, Parcel, pack, unpack
+from fedloom.flower.protocol.records import Item, Parcel, pack, unpack
+from fedloom.flower.your_app.arrays import from_arrays
 from fedloom.methods.fedavg import fedavg
 from fedloom.methods.feddd import feddd
 from fedloom.methods.fedspu import fedspu

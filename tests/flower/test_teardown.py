@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.flower import processes
-from fedloom.flower.processes import Processes, marked
-from fedloom.flower.sockets import Relay
+from fedloom.flower.deploy import processes
+from fedloom.flower.deploy.processes import Processes, marked
+from fedloom.flower.deploy.sockets import Relay
 
 # a head that hears nothing, with a child in its group, and a grandchild in a session of its own
 FAMILY = """
@@ -69,7 +69,7 @@ def test_nothing_is_left(how, tmp_path):
 
 
 def test_a_stopped_family_is_ended_too(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedloom.flower.processes.GRACE", 0.5)
+    monkeypatch.setattr("fedloom.flower.deploy.processes.GRACE", 0.5)
     with Processes(tmp_path, os.environ) as held:
         held.start("family", [sys.executable, "-S", "-c", FAMILY])
         while "ready" not in held.said("family"):

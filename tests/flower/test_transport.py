@@ -30,10 +30,10 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_connection import http_request_response
 
-from fedloom.flower.meter import Meter
-from fedloom.flower.records import Item, Parcel, pack
-from fedloom.flower.spent import Table
-from fedloom.flower.transport import APP, CONNECTION, Bytes, Load, connections, exchange, waiting
+from fedloom.flower.protocol.records import Item, Parcel, pack
+from fedloom.flower.protocol.transport import APP, CONNECTION, Bytes, Load, connections, exchange, waiting
+from fedloom.flower.server.costs import Table
+from fedloom.flower.server.meter import Meter
 from flower_world import NODES, fake, served, tiny, tiny_data
 
 MIB = 2**20

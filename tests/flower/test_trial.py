@@ -13,13 +13,13 @@ import torch
 
 pytest.importorskip("flwr")
 
-from fedloom.cli import main
-from fedloom.experiment import Experiment
-from fedloom.flower.measured import Node
-from fedloom.flower.trial import run_trial
+from fedloom.cli.main import main
+from fedloom.flower.deploy.measured import Node
+from fedloom.flower.deploy.trial import run_trial
 from fedloom.layout import flatten, layout_of
-from fedloom.parquet import table_rows
-from fedloom.run import run
+from fedloom.runs.experiment import Experiment
+from fedloom.runs.parquet import table_rows
+from fedloom.runs.play import run
 
 NODE = 20_000  # bytes that sockets may carry beside the ledger's in a whole run, and 3 % of those
 

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.chance import Chance
+from fedloom.core.work import Work
 from fedloom.layout import flatten, load
-from fedloom.local.work import Work
 from worlds import SEED, World
 
 Correction = Callable[[Tensor], Tensor]  # of the weights [P] as they stand, to what is added to their gradient [P]

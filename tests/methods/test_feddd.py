@@ -10,20 +10,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedloom.chance import Chance
-from fedloom.client import beside
+from fedloom.core.types import Reply
+from fedloom.core.work import Work
+from fedloom.engine.client import beside
 from fedloom.errors import BadExperiment
-from fedloom.experiment import Experiment
 from fedloom.layout import flatten, load
-from fedloom.local.keep_own import KeepOwn
-from fedloom.local.keep_own_part import KeepOwnPart
-from fedloom.local.work import Work
 from fedloom.method import Method
 from fedloom.methods.fedavg import fedavg
 from fedloom.methods.feddd import feddd
 from fedloom.neurons.extract import extract, scatter
-from fedloom.run import run
-from fedloom.select.everyone import Everyone
-from fedloom.types import Reply
+from fedloom.parts.local.keep_own import KeepOwn
+from fedloom.parts.local.keep_own_part import KeepOwnPart
+from fedloom.parts.select.everyone import Everyone
+from fedloom.runs.experiment import Experiment
+from fedloom.runs.play import run
 from worlds import SEED, SIZES, World, assert_close, changed, play, played, small, states_of, world
 
 WORK = Work(epochs=1, batch=6)

@@ -11,27 +11,27 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedloom.aggregate.coverage_mean import CoverageMean
 from fedloom.chance import Chance
-from fedloom.engine.shards import Shards
+from fedloom.core.optimiser import Sgd
+from fedloom.core.part import NobodyLeft
+from fedloom.core.types import Reply, Task
+from fedloom.core.work import Work
+from fedloom.engine.storage.shards import Shards
 from fedloom.errors import BadExperiment
-from fedloom.experiment import Experiment
-from fedloom.local.chain import Chain
-from fedloom.local.keep_own import KeepOwn
-from fedloom.local.optimiser import Sgd
-from fedloom.local.stop_early import StopEarly
-from fedloom.local.work import Work
 from fedloom.method import Method
 from fedloom.methods.fedavg import fedavg
 from fedloom.methods.fedspu import fedspu
 from fedloom.models import build, example
 from fedloom.neurons.trace import neuron_map
-from fedloom.part import NobodyLeft
-from fedloom.run import run
-from fedloom.select.still_running import StillRunning
-from fedloom.select.uniform import Uniform
-from fedloom.simulation import prepare
-from fedloom.types import Reply, Task
+from fedloom.parts.aggregate.coverage_mean import CoverageMean
+from fedloom.parts.local.chain import Chain
+from fedloom.parts.local.keep_own import KeepOwn
+from fedloom.parts.local.stop_early import StopEarly
+from fedloom.parts.select.still_running import StillRunning
+from fedloom.parts.select.uniform import Uniform
+from fedloom.runs.build import prepare
+from fedloom.runs.experiment import Experiment
+from fedloom.runs.play import run
 from methods.by_hand import loss_on, train_one
 from worlds import SIZES, Run, assert_identical, changed, everything, play, played, small, states_of, world
 

@@ -9,29 +9,28 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedloom.aggregate.coverage_mean import CoverageMean
-from fedloom.client import Examples
+from fedloom.core.optimiser import Sgd
+from fedloom.core.rule import LocalRule
+from fedloom.core.types import Examples, State, Task
+from fedloom.core.work import Work
 from fedloom.errors import BadExperiment
-from fedloom.experiment import Experiment
-from fedloom.local.chain import Chain
-from fedloom.local.fuse_missed import FuseMissed
-from fedloom.local.keep_own import KeepOwn
-from fedloom.local.optimiser import Sgd
-from fedloom.local.prox import Prox
-from fedloom.local.rule import LocalRule
-from fedloom.local.stop_early import StopEarly
-from fedloom.local.sub_model import SubModel
-from fedloom.local.work import Work
 from fedloom.method import Method
 from fedloom.methods.fedavg import fedavg
 from fedloom.methods.feddc import DriftCorrection, feddc
 from fedloom.methods.fedumf import fedumf
 from fedloom.methods.scaffold import ControlVariates
-from fedloom.run import run
-from fedloom.select.bernoulli import Bernoulli
-from fedloom.select.everyone import Everyone, SomeSend
-from fedloom.select.uniform import Uniform
-from fedloom.types import State, Task
+from fedloom.parts.aggregate.coverage_mean import CoverageMean
+from fedloom.parts.local.chain import Chain
+from fedloom.parts.local.fuse_missed import FuseMissed
+from fedloom.parts.local.keep_own import KeepOwn
+from fedloom.parts.local.prox import Prox
+from fedloom.parts.local.stop_early import StopEarly
+from fedloom.parts.local.sub_model import SubModel
+from fedloom.parts.select.bernoulli import Bernoulli
+from fedloom.parts.select.everyone import Everyone, SomeSend
+from fedloom.parts.select.uniform import Uniform
+from fedloom.runs.experiment import Experiment
+from fedloom.runs.play import run
 from methods.by_hand import train_one
 from pieces import NETWORKS
 from world.made import Cut, equipped, simulated

@@ -11,24 +11,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom.aggregate.coverage_mean import CoverageMean
 from fedloom.chance import Chance
-from fedloom.client import Examples
-from fedloom.engine.replay import Replays
+from fedloom.core.optimiser import Adam, Optimiser, Sgd
+from fedloom.core.types import Examples, Reply, State, Task
+from fedloom.core.work import Work
+from fedloom.engine.cuda.graphs import Replays
 from fedloom.errors import BadModel
 from fedloom.layout import flatten, layout_of
-from fedloom.local.chain import Chain
-from fedloom.local.optimiser import Adam, Optimiser, Sgd
-from fedloom.local.sub_model import SubModel
-from fedloom.local.work import Work
-from fedloom.mask.hidden import into_hidden
-from fedloom.mask.own_classes import own_rows
-from fedloom.mask.ranked import Ranked
 from fedloom.method import Method
 from fedloom.methods.heterofl import Rescale, heterofl
 from fedloom.neurons.extract import extract, slice_index
+from fedloom.parts.aggregate.coverage_mean import CoverageMean
+from fedloom.parts.local.chain import Chain
+from fedloom.parts.local.sub_model import SubModel
+from fedloom.parts.mask.hidden import into_hidden
+from fedloom.parts.mask.own_classes import own_rows
+from fedloom.parts.mask.ranked import Ranked
 from fedloom.round import play_round
-from fedloom.types import Reply, State, Task
 from worlds import SEED, World, assert_close, play, small, world_of
 
 SHARES = (0.25, 0.5, 1.0)

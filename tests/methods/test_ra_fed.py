@@ -13,25 +13,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.aggregate.coverage_mean import CoverageMean
-from fedloom.aggregate.latest_updates import LatestUpdates
-from fedloom.allocate.whole import Whole
 from fedloom.chance import Chance
+from fedloom.core.optimiser import Sgd
+from fedloom.core.types import Reply
+from fedloom.core.work import Work
 from fedloom.errors import BadExperiment
-from fedloom.experiment import Experiment
 from fedloom.layout import flatten, load
-from fedloom.local.optimiser import Sgd
-from fedloom.local.work import Work
-from fedloom.mask.regions import Regions
 from fedloom.method import Method
 from fedloom.methods.fedvarp import fedvarp
 from fedloom.methods.mifa import mifa
 from fedloom.methods.ra_fed import ra_fed
 from fedloom.methods.ram_fed import ram_fed
-from fedloom.run import run as run_experiment
-from fedloom.select.everyone import Everyone
-from fedloom.select.unheard_first import UnheardFirst
-from fedloom.types import Reply
+from fedloom.parts.aggregate.coverage_mean import CoverageMean
+from fedloom.parts.aggregate.latest_updates import LatestUpdates
+from fedloom.parts.allocate.whole import Whole
+from fedloom.parts.mask.regions import Regions
+from fedloom.parts.select.everyone import Everyone
+from fedloom.parts.select.unheard_first import UnheardFirst
+from fedloom.runs.experiment import Experiment
+from fedloom.runs.play import run as run_experiment
 from worlds import SEED, SIZES, World, assert_close, changed, play, played, small, world
 
 EQUAL = small(Method(select=Everyone(), aggregate=CoverageMean("uniform")))

@@ -9,21 +9,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedloom.aggregate.coverage_mean import CoverageMean
 from fedloom.chance import Chance
-from fedloom.client import Examples
+from fedloom.core.optimiser import Adam, Optimiser, Sgd
+from fedloom.core.pruning import PRUNERS, prunable
+from fedloom.core.types import Examples, Reply
+from fedloom.core.work import Work
 from fedloom.errors import BadExperiment
-from fedloom.experiment import Experiment
 from fedloom.layout import flatten, layout_of, load
-from fedloom.local.optimiser import Adam, Optimiser, Sgd
-from fedloom.local.work import Work
-from fedloom.mask.pruners import PRUNERS, prunable
 from fedloom.methods.fedavg import fedavg
 from fedloom.methods.safari import safari
+from fedloom.parts.aggregate.coverage_mean import CoverageMean
+from fedloom.parts.select.everyone import Everyone
 from fedloom.round import Engine
-from fedloom.run import run
-from fedloom.select.everyone import Everyone
-from fedloom.types import Reply
+from fedloom.runs.experiment import Experiment
+from fedloom.runs.play import run
 from pieces import CLASSES, Forced
 from worlds import SEED, World, assert_close, changed, cross_entropy, play, small, world, world_of
 

@@ -9,12 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedloom.aggregate.coverage_mean import CoverageMean
-from fedloom.allocate.tiers import Tiers
 from fedloom.chance import Chance
+from fedloom.core.types import Reply
 from fedloom.errors import BadExperiment
-from fedloom.local.sub_model import SubModel
-from fedloom.mask.regions import Regions
 from fedloom.method import Method
 from fedloom.methods.fedavg import fedavg
 from fedloom.methods.fedmp import fedmp
@@ -24,8 +21,11 @@ from fedloom.methods.ist import ist
 from fedloom.methods.oap import Erasing, oap
 from fedloom.methods.prunefl import prunefl
 from fedloom.methods.splitfl import splitfl
-from fedloom.select.uniform import Uniform
-from fedloom.types import Reply
+from fedloom.parts.aggregate.coverage_mean import CoverageMean
+from fedloom.parts.allocate.tiers import Tiers
+from fedloom.parts.local.sub_model import SubModel
+from fedloom.parts.mask.regions import Regions
+from fedloom.parts.select.uniform import Uniform
 from pieces import Forced
 from worlds import Run, changed, play, played, small, states_of, world
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.errors import BadModel
-from fedloom.experiment import Experiment
-from fedloom.run import run
+from fedloom.runs.experiment import Experiment
+from fedloom.runs.play import run
 
 NAN, INF = float("nan"), float("inf")
 

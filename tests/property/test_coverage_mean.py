@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, strategies as st
 from torch import Tensor
 
-from fedloom.aggregate.coverage_mean import CoverageMean
+from fedloom.core.types import Reply
+from fedloom.parts.aggregate.coverage_mean import CoverageMean
 from fedloom.round import read_unsent_as_unchanged
-from fedloom.types import Reply
 
 numbers = st.floats(-100, 100, width=32)
 kinds: Any = st.sampled_from(["examples", "uniform"])

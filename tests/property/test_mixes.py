@@ -7,52 +7,52 @@ from typing import Any
 import torch
 from hypothesis import given, settings, strategies as st
 
-from fedloom.admit.check import Several
-from fedloom.admit.finite import Finite
-from fedloom.admit.norm import Norm
-from fedloom.admit.part_asked import PartAsked, WithinShare
-from fedloom.admit.weight import Weight
-from fedloom.aggregate.coverage_mean import CoverageMean
-from fedloom.aggregate.krum import Krum
-from fedloom.aggregate.latest_updates import LatestUpdates
-from fedloom.aggregate.plain_mean import PlainMean
-from fedloom.aggregate.ranked_mean import Median, TrimmedMean
-from fedloom.allocate.latency_and_loss import LatencyAndLoss
-from fedloom.allocate.tiers import Tiers
-from fedloom.allocate.whole import Whole
+from fedloom.core.optimiser import Sgd
+from fedloom.core.rule import LocalRule
+from fedloom.core.types import Reply
+from fedloom.core.work import Work
 from fedloom.errors import BadExperiment
-from fedloom.local.chain import Chain
-from fedloom.local.fuse_missed import FuseMissed
-from fedloom.local.keep_own import KeepOwn
-from fedloom.local.keep_own_part import KeepOwnPart
-from fedloom.local.optimiser import Sgd
-from fedloom.local.prox import Prox
-from fedloom.local.prune import Prune
-from fedloom.local.rule import LocalRule
-from fedloom.local.stop_early import StopEarly
-from fedloom.local.sub_model import SubModel
-from fedloom.local.work import Work
-from fedloom.mask.everything import Everything
-from fedloom.mask.last_sent import LastSent
-from fedloom.mask.own_classes import OwnClasses
-from fedloom.mask.own_scores import OwnScores
-from fedloom.mask.ranked import Ranked
-from fedloom.mask.regions import Regions
 from fedloom.method import Method
 from fedloom.methods.feddc import DriftCorrection
 from fedloom.methods.feddyn import DynamicRegulariser
 from fedloom.methods.fedselect import GlobalPart
 from fedloom.methods.heterofl import Rescale
 from fedloom.methods.scaffold import ControlVariates
-from fedloom.repair.most_similar import MostSimilar
-from fedloom.repair.nothing import Nothing
-from fedloom.select.everyone import Everyone, SomeSend
-from fedloom.select.still_running import StillRunning
-from fedloom.select.uniform import Uniform
-from fedloom.types import Reply
-from fedloom.upload.as_sent import AsSent
-from fedloom.upload.as_trained import AsTrained
-from fedloom.upload.importance import Importance
+from fedloom.parts.admit.check import Several
+from fedloom.parts.admit.finite import Finite
+from fedloom.parts.admit.norm import Norm
+from fedloom.parts.admit.part_asked import PartAsked, WithinShare
+from fedloom.parts.admit.weight import Weight
+from fedloom.parts.aggregate.coverage_mean import CoverageMean
+from fedloom.parts.aggregate.krum import Krum
+from fedloom.parts.aggregate.latest_updates import LatestUpdates
+from fedloom.parts.aggregate.plain_mean import PlainMean
+from fedloom.parts.aggregate.ranked_mean import Median, TrimmedMean
+from fedloom.parts.allocate.latency_and_loss import LatencyAndLoss
+from fedloom.parts.allocate.tiers import Tiers
+from fedloom.parts.allocate.whole import Whole
+from fedloom.parts.local.chain import Chain
+from fedloom.parts.local.fuse_missed import FuseMissed
+from fedloom.parts.local.keep_own import KeepOwn
+from fedloom.parts.local.keep_own_part import KeepOwnPart
+from fedloom.parts.local.prox import Prox
+from fedloom.parts.local.prune import Prune
+from fedloom.parts.local.stop_early import StopEarly
+from fedloom.parts.local.sub_model import SubModel
+from fedloom.parts.mask.everything import Everything
+from fedloom.parts.mask.last_sent import LastSent
+from fedloom.parts.mask.own_classes import OwnClasses
+from fedloom.parts.mask.own_scores import OwnScores
+from fedloom.parts.mask.ranked import Ranked
+from fedloom.parts.mask.regions import Regions
+from fedloom.parts.repair.most_similar import MostSimilar
+from fedloom.parts.repair.nothing import Nothing
+from fedloom.parts.select.everyone import Everyone, SomeSend
+from fedloom.parts.select.still_running import StillRunning
+from fedloom.parts.select.uniform import Uniform
+from fedloom.parts.upload.as_sent import AsSent
+from fedloom.parts.upload.as_trained import AsTrained
+from fedloom.parts.upload.importance import Importance
 from worlds import changed, play, world
 
 HOLDERS = [LocalRule(), SubModel(), KeepOwn(), KeepOwn(freeze=True), KeepOwnPart(), Prune("mag"), Prune("snip")]

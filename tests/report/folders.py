@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fedloom.experiment import Experiment, with_settings
-from fedloom.run import run
+from fedloom.runs.experiment import Experiment, with_settings
+from fedloom.runs.play import run
 
 SMALL: dict[str, Any] = {
     "model": {"name": "mlp", "settings": {"widths": [8, 6]}},

@@ -11,13 +11,13 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from fedloom import track
-from fedloom.cli import app
+from fedloom.cli.main import app
+from fedloom.cli.report_text import follow, view
 from fedloom.errors import BadExperiment
-from fedloom.experiment import Experiment
+from fedloom.report import track
 from fedloom.report.live import alive, changes, curve, left, look
-from fedloom.report.show import follow, view
-from fedloom.track import numbers, tracked
+from fedloom.report.track import numbers, tracked
+from fedloom.runs.experiment import Experiment
 from report.folders import SMALL, small
 
 

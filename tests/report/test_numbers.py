@@ -13,10 +13,9 @@ import pytest
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
-from fedloom.cli import app
+from fedloom.cli.main import app
 from fedloom.evaluate.coverage import LOOKS, REPLIES
 from fedloom.evaluate.targets import to_target
-from fedloom.experiment import Experiment
 from fedloom.report.curves import curves_of
 from fedloom.report.fleet import LOST, SHARE, fates_of, losses_of, shares_of, virtual_time_of, wall_time_of
 from fedloom.report.group import Group, labels_of, read_groups
@@ -26,6 +25,7 @@ from fedloom.report.sections import sections_of
 from fedloom.report.tables import costs_of, final_of, own_target, summary, target_table
 from fedloom.report.values import spaced, tidy
 from fedloom.report.web import chart_of
+from fedloom.runs.experiment import Experiment
 from report.folders import small
 
 
@@ -210,7 +210,7 @@ def test_the_command_runs_the_same_experiment(folders, folder, monkeypatch, tmp_
         seen.append(experiment)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["fedloom.run"], "run", caught)
+    monkeypatch.setattr(sys.modules["fedloom.runs.play"], "run", caught)
     CliRunner().invoke(app, [*words[1:], "--out", str(tmp_path / "run")])
     assert seen == [Experiment(**experiment)]
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from fedloom.cli import app
+from fedloom.cli.main import app
 from fedloom.errors import BadData, BadExperiment, RunStopped
 from fedloom.report.group import read_groups
 from fedloom.report.latex import escape_latex, latex_table

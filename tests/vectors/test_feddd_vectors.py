@@ -16,13 +16,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedloom.aggregate.coverage_mean import CoverageMean
-from fedloom.allocate.budget import Fleet, by_filling, by_linear_programme
 from fedloom.chance import Chance
+from fedloom.core.types import Reply, Setting, Task
 from fedloom.layout import layout_of
+from fedloom.parts.aggregate.coverage_mean import CoverageMean
+from fedloom.parts.allocate.budget import Fleet, by_filling, by_linear_programme
+from fedloom.parts.upload.importance import Importance
 from fedloom.round import read_unsent_as_unchanged
-from fedloom.types import Reply, Setting, Task
-from fedloom.upload.importance import Importance
 from worlds import cross_entropy, world
 
 

@@ -17,19 +17,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedloom.client import Examples
+from fedloom.core.optimiser import Sgd
+from fedloom.core.types import Examples, Setting
+from fedloom.core.work import Work
 from fedloom.engine.local import Local, Loop
-from fedloom.engine.shards import Shards
+from fedloom.engine.storage.shards import Shards
 from fedloom.layout import layout_of
-from fedloom.local.optimiser import Sgd
-from fedloom.local.work import Work
 from fedloom.method import Method
 from fedloom.methods.fedavg import fedavg
 from fedloom.methods.feddc import feddc
 from fedloom.methods.feddyn import feddyn
 from fedloom.methods.fedprox import fedprox
 from fedloom.methods.scaffold import scaffold
-from fedloom.types import Setting
 from pieces import Forced
 from worlds import World, cross_entropy, fleet_of, play, states_of
 

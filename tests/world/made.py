@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
+from fedloom.core.devices import Devices
+from fedloom.core.types import Setting
 from fedloom.method import Method
-from fedloom.types import Setting
 from fedloom.world.channel import Channel, Delivered
-from fedloom.world.devices import Devices
 from fedloom.world.fleets import make_devices
 from fedloom.world.simulated import Simulated, World as Around
 from worlds import SIZES, World, world

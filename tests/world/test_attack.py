@@ -10,11 +10,11 @@ import torch
 
 from fedloom import Experiment, run
 from fedloom.chance import Chance
+from fedloom.core.types import column
 from fedloom.errors import BadExperiment
 from fedloom.methods.fedavg import fedavg
 from fedloom.methods.fjord import fjord
-from fedloom.simulation import prepare
-from fedloom.types import column
+from fedloom.runs.build import prepare
 from fedloom.world.attack import Attack, Attacked, LabelFlip, Noise, Scaling, SignFlip
 from worlds import play, small, world
 

@@ -9,11 +9,11 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from fedloom.chance import Chance
-from fedloom.local.keep_own import KeepOwn
-from fedloom.local.rule import LocalRule
-from fedloom.local.sub_model import SubModel
-from fedloom.local.work import Work
-from fedloom.world.clock import Seconds, forward_flops, full_seconds, processed
+from fedloom.core.clock import Seconds, forward_flops, full_seconds, processed
+from fedloom.core.rule import LocalRule
+from fedloom.core.work import Work
+from fedloom.parts.local.keep_own import KeepOwn
+from fedloom.parts.local.sub_model import SubModel
 from fedloom.world.sharing import finish_times
 from world.made import equipped, made
 from worlds import SIZES, world

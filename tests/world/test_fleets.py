@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from fedloom.chance import Chance
+from fedloom.core.devices import RANGES, Devices, allowed, known_devices
 from fedloom.errors import BadData, BadExperiment
-from fedloom.world.devices import RANGES, Devices, allowed, known_devices
 from fedloom.world.fleets import FLEETS, make_devices
 from world.made import made
 

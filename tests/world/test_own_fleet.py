@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.cli import main
+from fedloom.cli.main import main
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "how-to-own-fleet.md").read_text()
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)

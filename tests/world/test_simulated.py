@@ -10,20 +10,20 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
+from fedloom.core.clock import full_seconds
+from fedloom.core.part import Allocate, Mask, Select
+from fedloom.core.types import Cohort, Portion, Setting, State
+from fedloom.core.work import Work
 from fedloom.errors import BadExperiment
-from fedloom.local.keep_own import KeepOwn
-from fedloom.local.work import Work
 from fedloom.method import Method
 from fedloom.methods.fedavg import fedavg
 from fedloom.methods.fedcs import fedcs
 from fedloom.methods.fjord import fjord
 from fedloom.methods.scaffold import scaffold
-from fedloom.part import Allocate, Mask, Select
+from fedloom.parts.local.keep_own import KeepOwn
+from fedloom.parts.select.uniform import Uniform
 from fedloom.round import play_round
-from fedloom.select.uniform import Uniform
-from fedloom.types import Cohort, Portion, Setting, State
 from fedloom.world.channel import Bernoulli, Bursty, Pieces
-from fedloom.world.clock import full_seconds
 from fedloom.world.fleets import make_devices
 from fedloom.world.simulated import FATES, Simulated, World as Around
 from fedloom.world.trace import read_trace

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedloom.core.work import Work
 from fedloom.errors import BadExperiment
-from fedloom.local.work import Work
 from fedloom.methods.fjord import fjord
 from fedloom.world.tiers import Affordable, activations, affordable, training_bytes
 from world.made import FLEET, equipped, made, simulated, with_devices

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.codec import Codec
+from fedloom.core.types import Reply, Task
 from fedloom.errors import BadExperiment, RunStopped
-from fedloom.experiment import Experiment
 from fedloom.method import Method
 from fedloom.methods.fjord import fjord
-from fedloom.run import run
-from fedloom.types import Reply, Task
+from fedloom.runs.experiment import Experiment
+from fedloom.runs.play import run
 from fedloom.world.simulated import Simulated, World as Around
 from fedloom.world.wire import Wire
 from world.made import Cut, equipped

@@ -7,9 +7,10 @@ from fedloom.codec.inbox import Inbox
 from fedloom.codec.part import AnyKeep, AnyMask, Part
 from fedloom.codec.price import Cost, price, size
 from fedloom.codec.read import decode
-from fedloom.codec.rejected import Reason, Rejected
+from fedloom.codec.rejected import Rejected
 from fedloom.codec.stamp import Stamp, base_hash
 from fedloom.codec.write import encode
+from fedloom.core.refused import Reason
 
 __all__ = [
     "AnyKeep",

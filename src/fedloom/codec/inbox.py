@@ -18,9 +18,10 @@ from torch import Tensor
 from fedloom.codec.expected import Expected, Message
 from fedloom.codec.part import Part
 from fedloom.codec.read import decode
-from fedloom.codec.rejected import Reason, Rejected
+from fedloom.codec.rejected import Rejected
+from fedloom.core.refused import Reason
+from fedloom.core.types import Reply, State, Task
 from fedloom.errors import BadExperiment
-from fedloom.types import Reply, State, Task
 
 
 @dataclass(eq=False)

@@ -21,8 +21,9 @@ from fedloom.codec.frame import Frame
 from fedloom.codec.kinds import Kind, check_finite, unpack
 from fedloom.codec.part import AnyKeep, AnyMask, Part, must
 from fedloom.codec.places import unpack_bits, unpack_gaps
-from fedloom.codec.rejected import Reason, Rejected
+from fedloom.codec.rejected import Rejected
 from fedloom.codec.write import fields, sent_of_each
+from fedloom.core.refused import Reason
 
 BLAME: dict[str, Reason] = {"run": "run", "round": "round", "attempt": "round", "client": "client", "base": "base"}
 SLACK = 1e-6  # a share in single precision is meant as it is written

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedloom.accel.machine import cache_folder
 from fedloom.data.dataset import NEEDED, Dataset
 from fedloom.data.draw import held_out
 from fedloom.data.files import TABLES, client_codes, find_tables, pair, read_arrays, read_tables
@@ -19,7 +20,6 @@ from fedloom.data.prepare import from_arrays
 from fedloom.data.synthetic import synthetic
 from fedloom.data.text import encode
 from fedloom.errors import BadData, BadExperiment, unknown
-from fedloom.machine import cache_folder
 
 DATASETS = {
     "digits": "handwritten digits, 1,797 grey images of 8x8, 10 classes; comes with scikit-learn, needs no file",

@@ -11,21 +11,21 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.client import Examples, Gradient, Learnt, Walk, beside, initial_state, judged, learn, narrowed, reply_of
-from fedloom.engine.gradient import fastest_gradient
-from fedloom.engine.plain import PlainGradient
-from fedloom.engine.replay import Replays
-from fedloom.engine.room import Place
-from fedloom.engine.shards import Shards
+from fedloom.core.types import Examples, Reply, Setting, State, Task, listed as on_device
+from fedloom.core.work import Batches
+from fedloom.engine.client import Gradient, Learnt, Walk, beside, initial_state, judged, learn, narrowed, reply_of
+from fedloom.engine.cuda.graphs import Replays
+from fedloom.engine.gradient.fastest import fastest_gradient
+from fedloom.engine.gradient.plain import PlainGradient
+from fedloom.engine.gradient.stacked import StackedGradient
 from fedloom.engine.sliced import learn_sliced, many, widths
-from fedloom.engine.stacked import StackedGradient
-from fedloom.engine.states import ClientStates
+from fedloom.engine.storage.backing import Place
+from fedloom.engine.storage.client_states import ClientStates
+from fedloom.engine.storage.shards import Shards
 from fedloom.engine.ways import links_of, narrows
 from fedloom.errors import RunStopped
-from fedloom.local.work import Batches
 from fedloom.method import Method
 from fedloom.neurons.extract import slices
-from fedloom.types import Reply, Setting, State, Task, listed as on_device
 
 BUDGET = 2**30  # bytes a chunk of clients may take on a CPU; a constant, so that runs repeat bit for bit
 

@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fedloom.engine.memory import kept_memory
+from fedloom.accel.kept_memory import kept_memory
+from fedloom.core.types import State
 from fedloom.errors import BadExperiment, RunStopped
-from fedloom.types import State
 
 PATIENCE = timedelta(minutes=30)  # a rank that says nothing for so long is given up
 HOW = "torchrun --nproc-per-node 2 -m fedloom run fedavg --engine distributed"

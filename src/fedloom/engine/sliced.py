@@ -5,15 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedloom.client import Examples, Learnt, Walk, learn
-from fedloom.engine.capture import Captured
-from fedloom.engine.stacked import StackedGradient
-from fedloom.local.work import Batches
+from fedloom.accel.capture import Captured
+from fedloom.core.types import Examples, Setting, State, Task
+from fedloom.core.work import Batches
+from fedloom.engine.client import Learnt, Walk, learn
+from fedloom.engine.gradient.stacked import StackedGradient
 from fedloom.method import Method
 from fedloom.neurons.extract import slice_index, slice_shapes
 from fedloom.neurons.map import NeuronMap
-from fedloom.types import Setting, State, Task
-from fedloom.upload.as_sent import AsSent
+from fedloom.parts.upload.as_sent import AsSent
 
 
 def widths(setting: Setting, keep: Tensor | None) -> list[tuple[int, ...]]:

@@ -9,13 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from fedloom.client import Examples, Gradient
-from fedloom.engine.stacked import StackedGradient
-from fedloom.machine import own_kernels
+from fedloom.accel.machine import own_kernels
+from fedloom.core.types import Examples
+from fedloom.engine.client import Gradient
+from fedloom.engine.gradient.stacked import StackedGradient
 from fedloom.method import Method
 
 if TYPE_CHECKING:
-    from fedloom.stages import Stage
+    from fedloom.engine.stages import Stage
 
 # what leaves a channel of zeros one of zeros, whose gradients are zeros too if the next weights of that channel are
 ZERO_STAYS = (
@@ -37,7 +38,7 @@ def links_of(method: Method, gradient: Gradient, data: Examples) -> tuple[Stage,
     """The layers, where kernels of ours take whole steps of a chain of linear ones."""
     if not (any(ways(method, gradient)) and own_kernels(data.x.device.type)):
         return None
-    from fedloom.engine.linked import fits
+    from fedloom.engine.cuda.mlp_step import fits
 
     assert isinstance(gradient, StackedGradient)
     links = None if gradient.low else gradient.chain
@@ -48,7 +49,7 @@ def narrows(method: Method, gradient: Gradient, data: Examples) -> bool:
     """May convolutional networks of several sizes be trained side by side, by kernels that leave out what is zero?"""
     if not (any(ways(method, gradient)) and own_kernels(data.x.device.type)):
         return False
-    from fedloom.engine.narrow import fits
+    from fedloom.engine.cuda.compact import fits
 
     assert isinstance(gradient, StackedGradient)
     module = gradient.setting.module

@@ -8,17 +8,10 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from fedloom.client import Examples
-from fedloom.engine.capture import Captured
-from fedloom.engine.compiled import compiled_outputs
-from fedloom.types import Setting
-
-BATCH = 1024  # examples at a time, on a CPU
-
-
-def at_once(x: Tensor) -> int:
-    """How many examples like these [n, ...] to look at together: a GPU wants many, a CPU's cache few."""
-    return BATCH if x.device.type == "cpu" else max(BATCH, 2**25 // x[0].numel())
+from fedloom.accel.capture import Captured
+from fedloom.accel.machine import at_once
+from fedloom.core.types import Examples, Setting
+from fedloom.engine.cpu.native_steps import compiled_outputs
 
 
 class Score(NamedTuple):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fedloom.core.types import Reply, State, listed
 from fedloom.layout import Layout
-from fedloom.types import Reply, State, listed
 
 LOOKS = 8  # numbers looked at of those that lead into a neuron, evenly spaced
 LARGEST = 4096  # rows of a tensor that are neurons; more are words

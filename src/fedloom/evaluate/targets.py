@@ -54,3 +54,9 @@ def interval(values: Sequence[float]) -> Interval:
 
     deviation = sqrt(sum((value - mean) ** 2 for value in values) / (count - 1))
     return Interval(mean, float(stdtrit(count - 1, 0.975)) * deviation / sqrt(count), count)
+
+
+def cost_of(costs: Sequence[Cost], what: str) -> Interval | None:
+    """One kind of cost over the seeds; None where there is none or the world does not say."""
+    values = [getattr(cost, what) for cost in costs]
+    return None if not values or any(value is None for value in values) else interval(values)

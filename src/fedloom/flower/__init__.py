@@ -1,6 +1,6 @@
 """The same method on a real network: Flower carries the messages, both ends are fedloom's, or one is yours."""
 
 from fedloom.flower.apps import client_app, server_app
-from fedloom.flower.yours import hold, masked, strategy
+from fedloom.flower.your_app.api import hold, masked, strategy
 
 __all__ = ["client_app", "hold", "masked", "server_app", "strategy"]

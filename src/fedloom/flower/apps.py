@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
 
-    from fedloom.flower.own import OwnData
+    from fedloom.flower.node.own_data import OwnData
 
 
 def server_app() -> ServerApp:
@@ -24,8 +24,8 @@ def server_app() -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        from fedloom.flower.age import since_start
-        from fedloom.flower.server import serve
+        from fedloom.flower.node.process_age import since_start
+        from fedloom.flower.server.play import serve
 
         serve(grid, context.run_config, age=since_start(time.time()))
 
@@ -58,7 +58,7 @@ def client_app(data: OwnData | None = None) -> ClientApp:
     def _answer(what: str, message: Message, context: Context) -> Message:
         from flwr.app import Message as Answer
 
-        from fedloom.flower.node import answer
+        from fedloom.flower.node.train import answer
 
         return Answer(answer(what, message.content, context, data), reply_to=message)
 

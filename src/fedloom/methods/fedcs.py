@@ -6,9 +6,9 @@ the whole model, as many as the budget pays for. With a `deadline`, as in the or
 aggregation themselves. The server knows every client's rates.
 """
 
+from fedloom.core.part import Select
 from fedloom.method import Method
-from fedloom.part import Select
-from fedloom.select.within import FastestWithinBudget, WithinDeadline
+from fedloom.parts.select.within import FastestWithinBudget, WithinDeadline
 
 
 def fedcs(budget: float = 0.6, deadline: float | None = None, candidates: int = 10) -> Method:

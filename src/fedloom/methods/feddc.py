@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedloom.aggregate.coverage_mean import CoverageMean
+from fedloom.core.rule import LocalRule
+from fedloom.core.types import Reply, Setting, State, Task, column
 from fedloom.errors import BadExperiment
-from fedloom.local.drift import add_drift, inside, mean_drift, relative_size
-from fedloom.local.rule import LocalRule
 from fedloom.method import Method
-from fedloom.types import Reply, Setting, State, Task, column
+from fedloom.parts.aggregate.coverage_mean import CoverageMean
+from fedloom.parts.local.drift import add_drift, inside, mean_drift, relative_size
 
 
 @dataclass(frozen=True)

@@ -24,15 +24,15 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fedloom.allocate.latency_and_loss import LatencyAndLoss
-from fedloom.local.keep_own import KeepOwn
-from fedloom.local.keep_own_part import KeepOwnPart
-from fedloom.mask.last_sent import LastSent
 from fedloom.method import Method
 from fedloom.models.conv import HET_A, HET_B
 from fedloom.neurons.leading import LeadingNeurons
-from fedloom.select.everyone import Everyone
-from fedloom.upload.importance import Importance
+from fedloom.parts.allocate.latency_and_loss import LatencyAndLoss
+from fedloom.parts.local.keep_own import KeepOwn
+from fedloom.parts.local.keep_own_part import KeepOwnPart
+from fedloom.parts.mask.last_sent import LastSent
+from fedloom.parts.select.everyone import Everyone
+from fedloom.parts.upload.importance import Importance
 
 FAMILIES = {
     name: LeadingNeurons(tuple((*(conv.width for conv in net.convs), *net.dense) for net in nets))

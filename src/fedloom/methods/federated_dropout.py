@@ -4,10 +4,10 @@ Sub-models are cut out and sent; what a client was not sent keeps its global val
 client has its own share, and no lossy compression is added.
 """
 
-from fedloom.allocate.tiers import Tiers
-from fedloom.local.sub_model import SubModel
-from fedloom.mask.ranked import Ranked
 from fedloom.method import Method
+from fedloom.parts.allocate.tiers import Tiers
+from fedloom.parts.local.sub_model import SubModel
+from fedloom.parts.mask.ranked import Ranked
 
 
 def federated_dropout(shares: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)) -> Method:

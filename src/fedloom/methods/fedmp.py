@@ -6,10 +6,10 @@ good. The rest is zero on the client, and a number is averaged over those who ho
 where a bandit on the server chooses every pruning ratio anew and the pruned residual is added back before averaging.
 """
 
-from fedloom.allocate.tiers import Tiers
-from fedloom.local.sub_model import SubModel
-from fedloom.mask.own_scores import OwnScores
 from fedloom.method import Method
+from fedloom.parts.allocate.tiers import Tiers
+from fedloom.parts.local.sub_model import SubModel
+from fedloom.parts.mask.own_scores import OwnScores
 
 
 def fedmp(shares: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)) -> Method:

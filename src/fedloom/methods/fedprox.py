@@ -4,8 +4,8 @@ Equation 2 with the usual 1/2: the correction is `mu * (w - w_global)`. Weighted
 alternative sampling (by size, plain mean) is not used, so that `mu = 0` is FedAvg exactly.
 """
 
-from fedloom.local.prox import Prox
 from fedloom.method import Method
+from fedloom.parts.local.prox import Prox
 
 
 def fedprox(mu: float = 0.01) -> Method:

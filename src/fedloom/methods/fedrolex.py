@@ -3,10 +3,10 @@
 The window starts at neuron `round - 1` of every layer and wraps around; `ceil(share * width)` neurons, as in HeteroFL.
 """
 
-from fedloom.allocate.tiers import Tiers
-from fedloom.local.sub_model import SubModel
-from fedloom.mask.ranked import Ranked
 from fedloom.method import Method
+from fedloom.parts.allocate.tiers import Tiers
+from fedloom.parts.local.sub_model import SubModel
+from fedloom.parts.mask.ranked import Ranked
 
 
 def fedrolex(shares: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)) -> Method:

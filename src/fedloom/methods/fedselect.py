@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
+from fedloom.core.part import Mask
+from fedloom.core.types import Portion, Reply, Setting, State
 from fedloom.errors import BadExperiment
-from fedloom.local.keep_own import KeepOwn
 from fedloom.method import Method
-from fedloom.part import Mask
-from fedloom.types import Portion, Reply, Setting, State
+from fedloom.parts.local.keep_own import KeepOwn
 
 
 @dataclass(frozen=True)

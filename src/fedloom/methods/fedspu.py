@@ -20,13 +20,13 @@ asked. Freezing saves weight gradients and messages: activations and their gradi
 
 from dataclasses import replace
 
-from fedloom.allocate.tiers import Tiers
-from fedloom.local.chain import Chain
-from fedloom.local.keep_own import KeepOwn
-from fedloom.local.stop_early import StopEarly
-from fedloom.mask.ranked import Ranked
 from fedloom.method import Method
-from fedloom.select.still_running import StillRunning
+from fedloom.parts.allocate.tiers import Tiers
+from fedloom.parts.local.chain import Chain
+from fedloom.parts.local.keep_own import KeepOwn
+from fedloom.parts.local.stop_early import StopEarly
+from fedloom.parts.mask.ranked import Ranked
+from fedloom.parts.select.still_running import StillRunning
 
 
 def fedspu(

@@ -21,13 +21,13 @@ fused client moves up to `1 + alpha` times as far: the control to run beside it 
 from dataclasses import replace
 from typing import Literal
 
-from fedloom.aggregate.coverage_mean import CoverageMean
 from fedloom.errors import BadExperiment, unknown
-from fedloom.local.fuse_missed import FuseMissed
 from fedloom.method import Method
 from fedloom.methods.fedavg import fedavg
 from fedloom.methods.feddc import feddc
-from fedloom.select.everyone import SomeSend
+from fedloom.parts.aggregate.coverage_mean import CoverageMean
+from fedloom.parts.local.fuse_missed import FuseMissed
+from fedloom.parts.select.everyone import SomeSend
 
 BASES = ("fedavg", "feddc")
 

@@ -7,8 +7,8 @@ server's own step size is 1. With all clients in every round it is FedAvg with e
 
 from typing import Literal
 
-from fedloom.aggregate.latest_updates import LatestUpdates
 from fedloom.method import Method
+from fedloom.parts.aggregate.latest_updates import LatestUpdates
 
 
 def fedvarp(dtype: Literal["float32", "float16"] = "float32", folder: str | None = None) -> Method:

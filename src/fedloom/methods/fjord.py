@@ -5,10 +5,10 @@ where nobody did. Different from the original: one fixed share per client instea
 and no self-distillation.
 """
 
-from fedloom.allocate.tiers import Tiers
-from fedloom.local.sub_model import SubModel
-from fedloom.mask.ranked import Ranked
 from fedloom.method import Method
+from fedloom.parts.allocate.tiers import Tiers
+from fedloom.parts.local.sub_model import SubModel
+from fedloom.parts.mask.ranked import Ranked
 
 
 def fjord(shares: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)) -> Method:

@@ -6,10 +6,10 @@ good. The rest is zero on the client, and a number is averaged over those who ho
 where clients prune step by step as long as their validation accuracy stays above a threshold.
 """
 
-from fedloom.allocate.tiers import Tiers
-from fedloom.local.sub_model import SubModel
-from fedloom.mask.own_scores import OwnScores
 from fedloom.method import Method
+from fedloom.parts.allocate.tiers import Tiers
+from fedloom.parts.local.sub_model import SubModel
+from fedloom.parts.mask.own_scores import OwnScores
 
 
 def hermes(shares: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)) -> Method:

@@ -17,18 +17,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.aggregate.coverage_mean import CoverageMean
-from fedloom.allocate.tiers import Tiers
-from fedloom.local.chain import Chain
-from fedloom.local.rule import LocalRule
-from fedloom.local.sub_model import SubModel
-from fedloom.mask.hidden import into_hidden
-from fedloom.mask.own_classes import OwnClasses, owned
-from fedloom.mask.ranked import Ranked
+from fedloom.core.rule import LocalRule
+from fedloom.core.types import Setting, State, Task, column
 from fedloom.method import Method
 from fedloom.neurons.axes import on_axis
 from fedloom.neurons.map import NeuronMap
-from fedloom.types import Setting, State, Task, column
+from fedloom.parts.aggregate.coverage_mean import CoverageMean
+from fedloom.parts.allocate.tiers import Tiers
+from fedloom.parts.local.chain import Chain
+from fedloom.parts.local.sub_model import SubModel
+from fedloom.parts.mask.hidden import into_hidden
+from fedloom.parts.mask.own_classes import OwnClasses, owned
+from fedloom.parts.mask.ranked import Ranked
 
 ABSENT, PLAIN, HIDDEN = 0, 1, 2  # what a number is to a client: of a missing class, as it is, into a hidden neuron
 

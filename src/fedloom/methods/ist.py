@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.local.sub_model import SubModel
-from fedloom.mask.share_out import ShareOut
+from fedloom.core.part import Allocate
+from fedloom.core.types import Setting, State
 from fedloom.method import Method
-from fedloom.part import Allocate
-from fedloom.types import Setting, State
+from fedloom.parts.local.sub_model import SubModel
+from fedloom.parts.mask.share_out import ShareOut
 
 
 @dataclass(frozen=True)

@@ -13,19 +13,19 @@ are not of a fresh scenario. They say what each part adds.
   times the work, so it is off by default.
 """
 
-from fedloom.allocate.tiers import Tiers
-from fedloom.local.chain import Chain
-from fedloom.local.fuse_missed import FuseMissed
-from fedloom.local.keep_own import KeepOwn
-from fedloom.local.rule import LocalRule
-from fedloom.mask.ranked import Ranked
+from fedloom.core.part import Select
+from fedloom.core.rule import LocalRule
 from fedloom.method import Method
 from fedloom.methods.feddyn import DynamicRegulariser
-from fedloom.part import Select
-from fedloom.repair.most_similar import MostSimilar
-from fedloom.repair.nothing import Nothing
-from fedloom.select.everyone import SomeSend
-from fedloom.select.uniform import Uniform
+from fedloom.parts.allocate.tiers import Tiers
+from fedloom.parts.local.chain import Chain
+from fedloom.parts.local.fuse_missed import FuseMissed
+from fedloom.parts.local.keep_own import KeepOwn
+from fedloom.parts.mask.ranked import Ranked
+from fedloom.parts.repair.most_similar import MostSimilar
+from fedloom.parts.repair.nothing import Nothing
+from fedloom.parts.select.everyone import SomeSend
+from fedloom.parts.select.uniform import Uniform
 
 
 def loom(

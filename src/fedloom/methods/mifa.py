@@ -11,11 +11,11 @@ were heard of, also as in that code. With all clients in every round this is Fed
 
 from typing import Literal
 
-from fedloom.aggregate.latest_updates import LatestUpdates
+from fedloom.core.part import Select
 from fedloom.method import Method
-from fedloom.part import Select
-from fedloom.select.unheard_first import UnheardFirst
-from fedloom.select.uniform import Uniform
+from fedloom.parts.aggregate.latest_updates import LatestUpdates
+from fedloom.parts.select.unheard_first import UnheardFirst
+from fedloom.parts.select.uniform import Uniform
 
 
 def mifa(wait: bool = True, dtype: Literal["float32", "float16"] = "float32", folder: str | None = None) -> Method:

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedloom.aggregate.coverage_mean import CoverageMean
-from fedloom.allocate.tiers import Tiers
-from fedloom.local.sub_model import SubModel
-from fedloom.mask.online import Largest
+from fedloom.core.part import Aggregate
+from fedloom.core.types import Reply, Setting, State
 from fedloom.method import Method
-from fedloom.part import Aggregate
-from fedloom.types import Reply, Setting, State
+from fedloom.parts.aggregate.coverage_mean import CoverageMean
+from fedloom.parts.allocate.tiers import Tiers
+from fedloom.parts.local.sub_model import SubModel
+from fedloom.parts.mask.online import Largest
 
 
 @dataclass(frozen=True)

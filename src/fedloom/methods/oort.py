@@ -8,7 +8,7 @@ examples are not reported, and durations are what the devices' rates say of the 
 """
 
 from fedloom.method import Method
-from fedloom.select.utility import Utility
+from fedloom.parts.select.utility import Utility
 
 
 def oort(budget: float = 0.6, alpha: float = 2.0, sampling: bool = False) -> Method:

@@ -4,9 +4,9 @@ The variant that costs no extra communication (rpow-d): candidates are drawn by 
 the mean training loss of the client's last reply, infinite before the first. The cohort's replies have equal weights.
 """
 
-from fedloom.aggregate.coverage_mean import CoverageMean
 from fedloom.method import Method
-from fedloom.select.power_of_choice import PowerOfChoice
+from fedloom.parts.aggregate.coverage_mean import CoverageMean
+from fedloom.parts.select.power_of_choice import PowerOfChoice
 
 
 def power_of_choice(candidates: int = 20) -> Method:

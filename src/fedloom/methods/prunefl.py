@@ -7,10 +7,10 @@ who hold it. Different from the original, which prunes single weights, the same 
 now and then by squared gradients over their cost in time.
 """
 
-from fedloom.allocate.tiers import Tiers
-from fedloom.local.sub_model import SubModel
-from fedloom.mask.own_scores import OwnScores
 from fedloom.method import Method
+from fedloom.parts.allocate.tiers import Tiers
+from fedloom.parts.local.sub_model import SubModel
+from fedloom.parts.mask.own_scores import OwnScores
 
 
 def prunefl(shares: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)) -> Method:

@@ -21,13 +21,13 @@ With lost replies G counts those that arrived. If everyone may use everything th
 
 from typing import Literal
 
-from fedloom.aggregate.coverage_mean import CoverageMean
-from fedloom.allocate.tiers import Tiers
 from fedloom.errors import BadExperiment, unknown
-from fedloom.local.sub_model import SubModel
-from fedloom.mask.regions import LEVELS, Regions
 from fedloom.method import Method
-from fedloom.select.everyone import Everyone
+from fedloom.parts.aggregate.coverage_mean import CoverageMean
+from fedloom.parts.allocate.tiers import Tiers
+from fedloom.parts.local.sub_model import SubModel
+from fedloom.parts.mask.regions import LEVELS, Regions
+from fedloom.parts.select.everyone import Everyone
 
 
 def ra_fed(

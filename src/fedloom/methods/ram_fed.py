@@ -20,9 +20,9 @@ norm are averaged, not remembered. The memory has N rows as long as the model: t
 from dataclasses import replace
 from typing import Literal
 
-from fedloom.aggregate.latest_updates import LatestUpdates
 from fedloom.method import Method
 from fedloom.methods.ra_fed import ra_fed
+from fedloom.parts.aggregate.latest_updates import LatestUpdates
 
 
 def ram_fed(

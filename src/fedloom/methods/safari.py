@@ -22,19 +22,19 @@ R: the plain mean shrinks weights that only some kept; `mask_aware` is the mean 
 Replies that travel in pieces (`world.pieces`) have zeros where a piece was lost; combine them with `mask_aware`.
 """
 
-from fedloom.aggregate.coverage_mean import CoverageMean
-from fedloom.aggregate.plain_mean import PlainMean
-from fedloom.allocate.tiers import Tiers
+from fedloom.core.optimiser import Adam
+from fedloom.core.rule import LocalRule
+from fedloom.core.work import Work
 from fedloom.errors import BadExperiment
-from fedloom.local.optimiser import Adam
-from fedloom.local.prune import Prune
-from fedloom.local.rule import LocalRule
-from fedloom.local.work import Work
 from fedloom.method import Method
-from fedloom.repair.most_similar import MostSimilar
-from fedloom.repair.nothing import Nothing
-from fedloom.select.everyone import Everyone
-from fedloom.upload.as_trained import AsTrained
+from fedloom.parts.aggregate.coverage_mean import CoverageMean
+from fedloom.parts.aggregate.plain_mean import PlainMean
+from fedloom.parts.allocate.tiers import Tiers
+from fedloom.parts.local.prune import Prune
+from fedloom.parts.repair.most_similar import MostSimilar
+from fedloom.parts.repair.nothing import Nothing
+from fedloom.parts.select.everyone import Everyone
+from fedloom.parts.upload.as_trained import AsTrained
 
 
 def safari(

@@ -6,10 +6,10 @@ at its first values on every client and takes part in the forward pass. Differen
 rest on the server. With a share of 1 it is FedAvg.
 """
 
-from fedloom.allocate.tiers import Tiers
-from fedloom.local.keep_own import KeepOwn
-from fedloom.mask.regions import Regions
 from fedloom.method import Method
+from fedloom.parts.allocate.tiers import Tiers
+from fedloom.parts.local.keep_own import KeepOwn
+from fedloom.parts.mask.regions import Regions
 
 
 def splitfl(share: float = 0.5, count: int = 4) -> Method:

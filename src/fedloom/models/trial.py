@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from fedloom.core.types import Loss
 from fedloom.errors import BadModel
-from fedloom.types import Loss
 
 FIRST = 32  # examples of the batch that is tried
 

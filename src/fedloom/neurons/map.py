@@ -13,9 +13,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedloom.engine.capture import Captured
+from fedloom.accel.capture import Captured
+from fedloom.accel.machine import own_kernels
 from fedloom.errors import BadExperiment, BadModel, unknown
-from fedloom.machine import own_kernels
 from fedloom.neurons.axes import FIXED_GROUP, Axes, Segment, on_axis, segments_of
 from fedloom.neurons.wiring import Attribute
 
@@ -109,7 +109,7 @@ class NeuronMap:
         kept = self.flat(keep)
         flat, mask = kept.reshape(kept.shape[:-1].numel(), kept.shape[-1]), None
         if own_kernels(kept.device.type):
-            from fedloom.engine.expand_kernel import expanded
+            from fedloom.neurons.expand_kernel import expanded
 
             mask = expanded(self, flat, rows)
         if mask is None:

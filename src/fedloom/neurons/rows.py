@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from fedloom.engine.capture import Captured
+from fedloom.accel.capture import Captured
 from fedloom.neurons.map import NeuronMap
 
 

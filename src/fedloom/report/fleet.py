@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedloom.admit.refused import REASONS
+from fedloom.core.refused import REASONS
 from fedloom.report.group import Group
 from fedloom.report.read import Numbers, Recorded
 from fedloom.report.values import Bars, Cells, Map, Maps, Row, Series, merged, spaced, tidy

@@ -7,10 +7,10 @@ from scipy.cluster.hierarchy import leaves_list, linkage
 from scipy.spatial.distance import squareform
 
 from fedloom.evaluate.coverage import LOOKS, REPLIES
-from fedloom.ledger import PERSONAL
 from fedloom.report.group import Group
 from fedloom.report.read import Numbers, as_floats
 from fedloom.report.values import Bars, Cells, Map, Maps, Ranks, Row, Series, Strips, merged, spaced, tidy
+from fedloom.runs.ledger import PERSONAL
 
 CLASSES = 20  # bars of a group
 POINTS = 400  # clients of a distribution

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedloom.compare import cost_of
-from fedloom.evaluate.targets import Interval
+from fedloom.evaluate.targets import Interval, cost_of
 from fedloom.report.curves import UNITS
 from fedloom.report.group import Group
 from fedloom.report.tables import AXES, HEADS, costs_of, final_of, own_target

@@ -9,9 +9,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedloom.chart import duration
-from fedloom.folder import LOCK
+from fedloom.accel.machine import duration
 from fedloom.report.read import read_about, read_end, read_rows
+from fedloom.runs.folder import LOCK
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDE = 60  # characters of a curve

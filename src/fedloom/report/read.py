@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fedloom.errors import BadData, BadExperiment
-from fedloom.parquet import ROUNDS
+from fedloom.runs.parquet import ROUNDS
 
 Numbers = NDArray[Any]
 FINISHED, STOPPED = "finished", "stopped: "  # how the log of a run ends

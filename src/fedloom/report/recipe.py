@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from fedloom.experiment import Experiment
 from fedloom.report.group import flat, plain
+from fedloom.runs.experiment import Experiment
 
 OPTIONS = ("data", "partition", "clients", "model", "fleet", "rounds", "seed", "engine", "device", "precision")
 

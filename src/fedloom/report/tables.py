@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedloom.compare import cost_of
 from fedloom.errors import BadExperiment
-from fedloom.evaluate.targets import Cost, Interval, interval, spent, to_target
+from fedloom.evaluate.targets import Cost, Interval, cost_of, interval, spent, to_target
 from fedloom.report.curves import UNITS
 from fedloom.report.group import Group
 from fedloom.report.values import Cells

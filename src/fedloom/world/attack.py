@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
+from fedloom.core.types import Reply, Task, column
 from fedloom.errors import BadExperiment
 from fedloom.round import Engine
-from fedloom.types import Reply, Task, column
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
+from fedloom.core.devices import Devices, known_devices
+from fedloom.core.types import Setting
 from fedloom.errors import BadExperiment, unknown
-from fedloom.types import Setting
-from fedloom.world.devices import Devices, known_devices
 
 WAYS = ("down", "up")
 

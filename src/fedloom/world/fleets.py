@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
+from fedloom.core.devices import Devices, allowed, expected
 from fedloom.errors import BadExperiment, unknown
-from fedloom.world.devices import Devices, allowed, expected
 from fedloom.world.table import TABLES, read_devices
 
 Range = tuple[float, float]

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
+from fedloom.core.clock import BYTES, Compute, Seconds, by_cycles, by_flops, forward_flops, processed, transfer
+from fedloom.core.devices import Devices, known_devices
+from fedloom.core.types import Reply, Setting, State, Task
 from fedloom.errors import BadExperiment, unknown
 from fedloom.method import Method
 from fedloom.round import Engine
-from fedloom.types import Reply, Setting, State, Task
 from fedloom.world.channel import Bernoulli, Channel, Pieces
-from fedloom.world.clock import BYTES, Compute, Seconds, by_cycles, by_flops, forward_flops, processed, transfer
-from fedloom.world.devices import Devices, known_devices
 from fedloom.world.sharing import finish_times
 from fedloom.world.trace import Trace
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedloom.core.devices import RANGES, allowed, expected
 from fedloom.errors import BadData, unknown
-from fedloom.world.devices import RANGES, allowed, expected
 
 TABLES = (".csv", ".parquet")
 

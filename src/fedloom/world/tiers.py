@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
+from fedloom.core.clock import BYTES, by_flops, processed, transfer
+from fedloom.core.devices import Devices, known_devices
+from fedloom.core.part import Allocate
+from fedloom.core.types import Setting, State
+from fedloom.core.work import Work
 from fedloom.errors import BadExperiment
-from fedloom.local.work import Work
 from fedloom.neurons.map import NeuronMap
-from fedloom.part import Allocate
-from fedloom.types import Setting, State
-from fedloom.world.clock import BYTES, by_flops, processed, transfer
-from fedloom.world.devices import Devices, known_devices
 
 
 def activations(neurons: NeuronMap, keep: Tensor) -> Tensor:

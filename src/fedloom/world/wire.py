@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from fedloom.accel.moments import moment
 from fedloom.chance import Chance
 from fedloom.codec import Codec, Cost, Expected, Frame, Part, Range, Stamp, base_hash
-from fedloom.engine.states import ClientStates
+from fedloom.core.types import Reply, Setting, State, Task
+from fedloom.engine.storage.client_states import ClientStates
 from fedloom.errors import RunStopped
 from fedloom.method import Method
 from fedloom.neurons.rows import rows_of
+from fedloom.parts.upload.as_sent import AsSent
 from fedloom.round import Engine
-from fedloom.types import Reply, Setting, State, Task
-from fedloom.upload.as_sent import AsSent
-from fedloom.watch import moment
 from fedloom.world.simulated import MEASURED
 
 LOOK_EVERY = 5.0  # seconds between real messages on a GPU

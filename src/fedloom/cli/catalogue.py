@@ -1,0 +1,94 @@
+"""What names are there? For `fedloom list`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import fedloom
+from fedloom.core.part import ServerPart, Upload
+from fedloom.core.rule import LocalRule
+from fedloom.data.load import DATASETS, settings_of as data_settings
+from fedloom.data.partition import PARTITIONS, settings_of as partition_settings
+from fedloom.methods import METHODS
+from fedloom.models import MODELS
+from fedloom.runs.choices import ADMITS, AGGREGATES, ATTACKS, TOLD
+from fedloom.runs.experiment import CHANNELS, SUPPLIED
+from fedloom.runs.settings import settings_of
+from fedloom.world.fleets import FLEETS
+
+CHOSEN: dict[str, dict[str, Any]] = {"aggregates": AGGREGATES, "checks": ADMITS, "attacks": ATTACKS}
+
+
+class Row(NamedTuple):
+    """One name."""
+
+    name: str
+    settings: str
+    about: str
+
+
+def catalogue(kind: str) -> list[Row]:
+    """Everything of one kind, by name."""
+    if kind == "methods":
+        return [Row(name, _settings(maker), _about(inspect.getmodule(maker))) for name, maker in METHODS.items()]
+    if kind == "models":
+        return [Row(name, _settings(entry.make, SUPPLIED), entry.about) for name, entry in MODELS.items()]
+    if kind == "partitions":
+        return [Row(name, _defaults(partition_settings(name)), _about(make)) for name, make in PARTITIONS.items()]
+    if kind == "data":
+        return [Row(name, _defaults(data_settings(name)), about) for name, about in DATASETS.items()]
+    if kind == "fleets":
+        return [Row(name, "any column", _about(make)) for name, make in FLEETS.items()]
+    if kind == "channels":
+        return [Row(name, _settings(make), _about(make)) for name, make in CHANNELS.items()]
+    if kind in CHOSEN:
+        return [Row(name, _settings(make, TOLD), _about(make)) for name, make in CHOSEN[kind].items()]
+    return _parts()
+
+
+def _parts() -> list[Row]:
+    """Every part that fills a slot, with the slot's folder."""
+    for module in pkgutil.walk_packages(fedloom.__path__, "fedloom."):
+        if module.name.split(".")[1] in (
+            "select",
+            "allocate",
+            "mask",
+            "local",
+            "upload",
+            "admit",
+            "repair",
+            "aggregate",
+            "methods",
+            "world",  # what a device can afford
+        ):
+            importlib.import_module(module.name)
+    found, waiting = [], [ServerPart, Upload, LocalRule]
+    while waiting:
+        part = waiting.pop()
+        waiting += part.__subclasses__()
+        if not inspect.isabstract(part) and part is not ServerPart and part.__module__.startswith("fedloom."):
+            slot = next(
+                base.__name__.lower()
+                for base in part.__mro__
+                if base.__module__ in ("fedloom.core.part", "fedloom.core.rule")
+            )
+            found.append(Row(f"{slot.replace('localrule', 'local')}: {part.__name__}", _settings(part), _about(part)))
+    return sorted(found)
+
+
+def _about(thing: Any) -> str:
+    return (inspect.getdoc(thing) or "").partition("\n")[0]
+
+
+def _settings(function: Callable[..., Any], skip: tuple[str, ...] = ()) -> str:
+    return _defaults({p.name: p.default for p in settings_of(function, skip).values()})
+
+
+def _defaults(settings: dict[str, Any]) -> str:
+    return ", ".join(
+        name if value is inspect.Parameter.empty else f"{name}={value}" for name, value in settings.items()
+    )

@@ -1,0 +1,190 @@
+"""The commands `fedloom deploy` and `fedloom trial`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from fedloom.cli.options import (
+    ClientsOption,
+    DataOption,
+    DeviceOption,
+    EveryOption,
+    FleetOption,
+    JsonOption,
+    ModelOption,
+    PartitionOption,
+    PrecisionOption,
+    ResumeOption,
+    RoundsOption,
+    SeedOption,
+    SetOption,
+    checkpoints_of,
+    given,
+    pairs_of,
+    print_json,
+    telling,
+)
+from fedloom.errors import BadExperiment
+
+if TYPE_CHECKING:
+    from fedloom.flower.deploy.measured import Measured
+
+MethodArgument = Annotated[str, typer.Argument(help="a name from `fedloom list methods`, or my_file.py:my_method")]
+NodesOption = Annotated[int, typer.Option(min=1, help="SuperNodes; clients are dealt to them like cards")]
+DeadlineOption = Annotated[float, typer.Option(min=1, help="seconds that a round waits for replies")]
+QuorumOption = Annotated[int, typer.Option(min=1, help="replies without which a round leaves the model as it was")]
+
+
+def deploy_command(
+    method: MethodArgument,
+    out: Annotated[Path, typer.Option(help="a new folder for app, certificates, keys and services")],
+    nodes: NodesOption = 10,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="a name or address of the link's machine; the first is what nodes are told; repeat as needed"
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="of the link")] = 8000,
+    run_folder: Annotated[str, typer.Option(help="on the link's machine; run/ in --out if left out")] = "",
+    data: DataOption = "digits",
+    partition: PartitionOption = "dirichlet",
+    clients: ClientsOption = 100,
+    model: ModelOption = "mlp",
+    fleet: FleetOption = "none",
+    rounds: RoundsOption = 50,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "default",
+    set_: SetOption = None,
+    deadline: DeadlineOption = 300.0,
+    quorum: QuorumOption = 1,
+    checkpoint_every: EveryOption = "1",
+    as_json: JsonOption = False,
+) -> None:
+    """Write all that METHOD needs to run on several machines with Flower: app, certificates, keys, services.
+
+    For example `fedloom deploy fedspu --nodes 3 --host link.example.org --out deployment`, then read its README.md.
+    """
+    from fedloom.flower.deploy.trial import CONFIG
+    from fedloom.flower.deploy.write import deploy
+    from fedloom.runs.experiment import Experiment, with_settings
+
+    values: dict[str, Any] = {
+        "method": method, "data": data, "partition": partition, "clients": clients, "model": model, "fleet": fleet,
+        "rounds": rounds, "seed": seed, "device": device, "precision": precision,
+    }  # fmt: skip
+    experiment = Experiment(**with_settings(values, pairs_of(set_ or [])))
+    checkpoints_of(checkpoint_every)
+    config = {**CONFIG, "out": run_folder, "deadline": deadline, "quorum": quorum, "checkpoint-every": checkpoint_every}
+    made, told = deploy(out, experiment, nodes, config, tuple(host or ()), port)
+    if as_json:
+        print_json({"folder": str(made.root), **told._asdict()})
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    for title, lines in (
+        ("everywhere", [told.environment]), ("the link", [told.link]), ("once, for each node", told.register),
+        ("the nodes", told.nodes), ("the run", [told.run]), ("after a crash", [told.resume]),
+    ):  # fmt: skip
+        console.print(f"# {title}", style="dim", markup=False)
+        console.print("\n".join(lines), markup=False)
+    console.print(f"# what goes where: {made.root / 'README.md'}", style="dim", markup=False)
+
+
+def trial_command(
+    context: typer.Context,
+    method: Annotated[
+        str, typer.Argument(help="a name from `fedloom list methods`, or my_file.py:my_method; a folder to --resume")
+    ],
+    nodes: NodesOption = 10,
+    data: DataOption = "digits",
+    partition: PartitionOption = "dirichlet",
+    clients: Annotated[int | None, typer.Option(help="clients in the fleet; one a node if left out")] = None,
+    model: ModelOption = "mlp",
+    fleet: FleetOption = "none",
+    rounds: RoundsOption = 5,
+    seed: SeedOption = 0,
+    device: DeviceOption = "cpu",
+    precision: PrecisionOption = "default",
+    set_: SetOption = None,
+    deadline: DeadlineOption = 300.0,
+    out: Annotated[Path | None, typer.Option(help="the run folder; a new one under runs/ if left out")] = None,
+    work: Annotated[
+        Path | None, typer.Option(help="keep app, certificates, keys and logs here; they are removed if left out")
+    ] = None,
+    resume: ResumeOption = False,
+    checkpoint_every: EveryOption = "1",
+    as_json: JsonOption = False,
+) -> None:
+    """Run METHOD on a real Flower link and real nodes on this machine, with TLS and node authentication.
+
+    For example `fedloom trial fedspu --nodes 10 --rounds 5`. Everything that it started is stopped at the end, also
+    after Ctrl-C. A trial that was stopped goes on with `fedloom trial --resume DIR`.
+    """
+    from fedloom.cli.show import progress, summary_table
+    from fedloom.flower.deploy.trial import run_trial
+    from fedloom.runs.experiment import Experiment, with_settings
+    from fedloom.runs.folder import experiment_in, new_folder
+
+    values: dict[str, Any] = {
+        "method": method, "data": data, "partition": partition, "clients": clients or nodes, "model": model,
+        "fleet": fleet, "rounds": rounds, "seed": seed, "device": device, "precision": precision,
+    }  # fmt: skip
+    if resume and out is None:  # METHOD is the folder, which says the rest
+        out = Path(values.pop("method"))
+        values = experiment_in(out).model_dump() | given(context, values)
+    experiment = Experiment(**with_settings(values, pairs_of(set_ or [])))
+    if work is not None and work.exists() and any(work.iterdir()):
+        raise BadExperiment(f"work is '{work}', which is not empty; name a new folder.")
+    checkpoints_of(checkpoint_every)
+    errors = Console(stderr=True)
+    console, name = errors if as_json else Console(), experiment.method.name
+    folder = out or new_folder(f"{Path(name.partition('.py:')[0]).name}-{Path(experiment.data.name).stem}")
+    try:
+        with progress(console, name, experiment.rounds) as watch:
+            found = run_trial(
+                experiment, nodes, out=folder, resume=resume, deadline=deadline, checkpoint_every=checkpoint_every,
+                work=work, watch=watch, tell=telling(console),
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        errors.print(
+            f"interrupted, and everything stopped; go on with `fedloom trial --resume {folder} --nodes {nodes}`",
+            markup=False, highlight=False, soft_wrap=True,
+        )  # fmt: skip
+        raise typer.Exit(130) from None
+    if as_json:
+        print_json(found.summary())
+        return
+    console.print(summary_table(found.result))
+    console.print(time_table(found))
+    console.print(node_table(found))
+
+
+def time_table(found: Measured) -> Table:
+    """Where the time went."""
+    table = Table(title="where the time went", show_header=False, title_justify="left")
+    for name, seconds in found.times.items():
+        table.add_row(name, f"{seconds:.1f} s")
+    for name, seconds in found.phases.items():
+        table.add_row(Text(f"  {name}"), f"{seconds:.2f} s a client and round")
+    return table
+
+
+def node_table(found: Measured) -> Table:
+    """What went over each node's connections during the run, beside the ledger's bytes, and its memory."""
+    from fedloom.accel.machine import size
+
+    table = Table(Column("node", no_wrap=True), "clients", title="nodes", title_justify="left")
+    for name in ("payload up, down", "transport", "on the sockets", "memory"):
+        table.add_column(name, justify="right")
+    for node in found.nodes:
+        payload, transport = (node.payload_up, node.payload_down), (node.transport_up, node.transport_down)
+        sizes = [", ".join(map(size, both)) for both in (payload, transport, (node.socket_up, node.socket_down))]
+        table.add_row(node.name, node.clients, *sizes, size(node.memory))
+    return table

@@ -1,0 +1,294 @@
+"""The command `fedloom`."""
+
+from __future__ import annotations
+
+import json
+import logging
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.table import Column, Table
+from rich.text import Text
+
+from fedloom.cli.bench import bench_command
+from fedloom.cli.flower import deploy_command, trial_command
+from fedloom.cli.neurons import neurons_command
+from fedloom.cli.options import (
+    ClientsOption,
+    DataOption,
+    DeviceOption,
+    EngineOption,
+    EveryOption,
+    ExactOption,
+    FleetOption,
+    JsonOption,
+    MlflowOption,
+    ModelOption,
+    PartitionOption,
+    PrecisionOption,
+    ResumeOption,
+    RoundsOption,
+    SeedOption,
+    SetOption,
+    StackOption,
+    TensorboardOption,
+    TryOption,
+    checkpoints_of,
+    choices_of,
+    complain,
+    counted,
+    given,
+    only_the_first_speaks,
+    pairs_of,
+    print_json,
+    telling,
+)
+from fedloom.cli.report import report_command, watch_command
+from fedloom.cli.reproduce import reproduce_command
+from fedloom.errors import FedloomError, RunStopped
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"
+)
+errors = Console(stderr=True)
+
+
+@app.callback()
+def about() -> None:
+    """Federated learning on weak, uneven, unreliable fleets.
+
+    Start with `fedloom run fedavg`, then `fedloom list methods`.
+    """
+
+
+@app.command("run")
+def run_command(
+    context: typer.Context,
+    method: Annotated[
+        str,
+        typer.Argument(help="a name from `fedloom list methods`, or my_file.py:my_method; a run folder to --resume"),
+    ],
+    data: DataOption = "digits",
+    partition: PartitionOption = "dirichlet",
+    clients: ClientsOption = 100,
+    model: ModelOption = "mlp",
+    fleet: FleetOption = "none",
+    rounds: RoundsOption = 50,
+    seed: SeedOption = 0,
+    engine: EngineOption = "local",
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "default",
+    exact_bytes: ExactOption = False,
+    set_: SetOption = None,
+    out: Annotated[Path | None, typer.Option(help="the run folder; a new one under runs/ if left out")] = None,
+    resume: ResumeOption = False,
+    checkpoint_every: EveryOption = "30s",
+    tensorboard: TensorboardOption = None,
+    mlflow: MlflowOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Train a fleet with METHOD and write a run folder.
+
+    For example `fedloom run scaffold --data mnist --clients 100 --set rate=0.05 --set epochs=2`. A run that was stopped
+    goes on with `fedloom run --resume DIR`.
+
+    Exit codes: 0 finished, 2 wrong input, 3 stopped by a fault (what was saved is kept), 130 stopped by Ctrl-C.
+    """
+    from fedloom.cli.show import progress, summary_table
+    from fedloom.report.track import tracked
+    from fedloom.runs.experiment import Experiment, with_settings
+    from fedloom.runs.folder import experiment_in, new_folder
+    from fedloom.runs.play import run
+
+    values: dict[str, Any] = {
+        "method": method, "data": data, "partition": partition, "clients": clients, "model": model, "fleet": fleet,
+        "rounds": rounds, "seed": seed, "engine": engine, "device": device, "exact_bytes": exact_bytes,
+        "precision": precision,
+    }  # fmt: skip
+    if resume and out is None:  # METHOD is the folder, which says the rest
+        out = Path(values.pop("method"))
+        values = experiment_in(out).model_dump() | given(context, values)
+    experiment = Experiment(**with_settings(values, pairs_of(set_ or [])))
+    console, name = errors if as_json else Console(), experiment.method.name
+    folder = out or new_folder(f"{Path(name.partition('.py:')[0]).name}-{Path(data).stem}")
+    when = checkpoints_of(checkpoint_every)
+    try:
+        with (
+            progress(console, name, experiment.rounds) as bar,
+            tracked(experiment, folder, bar, tensorboard, mlflow) as watch,
+        ):
+            result = run(
+                experiment, out=folder, resume=resume, checkpoints=when, watch=watch,
+                tell=telling(console),
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        errors.print(
+            f"interrupted; the rounds that were finished are in {folder}, go on with `fedloom run --resume {folder}`",
+            markup=False, highlight=False, soft_wrap=True,
+        )  # fmt: skip
+        raise typer.Exit(130) from None
+    if as_json:
+        print_json(result.summary())
+    else:
+        console.print(summary_table(result))
+
+
+@app.command("compare")
+def compare_command(
+    methods: Annotated[list[str], typer.Argument(help="names from `fedloom list methods`; the first is the reference")],
+    target: Annotated[float | None, typer.Option(help="accuracy to reach: what did it cost to get there?")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="how many seeds, from --seed on")] = 3,
+    data: DataOption = "digits",
+    partition: PartitionOption = "dirichlet",
+    clients: ClientsOption = 100,
+    model: ModelOption = "mlp",
+    fleet: FleetOption = "none",
+    rounds: RoundsOption = 50,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "default",
+    exact_bytes: ExactOption = False,
+    set_: SetOption = None,
+    stack: StackOption = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Run METHODS on the same data, fleet, world and seeds, and print one table.
+
+    For example `fedloom compare fedavg fedcs oort --fleet table4 --target 0.8`. A setting that only some methods
+    have is given to those that have it.
+    """
+    from fedloom.cli.show import comparison_rows, comparison_table, progress
+    from fedloom.runs.experiment import Experiment, with_settings
+    from fedloom.studies.compare import compare, fitting
+
+    values: dict[str, Any] = {
+        "data": data, "partition": partition, "clients": clients, "model": model, "fleet": fleet, "rounds": rounds,
+        "seed": seed, "device": device, "exact_bytes": exact_bytes, "precision": precision,
+    }  # fmt: skip
+    pairs = pairs_of(set_ or [])
+    experiments = {
+        name: Experiment(**with_settings({**values, "method": name}, fitting(name, pairs, methods))) for name in methods
+    }
+    console = errors if as_json else Console()
+    total = seeds * sum(experiment.rounds for experiment in experiments.values())
+    with counted(console, "compare", total, progress) as each:
+        contenders = compare(experiments, range(seed, seed + seeds), each, stack, telling(console))
+    if as_json:
+        print_json({"target": target, "methods": comparison_rows(contenders, target)})
+    else:
+        console.print(comparison_table(contenders, target))
+
+
+@app.command("plan")
+def plan_command(
+    fleet: Annotated[str, typer.Option(help="your devices: a .csv or .parquet, or a name from `fedloom list fleets`")],
+    target: Annotated[float, typer.Option(help="accuracy to reach")],
+    methods: Annotated[str, typer.Option(help="candidates, joined by commas; a choice of ours if left out")] = "",
+    seeds: Annotated[int, typer.Option(min=1, help="how many seeds, from --seed on")] = 1,
+    data: DataOption = "digits",
+    partition: PartitionOption = "dirichlet",
+    clients: ClientsOption = 100,
+    model: ModelOption = "mlp",
+    rounds: RoundsOption = 50,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "default",
+    exact_bytes: ExactOption = False,
+    set_: SetOption = None,
+    try_: TryOption = None,
+    chart: Annotated[
+        Path | None, typer.Option(help="draw the trade-off into this .svg, .png or .pdf (needs matplotlib)")
+    ] = None,
+    stack: StackOption = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Say which method, codec and settings reach a target on your fleet soonest, and which cheapest.
+
+    For example `fedloom plan --fleet my_devices.csv --model mlp --target 0.8 --try method.budget=0.4,0.6`.
+    """
+    from fedloom.cli.show import plan_rows, plan_table, progress
+    from fedloom.runs.experiment import Experiment, with_settings
+    from fedloom.studies.chart import check_chart, draw_chart, text_chart
+    from fedloom.studies.plan import CANDIDATES, CODECS, candidates, plan
+
+    values: dict[str, Any] = {
+        "data": data, "partition": partition, "clients": clients, "model": model, "fleet": fleet, "rounds": rounds,
+        "seed": seed, "device": device, "exact_bytes": exact_bytes, "precision": precision,
+    }  # fmt: skip
+    if chart is not None:
+        check_chart(chart)
+    experiment = Experiment(**with_settings(values, pairs_of(set_ or [])))
+    chosen = [name.strip() for name in methods.split(",")] if methods else list(CANDIDATES)
+    choices = choices_of(try_ or [])
+    console = errors if as_json else Console()
+    total = seeds * sum(one.rounds for one in candidates(experiment, chosen, CODECS, choices).values())
+    tell = telling(console)
+    with counted(console, "plan", total, progress) as each:
+        found = plan(experiment, target, chosen, range(seed, seed + seeds), CODECS, choices, each, stack, tell)
+    if chart is not None:
+        draw_chart(found, chart)
+    if as_json:
+        print_json({"target": target, "options": plan_rows(found), "missed": [c.name for c in found.missed]})
+    else:
+        console.print(plan_table(found))
+        console.print(Text(text_chart(found)))
+
+
+app.command("bench")(bench_command)
+app.command("neurons")(neurons_command)
+app.command("reproduce")(reproduce_command)
+app.command("deploy")(deploy_command)
+app.command("trial")(trial_command)
+app.command("report")(report_command)
+app.command("watch")(watch_command)
+
+
+class Kind(StrEnum):
+    """What can be listed."""
+
+    methods = "methods"
+    data = "data"
+    models = "models"
+    partitions = "partitions"
+    fleets = "fleets"
+    channels = "channels"
+    aggregates = "aggregates"
+    checks = "checks"
+    attacks = "attacks"
+    parts = "parts"
+
+
+@app.command("list")
+def list_command(
+    kind: Annotated[Kind, typer.Argument(help="what to list")],
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Show the names that `fedloom run` understands, with their settings."""
+    from fedloom.cli.catalogue import catalogue
+
+    rows = catalogue(kind.value)
+    if as_json:
+        typer.echo(json.dumps([row._asdict() for row in rows]))
+        return
+    table = Table(
+        Column("name", no_wrap=True), "settings", "what it is", title=f"fedloom {kind.value}", title_justify="left"
+    )
+    for row in rows:
+        table.add_row(*(Text(text) for text in row))
+    Console().print(table)
+
+
+def main() -> None:
+    """Run the command; errors become one line and an exit code: 2 bad input, 3 a run that stopped, 130 Ctrl-C."""
+    only_the_first_speaks(errors)
+    shown = RichHandler(logging.WARNING, console=errors, show_path=False, show_time=False)
+    logging.basicConfig(format="%(message)s", handlers=[shown])
+    try:
+        app()
+    except FedloomError as problem:
+        complain(errors, problem)
+        raise SystemExit(3 if isinstance(problem, RunStopped) else 2) from None

@@ -1,0 +1,44 @@
+"""`fedloom neurons`: the neurons of a network, and what shares of it cost."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedloom.cli.options import pairs_of
+from fedloom.errors import BadExperiment
+
+
+def neurons_command(
+    model: Annotated[str, typer.Argument(help="a name from `fedloom list models`, or my_file.py:my_network")],
+    shape: Annotated[str, typer.Option(help="an input's shape, such as 1x28x28 or 784")] = "3x32x32",
+    classes: Annotated[int, typer.Option(help="output classes")] = 10,
+    vocabulary: Annotated[int, typer.Option(help="words, for networks that read tokens")] = 0,
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="a setting of the model")] = None,
+) -> None:
+    """Show which neurons MODEL has, which tensors they run through, and what smaller shares of it cost.
+
+    For example `fedloom neurons cnn1 --shape 1x28x28`.
+    """
+    from fedloom.models import MODELS, build, example
+    from fedloom.neurons.table import memory_table, tables
+    from fedloom.neurons.trace import neuron_map
+    from fedloom.runs.experiment import SUPPLIED
+    from fedloom.runs.settings import fit, from_file, make
+
+    sizes = shape.lower().split("x")
+    if not all(size.isdigit() and int(size) > 0 for size in sizes):
+        raise BadExperiment(f"shape is '{shape}'; expected sizes joined by x, such as 1x28x28.")
+    numbers, settings = tuple(int(size) for size in sizes), pairs_of(set_ or [])
+    if ".py:" in model:
+        network = make(f"model '{model}'", from_file("model", model), settings)
+    else:
+        if model in MODELS:
+            fit(f"model '{model}'", MODELS[model].make, settings, SUPPLIED)
+        network = build(model, numbers, classes, vocabulary, **settings)
+    inputs = example(numbers, vocabulary)
+    neurons = neuron_map(network, inputs)
+    for table in [*tables(neurons), memory_table(network, inputs, neurons)]:
+        Console().print(table)

@@ -1,0 +1,166 @@
+"""What commands share: their options, how settings are read and how results are printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import isfinite
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from fedloom.errors import BadExperiment, FedloomError, RunStopped
+from fedloom.runs.checkpoint.saver import checkpoints_of as checkpoints_of
+
+SPEAKING = 1.0  # seconds that a silent rank waits before it ends: torchrun then ends the others too
+
+DataOption = Annotated[str, typer.Option(help="a name from `fedloom list data`, or a .npz, .csv or .parquet file")]
+PartitionOption = Annotated[str, typer.Option(help="how data are dealt to clients: `fedloom list partitions`")]
+ClientsOption = Annotated[int, typer.Option(help="clients in the fleet")]
+ModelOption = Annotated[str, typer.Option(help="a name from `fedloom list models`, or my_file.py:my_network")]
+FleetOption = Annotated[
+    str, typer.Option(help="devices: a name from `fedloom list fleets`, your own .csv or .parquet, or none")
+]
+RoundsOption = Annotated[int, typer.Option(help="how many rounds")]
+SeedOption = Annotated[int, typer.Option(help="the same seed gives the same run")]
+EngineOption = Annotated[
+    str, typer.Option(help="local: the cohort at once; loop: one after another; distributed: under torchrun")
+]
+PrecisionOption = Annotated[str, typer.Option(help="of products: default (PyTorch's own), float32, tf32 or bf16")]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="any other setting, such as rate=0.05, epochs=5, method.mu=0.1, partition.alpha=0.5, per_round=20, "
+        "channel.up=0.3, world.deadline=60; repeat as needed",
+    ),
+]
+ExactOption = Annotated[
+    bool, typer.Option("--exact-bytes", help="write and read every reply's bytes, not one a round's; slower")
+]
+TryOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--try",
+        metavar="KEY=VALUE,VALUE",
+        help="a setting to vary, such as method.budget=0.4,0.6,0.8 or codec.values=bfloat16,int8, for those that take "
+        "it; repeat as needed",
+    ),
+]
+ResumeOption = Annotated[
+    bool,
+    typer.Option(
+        "--resume", help="go on with the run in --out; without --out, METHOD is the folder and all settings are its own"
+    ),
+]
+EveryOption = Annotated[
+    str,
+    typer.Option(
+        "--checkpoint-every",
+        metavar="WHEN",
+        help="when the run is saved: 30s, 5m or 1h, a number of rounds, both joined by a comma (10,5m), or end",
+    ),
+]
+TensorboardOption = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="write the rounds for TensorBoard too, under this folder")
+]
+MlflowOption = Annotated[
+    str | None, typer.Option(metavar="URI", help="log the rounds with MLflow too: a folder, sqlite:///FILE or a server")
+]
+StackOption = Annotated[
+    bool, typer.Option("--stack/--no-stack", help="train runs together that train alike, or one run after another")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object at the end and nothing else")]
+
+
+def telling(console: Console) -> Callable[[str], None]:
+    """Prints what should be known."""
+    return lambda note: console.print(note, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def counted(console: Console, title: str, total: int, progress: Any) -> Iterator[Callable[[str, int, Any], None]]:
+    """Progress over several runs: told name, seed and row of every round."""
+    done = 0
+    with progress(console, title, total) as watch:
+
+        def each(name: str, seed: int, row: dict[str, Any]) -> None:
+            nonlocal done
+            done += 1
+            watch({**row, "round": done, "state": f"{name}, seed {seed}"})
+
+        yield each
+
+
+def print_json(facts: dict[str, Any]) -> None:
+    """JSON has no NaN: null stands there."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(one) for key, one in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(one) for one in value]
+        return None if isinstance(value, float) and not isfinite(value) else value
+
+    typer.echo(json.dumps(plain(facts)))
+
+
+def pairs_of(texts: list[str]) -> dict[str, Any]:
+    """`--set` arguments as a dictionary."""
+    from fedloom.runs.settings import parse_value
+
+    pairs = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise BadExperiment(f"--set got '{text}'; expected KEY=VALUE, such as rate=0.05.")
+        pairs[key.strip()] = parse_value(value.strip())
+    return pairs
+
+
+def given(context: typer.Context, values: dict[str, Any]) -> dict[str, Any]:
+    """Those options that were really typed."""
+    sources = {name: context.get_parameter_source(name) for name in values}
+    return {
+        name: values[name] for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"
+    }
+
+
+def choices_of(texts: list[str]) -> dict[str, list[Any]]:
+    """`--try` arguments: the values of each setting."""
+    from fedloom.runs.settings import parse_value
+
+    choices = {}
+    for text in texts:
+        key, equals, values = text.partition("=")
+        if not equals or not key or not values:
+            raise BadExperiment(f"--try got '{text}'; expected KEY=VALUE,VALUE, such as method.budget=0.4,0.6.")
+        try:
+            choices[key.strip()] = list(json.loads(f"[{values}]"))  # values may be lists themselves
+        except json.JSONDecodeError:
+            choices[key.strip()] = [parse_value(value.strip()) for value in values.split(",")]
+    return choices
+
+
+def only_the_first_speaks(errors: Console) -> None:
+    """Of several processes under torchrun, all but rank 0 are silent."""
+    if os.environ.get("RANK", "0") != "0":
+        sys.stdout, errors.quiet = open(os.devnull, "w"), True  # noqa: SIM115  open until the process ends
+
+
+def complain(errors: Console, problem: FedloomError) -> None:
+    """Say what is wrong once; before the ranks have met, once on every machine, since it may be wrong on one alone."""
+    if os.environ.get("LOCAL_RANK", "0") != "0" or (errors.quiet and isinstance(problem, RunStopped)):
+        time.sleep(SPEAKING)
+        return
+    errors.quiet = False
+    errors.print(Text.assemble(("error:", "bold red"), f" {problem}"), soft_wrap=True)

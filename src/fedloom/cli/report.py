@@ -1,0 +1,71 @@
+"""The commands `fedloom report` and `fedloom watch`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+
+def report_command(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="run folders; several are shown side by side")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="the page")] = Path("report.html"),
+    target: Annotated[
+        list[float] | None, typer.Option(help="accuracy to reach: a line and what it cost; repeat as needed")
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="the page's title")] = None,
+    png: Annotated[Path | None, typer.Option(metavar="DIR", help="write figures for papers here, as PNG")] = None,
+    pdf: Annotated[Path | None, typer.Option(metavar="DIR", help="write figures for papers here, as PDF")] = None,
+    latex: Annotated[Path | None, typer.Option(metavar="FILE", help="write a LaTeX table (booktabs) here")] = None,
+) -> None:
+    """Show runs on one page that needs no network: open it in a browser, print it, or send it to someone.
+
+    For example `fedloom report runs/fedavg-digits-1 runs/feddd-digits-1 --target 0.8 -o report.html`. Runs of one
+    experiment with several seeds become one line with a band.
+    """
+    from fedloom.report.group import read_groups
+    from fedloom.report.latex import write_latex
+    from fedloom.report.page import check_page, saving, write_page
+    from fedloom.report.paper import check_paper, write_figures
+    from fedloom.report.sections import sections_of
+    from fedloom.report.tables import check_targets, own_target
+
+    targets = check_targets(target or [])
+    check_page(out)
+    for folder in (png, pdf):
+        if folder is not None:
+            check_paper(folder)
+    groups, notes = read_groups(runs)
+    sections = sections_of(groups, targets or own_target(groups), chosen=not targets)
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    write_page(groups, notes, sections, out, title)
+    console.print(f"{out} ({out.stat().st_size / 1e6:.1f} MB)")
+    for folder, ending in ((png, "png"), (pdf, "pdf")):
+        if folder is not None:
+            with saving(folder):
+                console.print(f"{len(write_figures(sections, folder, ending))} figures in {folder}")
+    if latex is not None:
+        with saving(latex):
+            write_latex(groups, targets, latex)
+        console.print(str(latex))
+
+
+def watch_command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a run that goes on")],
+    every: Annotated[float, typer.Option(min=0.1, help="seconds between looks")] = 1.0,
+) -> None:
+    """Look on while a run goes on: accuracy, the last rounds, bytes, losses and the time left.
+
+    It only reads the run's folder, whose tables are written every ten seconds, and ends with the run: exit code 0 if
+    that was finished, 3 if it stopped. On a terminal the view is live, elsewhere every round is a line.
+    """
+    from fedloom.cli.report_text import follow
+
+    try:
+        finished = follow(run, Console(), every)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    if not finished:
+        raise typer.Exit(3)

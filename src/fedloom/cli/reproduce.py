@@ -1,0 +1,231 @@
+"""`fedloom reproduce`: tables and figures of the papers."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from fedloom.cli.options import DeviceOption, JsonOption, counted, print_json, telling
+from fedloom.errors import BadExperiment, RunStopped, unknown
+
+if TYPE_CHECKING:
+    from fedloom.studies.recipes.claims import Finding
+    from fedloom.studies.recipes.recipe import Recipe
+    from fedloom.studies.recipes.runner import Played
+
+SEEDS, QUICK_SEEDS = 3, 2
+STYLES = {"reproduced": "green", "holds": "green", "direction only": "yellow", "unsure": "yellow", "not run": "dim"}
+
+
+def reproduce_command(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="names from --list; runs that they share are run once")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="a smaller version, which says that it is smaller")] = False,
+    seeds: Annotated[int | None, typer.Option(min=1, help="how many seeds, from 0 on; 3, or 2 with --quick")] = None,
+    scale: Annotated[float, typer.Option(help="so many times the rounds, above 0 and at most 1")] = 1.0,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="only runs with this in their label, at its start or behind a slash"),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="results; what is there already is not run again")] = Path("reproduced"),
+    device: DeviceOption = "auto",
+    data_dir: Annotated[
+        Path | None, typer.Option(help="where mnist.npz, cifar10.npz ... lie, else FEDLOOM_DATA or the cache folder")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="begin no more runs after so long; the same command goes on")
+    ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="processes that play runs side by side on the device; left out, 1 on a CPU, and on a GPU what is "
+            "quickest and fits its memory. 1 if memory runs out",
+        ),
+    ] = None,
+    page: Annotated[Path | None, typer.Option(metavar="FILE.md", help="write all pages into this one file too")] = None,
+    pages: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="run nothing: write the pages of DIR's Parquets anew")
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="show the recipes and end")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run the tables and figures of the papers behind our methods, and say what comes out.
+
+    For example `fedloom reproduce fedumf-table1 --quick`. Finished runs are kept in --out: after Ctrl-C the same
+    command goes on. Verdicts: reproduced, direction only, not reproduced, not run.
+    """
+    from fedloom.studies.recipes.page import write_pages
+    from fedloom.studies.recipes.table import RECIPES
+
+    if list_:
+        _show_list(as_json)
+        return
+    if pages is not None:
+        for file in write_pages(pages):
+            typer.echo(file)
+        return
+    if not names:
+        raise BadExperiment("reproduce got no names; `fedloom reproduce --list` shows them.")
+    for name in names:
+        if name not in RECIPES:
+            raise BadExperiment(unknown("recipe", name, RECIPES))
+    from fedloom.studies.recipes.recipe import only as only_of, scaled
+
+    recipes = [only_of(scaled(RECIPES[name](quick), scale), only or ()) for name in dict.fromkeys(names)]
+    count = seeds or (QUICK_SEEDS if quick else SEEDS)
+    _reproduce(recipes, list(range(count)), scale, out, device, data_dir, minutes, processes, page, as_json)
+
+
+def _reproduce(
+    recipes: list[Recipe], seeds: list[int], scale: float, out: Path, device: str, data_dir: Path | None,
+    minutes: float | None, processes: int | None, page: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Run, keep, print."""
+    from fedloom.accel.machine import device_of, duration
+    from fedloom.cli.show import progress
+    from fedloom.runs.lock import locked
+    from fedloom.studies.recipes.cost import expected, runs_of
+    from fedloom.studies.recipes.runner import play
+
+    errors = Console(stderr=True, highlight=False)
+    console, began = errors if as_json else Console(highlight=False), time.perf_counter()
+    runs = runs_of(recipes, seeds)
+    guess = expected(recipes, seeds, device_of(device).type)
+    console.print(
+        f"{len(runs)} runs of {len(recipes)} recipes, about {duration(guess)} if none is there yet", style="dim"
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    with locked(out / "lock", f"folder '{out}'"):
+        try:
+            with counted(console, "reproduce", sum(one.rounds for one in runs.values()), progress) as watch:
+                played = play(recipes, seeds, out, device, data_dir, watch, telling(console), minutes, processes)
+        except KeyboardInterrupt:
+            errors.print(f"interrupted; finished runs are in {out}, the same command goes on", soft_wrap=True)
+            raise typer.Exit(130) from None
+        found = _write(played, seeds, scale, out, device, time.perf_counter() - began)
+    if page is not None:
+        from fedloom.studies.recipes.page import page as page_of
+        from fedloom.studies.recipes.store import read_table
+
+        page.write_text("\n".join(page_of(read_table(out / f"{_stem(one)}.parquet")) for one in played.recipes))
+    if as_json:
+        print_json({name: [one.record() for one in some] for name, some in found.items()})
+    else:
+        for recipe in played.recipes:
+            console.print(_table(recipe, found[recipe.name]))
+    _complain(played, errors)
+
+
+def _stem(recipe: Recipe) -> str:
+    return f"{recipe.name}-quick" if recipe.quick else recipe.name
+
+
+def _write(
+    played: Played, seeds: list[int], scale: float, out: Path, device: str, seconds: float
+) -> dict[str, list[Finding]]:
+    """Every recipe's Parquet, and all findings as JSON."""
+    from fedloom.accel.machine import device_of
+    from fedloom.files import replace_file
+    from fedloom.studies.bench.limits import machine
+    from fedloom.studies.recipes.page import found_in, place_of
+    from fedloom.studies.recipes.runner import kept_runs
+    from fedloom.studies.recipes.store import Store, read_table, write_table
+
+    command = {"command": _typed(), "seconds": seconds, "ran": played.ran, "machine": machine(device_of(device))}
+    found = {}
+    for recipe in played.recipes:
+        kept, file = kept_runs(recipe, seeds, Store(out)), out / f"{_stem(recipe)}.parquet"
+        before: list[dict[str, Any]] = []
+        if file.is_file() and (old := read_table(file).about)["scale"] == scale:
+            before = old["commands"]
+        about = {
+            "recipe": recipe.name, "about": recipe.about, "notes": list(recipe.notes), "quick": recipe.quick,
+            "scale": scale, "seeds": seeds, "rates": played.rates[recipe.name], "runs": len(kept),
+            "data": {one.facts["experiment"]["data"]["name"]: one.facts["data"] for one in kept.values()},
+            "run_seconds": sum(one.facts["seconds"] for one in kept.values()),
+            "places": sorted({place_of(one.facts["machine"]) for one in kept.values()}),
+            "commands": [*before, *([command] if played.ran or not before else [])],
+            "failed": {k: v for k, v in played.failed.items() if k.startswith(recipe.name)},
+            "experiments": {label: one.model_dump(mode="json") for label, one in recipe.experiments.items()},
+        }  # fmt: skip
+        write_table(file, about, kept)
+        found[recipe.name] = found_in(read_table(file))
+    records = {name: [one.record() for one in some] for name, some in found.items()}
+    replace_file(out / "claims.json", [json.dumps(records, indent=1).encode()])
+    return found
+
+
+def _typed() -> str:
+    """The command as it was typed, by its short name."""
+    return shlex.join(["fedloom", *sys.argv[1:]])
+
+
+def _table(recipe: Recipe, found: list[Finding]) -> Table:
+    """Comparisons and controls of a recipe; values by themselves are on its page."""
+    from fedloom.studies.recipes.claims import said
+    from fedloom.studies.recipes.page import paper_says, summary, we_found
+
+    compared = [one for one in found if one.claim.how != "value" or one.claim.control]
+    rest = len(found) - len(compared)
+    caption = summary(found) + (f" {rest} values by themselves are on the page and in claims.json." if rest else "")
+    title = f"{recipe.name}: {recipe.about}" + (" (a smaller version)" if recipe.quick else "")
+    table = Table("what", Column("paper", justify="right"), Column("ours", justify="right"), "verdict", title=title)
+    table.title_justify, table.caption = "left", caption
+    for one in compared or found:
+        verdict = said(one)
+        cells = (one.claim.what, paper_says(one), we_found(one))
+        table.add_row(*(Text(cell) for cell in cells), Text(verdict, style=STYLES.get(verdict, "red")))
+    return table
+
+
+def _complain(played: Played, errors: Console) -> None:
+    """What was not run, and an exit code for it."""
+    if played.left:
+        errors.print(f"{played.left} runs are left for want of time; the same command goes on", style="yellow")
+    if not played.failed:
+        return
+    reasons = dict.fromkeys(played.failed.values())
+    if played.ran + played.kept == 0:
+        raise RunStopped(f"nothing was run: {'; '.join(reasons)}")
+    for why in reasons:
+        some = [name for name, one in played.failed.items() if one == why]
+        errors.print(f"not run: {len(some)} ({some[0]}, ...): {why}", style="red", markup=False, soft_wrap=True)
+
+
+def _show_list(as_json: bool) -> None:
+    """Names, what they are, what data they need and how long they should take."""
+    from fedloom.accel.machine import duration
+    from fedloom.studies.recipes.cost import expected
+    from fedloom.studies.recipes.table import RECIPES
+
+    rows: list[dict[str, Any]] = []
+    for name, make in RECIPES.items():
+        full, small = make(False), make(True)
+        cost = {
+            "quick_cpu_seconds": expected([small], range(QUICK_SEEDS), "cpu"),
+            "cpu_seconds": expected([full], range(SEEDS), "cpu"),
+            "h200_seconds": expected([full], range(SEEDS), "cuda"),
+        }  # fmt: skip
+        rows.append({"name": name, "about": full.about, "data": full.data, "runs": 3 * len(full.experiments), **cost})
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return
+    table = Table(
+        Column("name", no_wrap=True), "what it is", "data", "runs", "quick, 2 cores", "2 cores", "one H200",
+        title="recipes, three seeds (two if quick); times are reckoned, see recipes/cost.py", title_justify="left",
+    )  # fmt: skip
+    for row in rows:
+        times = [duration(row[key]) for key in ("quick_cpu_seconds", "cpu_seconds", "h200_seconds")]
+        table.add_row(row["name"], Text(row["about"]), ", ".join(row["data"]) or "none", str(row["runs"]), *times)
+    Console().print(table)

@@ -1,0 +1,156 @@
+"""What does a person see? Progress while a run goes on, and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.table import Column, Table
+from rich.text import Text
+
+from fedloom.accel.machine import duration, size
+from fedloom.evaluate.targets import Cost, cost_of
+from fedloom.runs.result import Result
+from fedloom.runs.watch import Watch
+from fedloom.studies.chart import letters
+from fedloom.studies.compare import Contender, ratio_of
+from fedloom.studies.plan import Plan
+
+LINES = 10  # how often a run reports where there is no terminal
+
+
+@contextmanager
+def progress(console: Console, title: str, rounds: int) -> Iterator[Watch]:
+    """A bar on a terminal, a few plain lines elsewhere."""
+    if not console.is_terminal:
+        yield lambda row: _line(console, row, rounds)
+        return
+    columns = (
+        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+        TextColumn("{task.fields[state]}"),
+    )  # fmt: skip
+    with Progress(*columns, console=console) as bar:
+        job = bar.add_task(title, total=rounds, state="preparing")
+        yield lambda row: bar.update(job, completed=row["round"], state=_state(row))
+
+
+def _line(console: Console, row: dict[str, Any], rounds: int) -> None:
+    every = max(1, rounds // LINES)
+    if row["round"] % every == 0 or row["round"] in (1, rounds):
+        console.print(f"round {row['round']}/{rounds} {_state(row)}", highlight=False)
+
+
+def _state(row: dict[str, Any]) -> str:
+    """How a run stands; a comparison says which run it is."""
+    parts = [
+        f"{name} {row[key]:.4f}" for name, key in (("accuracy", "accuracy"), ("loss", "loss")) if row[key] is not None
+    ]
+    parts = parts or [f"training loss {row['training_loss']}"]
+    return "  ".join([row["state"], *parts] if "state" in row else parts)
+
+
+def summary_table(result: Result) -> Table:
+    """A finished run at a glance."""
+    facts = result.summary()
+    last = next((row for row in reversed(result.rounds) if row["per_class"] is not None), None)
+    table = Table(title=f"{facts['method']} on {result.experiment.data.name}", show_header=False, title_justify="left")
+    rows = [
+        ("rounds", str(facts["rounds"])),
+        ("accuracy", f"{facts['accuracy']:.4f}  (best {facts['best_accuracy']:.4f})"),
+        ("loss", f"{facts['loss']:.4f}"),
+    ]
+    if last is not None:
+        seen = [(value, label) for label, value in enumerate(last["per_class"]) if value == value]
+        rows.append(("weakest class", f"{min(seen)[1]} at {min(seen)[0]:.4f}"))
+    if facts["personal_accuracy"] is not None:
+        rows.append(("clients' own accuracy", f"{facts['personal_accuracy']:.4f}  (mean over clients)"))
+    rows.append(("examples trained", f"{facts['examples_trained']:,}"))
+    rows.append(("sent up, down", f"{size(facts['bytes_up'])}, {size(facts['bytes_down'])}"))
+    if facts["joules"] is not None:
+        rows.append(("virtual time, energy", f"{facts['virtual_seconds']:.0f} s, {facts['joules'] / 1000:.1f} kJ"))
+    if facts["rejected"]:
+        rows.append(("replies refused", ", ".join(f"{count:,} ({why})" for why, count in facts["rejected"].items())))
+    rows += [(name.replace("_", ", "), f"{value:.4g}") for name, value in result.outcome.items()]
+    rows.append(("time", f"{facts['wall_seconds']:.1f} s"))
+    rows.append(("run folder", facts["run"] or "none"))
+    for name, value in rows:
+        table.add_row(name, Text(value))
+    return table
+
+
+def comparison_rows(contenders: list[Contender], target: float | None) -> list[dict[str, Any]]:
+    """One row a method, for machines; costs are to the target where one is given, else of the whole run."""
+    rows = []
+    for contender in contenders:
+        costs = contender.reached(target)
+        row: dict[str, Any] = {"method": contender.name, "accuracy": contender.accuracy()._asdict()}
+        row |= {"best_accuracy": contender.best()._asdict(), "seeds": len(contender.results), "reached": len(costs)}
+        for what in Cost._fields:
+            found, ratio = cost_of(costs, what), ratio_of(contender, contenders[0], target, what)
+            row[what] = None if found is None else found._asdict()
+            row[f"{what}_ratio"] = None if ratio is None else ratio._asdict()
+        rows.append(row)
+    return rows
+
+
+def comparison_table(contenders: list[Contender], target: float | None) -> Table:
+    """The same for people; ratios are to the first method."""
+    rows = comparison_rows(contenders, target)
+    what = "of the whole run" if target is None else f"to reach {target:g}"
+    caption = f"mean over seeds ± 95 % interval; costs {what}, below them relative to {rows[0]['method']}, seed by seed"
+    table = Table(Column("method", no_wrap=True), "accuracy", "reached", title="comparison", caption=caption)
+    table.title_justify = "left"
+    writers: dict[str, Callable[[float], str]] = {
+        "rounds": lambda v: f"{v:.1f}",
+        "seconds": duration,
+        "bytes": size,
+        "joules": lambda v: f"{v / 1000:.1f} kJ",
+    }
+    shown = [name for name in writers if any(row[name] is not None for row in rows)]
+    for name in shown:
+        table.add_column({"seconds": "virtual time", "joules": "energy"}.get(name, name), justify="right")
+    for row in rows:
+        cells = [
+            row["method"],
+            _with_half(row["accuracy"], lambda v: f"{v:.4f}"),
+            f"{row['reached']} of {row['seeds']}",
+        ]
+        for name in shown:
+            cost, ratio = row[name], row[f"{name}_ratio"]
+            below = "" if ratio is None or row is rows[0] else "\n× " + _with_half(ratio, lambda v: f"{v:.2f}")
+            cells.append("never" if cost is None else _with_half(cost, writers[name]) + below)
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def _with_half(value: dict[str, Any], write: Callable[[float], str]) -> str:
+    return write(value["mean"]) + ("" if value["half"] is None else f" ± {write(value['half'])}")
+
+
+def plan_rows(plan: Plan) -> list[dict[str, Any]]:
+    """The options, for machines."""
+    costs = ("rounds", "seconds", "bytes", "joules")
+    front = plan.front
+    return [{"name": o.name, **{what: getattr(o, what) for what in costs}, "front": o in front} for o in plan.options]
+
+
+def plan_table(plan: Plan) -> Table:
+    """The candidates by time to the target; letters mark the trade-off, options that no other beats."""
+    best = {what: plan.best(what) for what in ("seconds", "bytes", "joules")}
+    names = {"seconds": "soonest", "bytes": "fewest bytes", "joules": "least energy"}
+    caption = "with a letter: on the trade-off between time, bytes and energy, no other is better in all three"
+    table = Table(title=f"to reach {plan.target:g}", title_justify="left", caption=caption)
+    for name in ("", "candidate", "rounds", "time", "bytes", "energy", "best at"):
+        table.add_column(name, no_wrap=name not in ("candidate", "best at"))
+    marks = letters(plan)
+    for option in plan.options:
+        cells = [marks.get(option.name, ""), option.name, f"{option.rounds:.1f}", duration(option.seconds)]
+        cells += [size(option.bytes), f"{option.joules / 1000:.1f} kJ"]
+        cells.append(", ".join(names[what] for what, winner in best.items() if winner is option))
+        table.add_row(*(Text(cell) for cell in cells))
+    for contender in plan.missed:
+        table.add_row("", Text(contender.name), "never", "", "", "", f"reached {contender.best().mean:.3f}")
+    return table

@@ -1,0 +1,80 @@
+"""How long does a client take, and what does it burn? Download, compute, upload."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedloom.core.devices import Devices
+from fedloom.core.rule import LocalRule
+from fedloom.core.types import Setting
+from fedloom.core.work import Work
+
+Compute = Literal["cycles", "flops"]
+BYTES = 4  # of a float32
+PASSES = 3  # a training step is one pass forward and about two back
+
+
+class Seconds(NamedTuple):
+    """What each of some clients takes [C each]."""
+
+    down: Tensor
+    compute: Tensor
+    up: Tensor
+
+    @property
+    def total(self) -> Tensor:
+        """One after the other."""
+        return self.down + self.compute + self.up
+
+    def joules(self, devices: Devices) -> Tensor:
+        """The energy of training and of sending and receiving [C]."""
+        return self.compute * devices.compute_watts + (self.down + self.up) * devices.radio_watts
+
+
+def processed(work: Work, sizes: Tensor) -> Tensor:
+    """How many examples clients with so many train on in a round [C], repeats counted."""
+    if work.steps is None:
+        return sizes * work.epochs
+    batch = work.batch if work.batch else sizes
+    passes = (sizes + batch - 1) // batch  # steps in one epoch
+    return work.steps // passes * sizes + work.steps % passes * batch  # a short batch is the last of its epoch
+
+
+def transfer(size: Tensor | int, rate: Tensor, latency: Tensor) -> Tensor:
+    """Seconds for so many bytes at a rate in bit/s."""
+    return latency + 8 * size / rate
+
+
+def by_cycles(devices: Devices, examples: Tensor) -> Tensor:
+    """Compute seconds by FedDD's formula `c * b / f`, whatever the network (b: examples processed in the round)."""
+    return devices.cycles_per_example * examples / devices.cycles
+
+
+def by_flops(devices: Devices, examples: Tensor, forward: Tensor) -> Tensor:
+    """Compute seconds from the operations of one example's forward pass."""
+    return PASSES * forward * examples / devices.flops
+
+
+def forward_flops(setting: Setting, rule: LocalRule, keep: Tensor | None, count: int) -> Tensor:
+    """Operations of one example's forward pass on each of `count` clients [C].
+
+    Of the sub-model where the rule leaves the rest out, else of the whole network: masked neurons run all the same.
+    """
+    neurons = setting.neurons
+    if keep is None or not rule.cuts:
+        keep = torch.ones(1, neurons.size, dtype=torch.bool, device=setting.fleet.examples.device)
+    return neurons.flops(keep).double().expand(count)
+
+
+def full_seconds(setting: Setting, devices: Devices, work: Work, compute: Compute = "cycles") -> Seconds:
+    """What every client of the fleet takes for the whole model [N each], uncompressed and with nothing added to it."""
+    examples, size = processed(work, setting.fleet.examples).double(), BYTES * setting.layout.total
+    if compute == "flops":
+        inner = by_flops(devices, examples, forward_flops(setting, LocalRule(), None, devices.size))
+    else:
+        inner = by_cycles(devices, examples)
+    down = transfer(size, devices.down, devices.latency)
+    return Seconds(down, inner, transfer(size, devices.up, devices.latency))

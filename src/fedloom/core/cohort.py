@@ -1,0 +1,66 @@
+"""Whose replies are these? Strangers are refused, and of several replies of one client the first valid one counts."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedloom.core.refused import REASONS, stray
+from fedloom.core.types import Cohort, Reply, rows
+from fedloom.core.unsent import read_unsent_as_unchanged
+
+STRANGER = -1  # stands for an id that nobody has, so that tables can still be asked for it
+
+
+def place_of(ids: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
+    """Where each of `ids` [R] stands among the `known` [C], and whether it does."""
+    order = known.argsort()
+    place = order[torch.searchsorted(known[order], ids).clamp(max=len(known) - 1)]
+    return place, known[place] == ids
+
+
+def recognised(cohort: Cohort, reply: Reply) -> Reply:
+    """The replies with who was to send [R]; those of others have not arrived, and the reason is `client`."""
+    if reply.ids is cohort.ids and reply.arrived is cohort.authorised:  # an engine of our own, and nothing was lost
+        return reply._replace(awaited=cohort.authorised)
+    place, known = place_of(reply.ids, cohort.ids)
+    awaited = cohort.authorised[place] & known
+    reply = reply._replace(awaited=awaited)
+    bad = reply.arrived & ~awaited
+    if bad.device.type == "cpu" and not bool(bad.any() | ~known.all()):
+        return reply
+    return reply._replace(
+        ids=torch.where(known, reply.ids, STRANGER),
+        arrived=reply.arrived & awaited,
+        rejected=torch.where(bad, REASONS.index("client"), 0).to(torch.int8),
+    )
+
+
+def once(cohort: Cohort, model: Tensor, reply: Reply) -> Reply:
+    """One row for each of the cohort, if a row is a stranger's or a repetition; the replies as they are if not.
+
+    An engine on an accelerator that answers with as many rows as it was asked for is taken at its word: to look would
+    wait for the device, and engines that hear from a network do this on the host.
+    """
+    ids = reply.ids
+    if len(ids) == len(cohort.ids) and ids.device.type != "cpu":
+        return reply
+    if ids.device.type == "cpu" and len(ids.unique()) == len(ids) and not bool((ids == STRANGER).any()):
+        return reply
+    same = cohort.ids[:, None] == ids  # [C, R]
+    valid = same & reply.arrived
+    heard = reply.arrived if reply.rejected is None else reply.arrived | (reply.rejected > 0)
+    first = torch.where(valid.any(1), valid.byte().argmax(1), same.byte().argmax(1))  # [C]
+    repeated = (same & heard).sum() - (same & heard).any(1).sum()
+    reply = reply._replace(
+        ids=cohort.ids,
+        params=reply.params[first],
+        mask=None if reply.mask is None else reply.mask[first],
+        extras=rows(reply.extras, first),
+        report=rows(reply.report, first),
+        arrived=valid.any(1),
+        awaited=cohort.authorised,
+        rejected=None if reply.rejected is None else torch.where(same.any(1), reply.rejected[first], 0),
+        strays=stray({"client": ((ids == STRANGER) & heard).sum(), "repeated": repeated}, reply.strays),
+    )
+    return read_unsent_as_unchanged(model, reply)

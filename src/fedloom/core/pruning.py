@@ -1,0 +1,230 @@
+"""Which single weights are worth keeping? Scores [C, P] of a cohort's weights, and the cut at the share to keep.
+
+The definitions are those of Tanaka et al. (arXiv:2006.05467) and the papers they compare with. Only weights of dense
+and convolution layers are pruned; biases, norm layers, embeddings and running statistics always stay. Networks are
+scored in evaluation mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from math import sqrt
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from fedloom.accel.capture import Captured
+from fedloom.chance import Chance
+from fedloom.core.types import Batch, Setting
+from fedloom.errors import BadExperiment, unknown
+
+Scope = Literal["global", "layer"]
+PRUNERS = ("rand", "mag", "snip", "grasp", "synflow")
+SCOPES = ("global", "layer")
+PRUNED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+TEMPERATURE = 200  # GraSP divides the network's outputs by it
+STEPS = 100  # of SynFlow
+
+
+def pruned(
+    by: str,
+    setting: Setting,
+    params: Tensor,
+    share: Tensor,
+    batches: Iterable[Batch],
+    ids: Tensor,
+    chance: Chance,
+    scope: Scope = "global",
+) -> Tensor:
+    """The weights each client keeps [C, P]: a `share` [C] of its `params` [C, P], by the named pruner.
+
+    `batches` are the clients' examples for `snip` and `grasp`, clients with more batches standing first; `ids` and
+    `chance` serve `rand`. Rows of `params` that are one and the same (`model.expand(C, -1)`) are scored once where no
+    data come in.
+    """
+    if by == "synflow":
+        return synflow_mask(setting, params, share, scope)
+    if by == "mag":
+        scores = mag(params[:1] if alike(params) else params)
+    elif by == "rand":
+        scores = rand(params, ids, chance)
+    elif by in PRUNERS:
+        scores = {"snip": snip, "grasp": grasp}[by](setting, params, batches)
+    else:
+        raise BadExperiment(unknown("pruner", by, PRUNERS))
+    return prune(setting, scores, share, scope)
+
+
+def prune(setting: Setting, scores: Tensor, share: Tensor, scope: Scope = "global") -> Tensor:
+    """Remove every score up to the k-th smallest, `k = int((1 - share) * n)`, of all n weights or of each layer's.
+
+    Scores [C, P] or one row for everybody, share [C]; the mask is [C, P].
+    """
+    if scope not in SCOPES:
+        raise BadExperiment(unknown("scope of pruning", scope, SCOPES))
+    share = share.to(scores.device)
+    if scores.device.type != "cpu":
+        return _pruned((scores, share), setting, scope)[0]
+    share = as_written(share)
+    mask = torch.ones(len(share), scores.shape[1], dtype=torch.bool)
+    for group in _groups(setting, scope):
+        values = torch.cat([scores[:, span] for span in group], 1)
+        removed = _removed(share, values)
+        least = values.new_full((len(share), 1), -torch.inf)
+        for count in set(removed.tolist()) - {0}:  # far quicker than sorting, and shares come in a few tiers
+            rows = removed == count
+            least[rows] = (values[rows] if len(values) > 1 else values).kthvalue(count, 1, keepdim=True).values
+        for span in group:
+            mask[:, span] = scores[:, span] > least
+    return mask
+
+
+def _prune(inputs: tuple[Tensor, ...], setting: Setting, scope: Scope) -> tuple[Tensor, ...]:
+    """The same by sorting, where counting would wait for the device."""
+    scores, share = inputs[0], as_written(inputs[1])
+    mask = torch.ones(len(share), scores.shape[1], dtype=torch.bool, device=scores.device)
+    for group in _groups(setting, scope):
+        values = torch.cat([scores[:, span] for span in group], 1)
+        removed = _removed(share, values)[:, None]
+        ranked = values.sort(1).values.expand(len(share), -1)
+        least = torch.where(removed > 0, ranked.gather(1, (removed - 1).clamp(min=0)), -torch.inf)
+        for span in group:
+            mask[:, span] = scores[:, span] > least
+    return (mask,)
+
+
+_pruned = Captured(_prune)
+
+
+def _groups(setting: Setting, scope: Scope) -> list[list[slice]]:
+    """The weights that are ranked together."""
+    spans = weights_of(setting)
+    return [[span] for span in spans] if scope == "layer" else [spans] * bool(spans)
+
+
+def _removed(share: Tensor, values: Tensor) -> Tensor:
+    """How many of the values [C, n] each client prunes [C], rounded down."""
+    return ((1 - share) * values.shape[1]).long()
+
+
+def rand(params: Tensor, ids: Tensor, chance: Chance) -> Tensor:
+    """Normal numbers, each client its own, anew every round."""
+    keys = chance.key("prune", ids[:, None], torch.arange(params.shape[1], device=ids.device))
+    place = ((keys >> 11).double() + 0.5) / 2**52  # in (-1, 1), fine enough that hardly two are equal
+    return sqrt(2) * torch.erfinv(place)
+
+
+def mag(params: Tensor) -> Tensor:
+    """`|w|`."""
+    return params.abs()
+
+
+def snip(setting: Setting, params: Tensor, batches: Iterable[Batch]) -> Tensor:
+    """`|w * dL/dw|`, gradients summed over the batches, scores of a client adding up to 1."""
+    slope = vmap(grad(loss_of(setting)))
+    total = torch.zeros_like(params, memory_format=torch.contiguous_format)
+    for x, y, weight, _ in at_least_one(batches):
+        total[: len(y)] += slope(params[: len(y)], x, y, weight)
+    scores = torch.where(prunable(setting, params.device), params * total, 0).abs()
+    return scores / scores.sum(1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
+
+
+def grasp(setting: Setting, params: Tensor, batches: Iterable[Batch]) -> Tensor:
+    """`w * (H g)` with softened outputs, g and H summed over the batches, divided by the client's `|sum|`."""
+    batches, where = at_least_one(batches), prunable(setting, params.device)
+    gradient = grad(loss_of(setting, TEMPERATURE))
+
+    def along(flat: Tensor, direction: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        return torch.dot(gradient(flat, x, y, weight), direction)  # its gradient is H g, g standing still
+
+    slope, curve = (torch.zeros_like(params, memory_format=torch.contiguous_format) for _ in range(2))
+    for x, y, weight, _ in batches:
+        slope[: len(y)] += vmap(gradient)(params[: len(y)], x, y, weight)
+    slope = torch.where(where, slope, 0)  # only what can be pruned counts, in g and in H
+    for x, y, weight, _ in batches:
+        curve[: len(y)] += vmap(grad(along))(params[: len(y)], slope[: len(y)], x, y, weight)
+    scores = torch.where(where, params * curve, 0)
+    return scores / (scores.sum(1, keepdim=True).abs() + 1e-10)
+
+
+def synflow(setting: Setting, params: Tensor) -> Tensor:
+    """`|w * dR/dw|` where R sums the outputs for an input of ones, every number of the model being made positive."""
+    module, ones = setting.module.eval(), torch.ones_like(setting.example[:1])
+    ones = ones.double() if ones.is_floating_point() else ones
+
+    def flow(flat: Tensor) -> Tensor:
+        return functional_call(module, tensors_of(setting, flat), (ones,)).sum()  # type: ignore[no-any-return]
+
+    positive = params.double().abs()  # the flow grows with every layer, beyond single precision in deep networks
+    slope: Tensor = vmap(grad(flow))(positive)
+    return positive * slope.abs()
+
+
+def synflow_mask(
+    setting: Setting, params: Tensor, share: Tensor, scope: Scope = "global", steps: int = STEPS
+) -> Tensor:
+    """SynFlow cut step by step to `share^(1/steps)`, `share^(2/steps)`, ...; equal clients are cut once."""
+    share, which = as_written(share.to(params.device)), slice(None)
+    if alike(params):
+        share, which = share.unique(return_inverse=True)
+        params = params[:1].expand(len(share), -1)
+    mask = torch.ones(params.shape, dtype=torch.bool, device=params.device)
+    for step in range(1, steps + 1):
+        mask = prune(setting, synflow(setting, params * mask), share ** (step / steps), scope)
+    return mask[which]
+
+
+def weights_of(setting: Setting) -> list[slice]:
+    """Where in the vector the weights of every dense and convolution layer lie."""
+    names = {f"{name}.weight".lstrip(".") for name, m in setting.module.named_modules() if isinstance(m, PRUNED)}
+    spans, start = [], 0
+    for name, size in zip(setting.layout.names, setting.layout.sizes):
+        if name in names:
+            spans.append(slice(start, start + size))
+        start += size
+    return spans
+
+
+def prunable(setting: Setting, device: torch.device) -> Tensor:
+    """Which numbers may be pruned [P]."""
+    where = torch.zeros(setting.layout.total, dtype=torch.bool, device=device)
+    for span in weights_of(setting):
+        where[span] = True
+    return where
+
+
+def loss_of(setting: Setting, temperature: float = 1) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    """One client's loss as a function of its vector and a batch."""
+    module = setting.module.eval()
+
+    def loss(flat: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        output = functional_call(module, tensors_of(setting, flat), (x,))
+        return (setting.loss(output / temperature, y) * weight).sum()
+
+    return loss
+
+
+def tensors_of(setting: Setting, flat: Tensor) -> dict[str, Tensor]:
+    """The vector [P] by name; running statistics cannot be differentiated."""
+    trained = setting.layout.parameters
+    return {name: t if name in trained else t.detach() for name, t in setting.layout.split(flat).items()}
+
+
+def at_least_one(batches: Iterable[Batch]) -> list[Batch]:
+    """The batches, refused if there are none."""
+    found = list(batches)
+    if not found:
+        raise BadExperiment("batches is empty; snip and grasp score weights on at least 1 batch of each client's data.")
+    return found
+
+
+def as_written(share: Tensor) -> Tensor:
+    """A share in double precision; one in single precision is meant as its seven decimals."""
+    return share if share.dtype == torch.float64 else (share.double() * 1e7).round() / 1e7
+
+
+def alike(params: Tensor) -> bool:
+    """Are all rows the same memory?"""
+    return params.stride(0) == 0

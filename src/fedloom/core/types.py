@@ -1,0 +1,184 @@
+"""The nouns of a round.
+
+N clients in the fleet, C in the cohort, P numbers in the model, S local steps, B examples in a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fedloom.chance import Chance
+from fedloom.layout import Layout
+
+if TYPE_CHECKING:
+    from fedloom.core.devices import Devices
+    from fedloom.neurons.map import NeuronMap
+
+State = dict[str, Tensor]  # tensors by name and nothing else: stacks, saves, travels
+Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs [B, ...], targets [B]) -> one loss per example [B]
+
+
+class Fleet(NamedTuple):
+    """All N clients, as the server knows them."""
+
+    examples: Tensor  # [N] training examples of each client (int64)
+    labels: Tensor  # [N, classes] how many of each class (int64)
+    devices: Devices | None = None  # how fast and how well connected they are, where that is simulated
+
+    @property
+    def size(self) -> int:
+        """N."""
+        return int(self.examples.shape[0])
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What stands still during a run: the fleet, the network and how its output is scored."""
+
+    fleet: Fleet
+    module: nn.Module
+    layout: Layout
+    loss: Loss
+    example: Tensor  # [2, ...] two inputs, for tracing
+
+    @cached_property
+    def neurons(self) -> NeuronMap:
+        """Which neuron owns which number; derived when first asked for, since FedAvg works without."""
+        from fedloom.neurons.trace import neuron_map
+
+        return neuron_map(self.module, self.example).to(self.example.device)
+
+
+class Cohort(NamedTuple):
+    """Who takes part in a round."""
+
+    ids: Tensor  # [C] rising; on the host where chance alone decides, so that nobody waits to read them
+    authorised: Tensor  # [C] False: trains, but may send nothing back
+
+
+class Portion(NamedTuple):
+    """Which part of the model each client is sent; None means everything."""
+
+    mask: Tensor | None = None  # [C, P] bool, over numbers
+    keep: Tensor | None = None  # [C, K] bool, over neurons, where the mask is a sub-model of whole neurons
+
+
+class Task(NamedTuple):
+    """What goes down, server to cohort. `mask` None means everything."""
+
+    model: Tensor  # [P] the global model
+    mask: Tensor | None  # [C, P] what each client is sent (bool)
+    keep: Tensor | None  # [C, K] the neurons behind the mask: engines may cut a smaller model
+    share: Tensor  # [C] how much of the model each may use
+    authorised: Tensor  # [C]
+    extras: State  # [C, ...] each: what the local rule's server half adds
+    round: int  # counted from 1; a tensor where steps are captured, as is the rate
+    rate: float  # the learning rate of this round
+    base_rate: float  # the learning rate before any decay
+    trained: int  # the first so many of the P numbers are trained, the rest are running statistics
+    ids: Tensor | None = None  # [C] whose rows these are, where a client's own chance is needed
+    all_send: bool = False  # known on the host: everyone is authorised
+    everyone: bool = False  # known on the host: row n is client n, for the whole fleet
+
+    def rows(self, keep: slice | Tensor) -> Task:
+        """The task of some of the cohort."""
+        return self._replace(
+            mask=None if self.mask is None else self.mask[keep],
+            keep=None if self.keep is None else self.keep[keep],
+            share=self.share[keep],
+            authorised=self.authorised[keep],
+            extras={name: _some(value, keep) for name, value in self.extras.items()},
+            ids=None if self.ids is None else self.ids[keep],
+        )
+
+
+class Examples(NamedTuple):
+    """A data set, on the device that trains."""
+
+    x: Tensor  # [n, ...]
+    y: Tensor  # [n]
+
+
+class Batch(NamedTuple):
+    """One step's examples, of the clients that take the step."""
+
+    x: Tensor  # [C, B, ...]
+    y: Tensor  # [C, B]
+    weight: Tensor  # [C, B] sums to 1 for every client; 0 pads short batches
+    keys: Tensor  # [C] chance for the network's own randomness
+
+
+class Reply(NamedTuple):
+    """What comes up, cohort to server. `mask` None means everything."""
+
+    ids: Tensor  # [C]
+    params: Tensor  # [C, P] weights after training
+    mask: Tensor | None  # [C, P] what each client sends back (bool)
+    extras: State  # [C, ...] each: what the local rule's client half adds
+    report: State  # [C] each: examples, steps, loss, ...
+    arrived: Tensor  # [C] False: lost, late or refused
+    rate: float = 1.0  # the learning rate of the round, which the server knows by itself
+    awaited: Tensor | None = None  # [C] who was to send; None: everyone
+    rejected: Tensor | None = None  # [C] why a reply was refused, places in `REASONS`; 0, None: it was not
+    strays: Tensor | None = None  # [R] how many others were refused, by their places in `REASONS`
+    chance: Chance | None = None  # of the round, for what the server draws once replies are there
+    everyone: bool = False  # known on the host: row n is client n, for the whole fleet
+
+
+def rows(state: State, keep: slice | Tensor) -> State:
+    """Some rows of every tensor."""
+    return {name: value[keep] for name, value in state.items()}
+
+
+def _some(value: Tensor, keep: slice | Tensor) -> Tensor:
+    """Some rows; what all share stays one row in memory."""
+    if isinstance(keep, Tensor) and value.dim() > 1 and value.stride(0) == 0:
+        return value[:1].expand(len(keep), *value.shape[1:])
+    return value[keep]
+
+
+def listed(values: Sequence[int] | Sequence[float] | list[list[int]], device: torch.device) -> Tensor:
+    """Plain numbers on a device; nobody waits for it."""
+    return torch.tensor(values).to(device, non_blocking=True)
+
+
+def column(values: Tensor, like: Tensor) -> Tensor:
+    """One value per client [C], shaped to broadcast over `like` [C, ...]."""
+    return values.view(-1, *(1,) * (like.dim() - 1))
+
+
+def largest(values: Tensor) -> Tensor:
+    """The largest size in each row [C] of the values [C, n]; a NaN shows. Nothing is written but that."""
+    if values.device.type == "cpu":
+        return torch.maximum(values.amax(1), -values.amin(1))
+    return torch.linalg.vector_norm(values, torch.inf, 1)  # type: ignore[no-any-return]  # one pass, slow on a CPU
+
+
+def on_host(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The same on the host: those that lie elsewhere come together, one transfer for each kind of number."""
+    found = [t for t in tensors if t.device.type == "cpu"]
+    here = dict(zip(map(id, found), found))
+    kinds: dict[tuple[torch.dtype, torch.device], dict[int, Tensor]] = {}
+    for t in tensors:
+        if id(t) not in here:
+            kinds.setdefault((t.dtype, t.device), {})[id(t)] = t
+    for some in kinds.values():
+        whole = torch.cat([t.reshape(-1) for t in some.values()]).cpu()
+        parts = whole.split([t.numel() for t in some.values()])
+        here |= {name: part.view(t.shape) for (name, t), part in zip(some.items(), parts)}
+    return [here[id(t)] for t in tensors]
+
+
+def senders(mask: Tensor) -> Tensor:
+    """How many rows of a mask [C, P] have each number [P].
+
+    Counted in bytes, a few rows at a time: a sum of bools first makes a copy in eight times as many.
+    """
+    counts = [part.sum(0, dtype=torch.uint8).long() for part in mask.view(torch.uint8).split(255)]
+    return counts[0] if len(counts) == 1 else torch.stack(counts).sum(0)

@@ -1,0 +1,124 @@
+"""Code of our own for CPUs, compiled where it runs: a C compiler makes it once for a machine, and the result is kept.
+
+Without a compiler, or with FEDLOOM_NATIVE=0, torch's own layers do everything, with the same results but for rounding.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from fedloom.accel.machine import cache_folder
+
+log = logging.getLogger("fedloom")
+
+HERE = Path(__file__).parent
+SOURCES = ("net.h", "dense.h", "conv.h", "room.h", "walk.c")
+FLAGS = ("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-std=gnu11")
+PATIENCE = 120  # seconds for the compiler
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """The compiled code; None where there is none, the reason being logged."""
+    if os.environ.get("FEDLOOM_NATIVE") == "0":
+        return None
+    try:
+        return _loaded(_file())
+    except (OSError, subprocess.SubprocessError, NoCompiler) as problem:
+        log.info("clients train by torch's own layers: %s", problem)
+        return None
+
+
+def identity() -> str:
+    """Which code trains on CPUs, whose last bits depend on it."""
+    found = library()
+    return "torch's" if found is None else Path(str(found._name)).stem
+
+
+class NoCompiler(Exception):
+    """Nothing here can compile for this machine."""
+
+
+def _loaded(file: Path) -> ctypes.CDLL:
+    """The library, with what its functions take and return."""
+    found, number, address, real = ctypes.CDLL(str(file)), ctypes.c_int64, ctypes.c_void_p, ctypes.c_double
+    found.fedloom_room.restype = number
+    found.fedloom_room.argtypes = [address, *[number] * 4]
+    found.fedloom_walk.restype = number
+    found.fedloom_walk.argtypes = [
+        address, *[number] * 4, address, number, address, address, number, *[address] * 4, *[real] * 3, *[address] * 2,
+        number, number,
+    ]  # fmt: skip
+    found.fedloom_outputs.restype = None
+    found.fedloom_outputs.argtypes = [
+        address, *[number] * 4, address, number, address, number, address, address, number, number,
+    ]  # fmt: skip
+    return found
+
+
+def _file() -> Path:
+    """Where the library for this machine lies; it is compiled if there is none yet."""
+    compiler, threads = _compiler(), _threads()
+    facts = [*((HERE / name).read_text() for name in SOURCES), compiler, str(threads), _processor(), *FLAGS]
+    name = f"native-{hashlib.sha256(chr(0).join(facts).encode()).hexdigest()[:16]}.so"
+    folder = cache_folder()
+    if (folder / name).exists():
+        return folder / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        place = tempfile.mkdtemp(dir=folder)
+    except OSError:  # nothing can be kept here
+        folder, place = Path(tempfile.mkdtemp()), tempfile.mkdtemp()
+    try:
+        made = Path(place) / name
+        libraries = ("-nodefaultlibs", str(threads), "-lm", "-lc", "-lgcc")  # torch's threads, not the system's
+        command = [compiler, *FLAGS, str(HERE / "walk.c"), "-o", str(made), *libraries]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        if done.returncode:
+            raise NoCompiler(f"{compiler} failed: {done.stderr.strip()[-300:]}")
+        os.replace(made, folder / name)  # at once, whoever else compiles
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    return folder / name
+
+
+def _compiler() -> str:
+    """A C compiler."""
+    if sys.platform != "linux":
+        raise NoCompiler(f"code of our own was never tried on {sys.platform}")
+    found = next(filter(None, (shutil.which(name) for name in (os.environ.get("CC", ""), "gcc", "cc"))), None)
+    if found is None:
+        raise NoCompiler("there is no C compiler (gcc or cc)")
+    return found
+
+
+def _threads() -> Path:
+    """The library of threads that torch itself uses: two of them would fight for the cores."""
+    folder = Path(torch.__file__).parent / "lib"
+    found = sorted(folder.glob("libgomp*.so*"))
+    if not found:
+        raise NoCompiler("this torch does not come with libgomp")
+    return found[0]
+
+
+def _processor() -> str:
+    """What the compiler takes into account of this machine."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return "\n".join(
+        sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))})
+    )

@@ -1,0 +1,97 @@
+"""Linear layers of networks of several sizes side by side, on a GPU: a client's products end where its neurons do."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from fedloom.engine.cuda.convolution_kernels import given, tile_of
+from fedloom.engine.cuda.mlp_kernels import _back, _forward, _turn
+from fedloom.engine.cuda.mlp_step import precision, units
+from fedloom.engine.gradient.products import Kept, Step
+
+
+class NarrowLinear(torch.autograd.Function):
+    """`x @ w^T + b` for inputs [C * B, i], weights [C, o, i] and biases [C, o] or None.
+
+    Of both ends each client keeps the first so many (`kept`); beyond them all is zero, and so are results.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, step: Step | None, kept: Kept) -> Tensor:
+        """A tile of one client's outputs after another."""
+        clients, outputs, inputs = w.shape
+        rows = x.reshape(clients, -1, inputs).contiguous()
+        ctx.save_for_backward(rows, w, b)
+        ctx.step, ctx.kept = step, kept
+        batch, (number, taken) = rows.shape[1], _always(clients, w.device)
+        out = w.new_zeros(clients, batch, outputs)
+        high, wide = tile_of(batch, 64), tile_of(outputs, 32)
+        _forward[triton.cdiv(outputs, wide), clients, triton.cdiv(batch, high)](
+            rows, rows, w, w if b is None else b, out, rows, rows, rows, number, taken, *given(kept, taken), batch,
+            *_sizes(inputs, outputs), clients, **_cuts(inputs, outputs, kept), PICKS=False, BIAS=b is not None,
+            RELU=False, LAST=False, PRECISION=precision(True), BM=high, BN=wide, BK=tile_of(inputs, 32),
+            num_warps=4, num_stages=3,
+        )  # fmt: skip
+        return out.view(-1, outputs)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        """The input's gradient first: it needs the weight from before the step."""
+        x, w, b = ctx.saved_tensors
+        clients, outputs, inputs = w.shape
+        g, gx = g.reshape(clients, -1, outputs).contiguous(), None
+        if ctx.needs_input_grad[0]:
+            gx = _input_gradient(g, w, ctx.kept).view(-1, inputs)
+        if ctx.step is None:
+            return gx, torch.bmm(g.mT, x), None if b is None else g.sum(1), None, None
+        _step(x, g, w, b, ctx.step, ctx.kept)
+        return gx, None, None, None, None
+
+
+def _input_gradient(g: Tensor, w: Tensor, kept: Kept) -> Tensor:
+    """The gradient of the inputs [C, B, i]."""
+    (clients, outputs, inputs), batch = w.shape, g.shape[1]
+    out, (number, taken), few = g.new_zeros(clients, batch, inputs), _always(clients, w.device), outputs <= 16
+    high, wide = tile_of(batch, 64), tile_of(inputs, 64 if few else 32)
+    _back[triton.cdiv(inputs, wide), clients, triton.cdiv(batch, high)](
+        g, w, g, out, number, taken, *given(kept, taken), batch, *_sizes(inputs, outputs),
+        **_cuts(inputs, outputs, kept), RELU=False, PRECISION=precision(not few),
+        BM=high, BN=wide, BK=tile_of(outputs, 32), num_warps=4, num_stages=1 if few else 3,
+    )  # fmt: skip
+    return out
+
+
+def _step(x: Tensor, g: Tensor, w: Tensor, b: Tensor | None, step: Step, kept: Kept) -> None:
+    """The layer's own step, inside the product of its gradient."""
+    (clients, outputs, inputs), batch = w.shape, g.shape[1]
+    assert isinstance(step.rate, Tensor)  # kernels read it where it lies
+    w, b = step.shrunk(w), None if b is None else step.shrunk(b)
+    number, taken = _always(clients, w.device)
+    high, wide = tile_of(outputs, 32), tile_of(inputs, 128)
+    tiles, bias = triton.cdiv(inputs, wide), w if b is None else b
+    _turn[tiles * triton.cdiv(outputs, high), clients](
+        g, x, x, w, w, w, bias, bias, bias, w, step.rate, number, taken, *given(kept, taken), batch,
+        *_sizes(inputs, outputs), clients, 0.0, 0.0, **_cuts(inputs, outputs, kept), PICKS=False, BIAS=b is not None,
+        MAY=False, HEAVY=False, SCALED=False, PRECISION=precision(False), TILES=tiles,
+        BM=high, BN=wide, BK=tile_of(batch, 32), num_warps=4, num_stages=1,
+    )  # fmt: skip
+
+
+def _sizes(*ends: int) -> list[int]:
+    return [size // unit for size, unit in zip(ends, units(ends).values())]
+
+
+def _cuts(inputs: int, outputs: int, kept: Kept) -> dict[str, int]:
+    return units((inputs, outputs)) | {"CUT_IN": kept[0] is not None, "CUT_OUT": kept[1] is not None}
+
+
+@cache
+def _always(clients: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """A step that none of so many clients has taken yet."""
+    number = torch.zeros(1, dtype=torch.int64, device=device)
+    return number, torch.ones(clients, dtype=torch.int64, device=device)

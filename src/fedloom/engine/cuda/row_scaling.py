@@ -1,0 +1,65 @@
+"""Weights that run multiplied by fixed numbers: plain descent of the product `u = scale * w`.
+
+A step of `w` by `rate * scale * g` is one of `u` by `rate * scale ** 2 * g`, so that nothing but the pace of every
+neuron's weights enters the steps. Momentum and decay carry over as they are. A row of a tensor has one scale, so that
+nothing of the models' size is made of them: weights are multiplied where they are copied anyway.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from fedloom.core.types import State
+from fedloom.layout import Layout
+
+
+class Scaled:
+    """A cohort's scales, and how fast each neuron's weights go."""
+
+    def __init__(self, layout: Layout, like: Tensor) -> None:
+        """`like`: models [C, P]."""
+        self.layout, clients = layout, len(like)
+        self.rows = [shape[0] if shape else 1 for shape in layout.shapes]
+        starts = accumulate(layout.sizes, initial=0)
+        first = [
+            start + row * (size // rows)
+            for start, size, rows in zip(starts, layout.sizes, self.rows)
+            for row in range(rows)
+        ]
+        self.at = torch.tensor(first, device=like.device)  # [R] where the rows of all tensors begin in a model
+        self.squares = like.new_zeros(clients * len(first))
+        parts = self.squares.split([clients * rows for rows in self.rows])
+        self.paces = {name: part.view(clients, -1) for name, part in zip(layout.names, parts)}  # [C, rows] each
+
+    def begin(self, scale: Tensor | None, first: Tensor) -> None:
+        """The rows' scales [C, R], and where weights begin [C, P]."""
+        assert scale is not None
+        self.scale, self.first = scale.contiguous(), first
+
+    def products(self) -> State:
+        """Where the products begin, each tensor by itself; rows get their paces."""
+        places = [pace[: len(self.scale)] for pace in self.paces.values()]
+        torch._foreach_copy_(places, self.scale.square().split(self.rows, 1))
+        return {name: weights * by for name, weights, by in self._each(self.layout.split(self.first))}
+
+    def slowed(self, name: str, grad: Tensor) -> Tensor:
+        """A tensor's gradient [C, ...] of the products."""
+        return grad * _along(self.paces[name][: len(grad)], grad)
+
+    def end(self, last: State) -> State:
+        """The weights themselves; those that did not count are where they were."""
+        first = self.layout.split(self.first)
+        return {name: torch.where(by == 0, first[name], product / by) for name, product, by in self._each(last)}
+
+    def _each(self, tensors: State) -> list[tuple[str, Tensor, Tensor]]:
+        """Every tensor with its rows' scales."""
+        parts = zip(self.layout.names, self.scale.split(self.rows, 1))
+        return [(name, tensors[name], _along(part, tensors[name])) for name, part in parts]
+
+
+def _along(rows: Tensor, like: Tensor) -> Tensor:
+    """One value per row [C, rows], shaped to broadcast over `like` [C, rows, ...]."""
+    return rows.reshape(*like.shape[:2], *(1,) * (like.dim() - 2))

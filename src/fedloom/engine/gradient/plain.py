@@ -1,0 +1,60 @@
+"""One client after another in plain eager PyTorch: the oracle the other ways are tested against."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from fedloom.core.types import Batch, Setting
+from fedloom.engine.gradient.dropout import keys_of
+
+
+class PlainGradient:
+    """`loss.backward()` for each client in turn, on really short batches."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+
+    def __call__(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Gradients [C, P] and losses [C]."""
+        grads, losses = torch.zeros_like(params), params.new_empty(len(params))
+        for row, flat in enumerate(params):
+            tensors = {name: t.detach() for name, t in self.setting.layout.split(flat).items()}
+            found, losses[row] = self._differentiate(tensors, batch, row)
+            torch.cat([g.reshape(-1) for g in found], out=grads[row, : self.setting.layout.trained])
+        return grads, losses
+
+    def descend(
+        self, first: Tensor, batches: Iterable[Batch], rate: float, shrink: float, momentum: float = 0.0
+    ) -> tuple[Tensor, Tensor] | None:
+        """Each client's own tensors, moved in place after every step."""
+        if momentum:
+            return None
+        layout = self.setting.layout
+        owned = [{name: t.detach().clone() for name, t in layout.split(flat).items()} for flat in first]
+        total = first.new_zeros(len(first))
+        for batch in batches:
+            for row in range(len(batch.y)):
+                found, loss = self._differentiate(owned[row], batch, row)
+                total[row] += loss
+                for name, grad in zip(layout.parameters, found):
+                    owned[row][name].detach().mul_(shrink).sub_(grad, alpha=rate)
+        return torch.stack([layout.join(tensors, 0) for tensors in owned]).detach(), total
+
+    def _differentiate(self, tensors: dict[str, Tensor], batch: Batch, row: int) -> tuple[tuple[Tensor, ...], Tensor]:
+        """One client's gradients, by parameter, and its loss."""
+        module = self.setting.module.train()
+        count = int((batch.weight[row] > 0).sum())
+        leaves = [tensors[name].requires_grad_() for name in self.setting.layout.parameters]
+        output = functional_call(module, {**tensors, **keys_of(module, batch.keys[row])}, (batch.x[row, :count],))
+        loss = self.setting.loss(output, batch.y[row, :count]).mean()
+        return torch.autograd.grad(loss, leaves, materialize_grads=True), loss.detach()
+
+    def outputs(self, params: Tensor, x: Tensor) -> Tensor:
+        """Each client's network on its own examples."""
+        module, layout = self.setting.module.eval(), self.setting.layout
+        with torch.no_grad():
+            return torch.stack([functional_call(module, layout.split(flat), (own,)) for flat, own in zip(params, x)])

@@ -1,0 +1,283 @@
+"""A cohort at once, without vmap: the network's fx graph runs with every parameter stacked over the clients.
+
+Nodes without parameters run as they are on the cohort's examples laid end to end; layers with parameters have a
+function in `layers.py`. Whether that reads the network rightly is checked by `engine.gradient` against plain PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from copy import copy
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from fedloom.core.types import Batch, Setting
+from fedloom.engine.cpu.blocks import blocks_of
+from fedloom.engine.cpu.chain import chain_of, descend_chain
+from fedloom.engine.cpu.lanes import Between, First, Second, front_of, passable
+from fedloom.engine.cpu.native_steps import compiled_outputs, descend_compiled
+from fedloom.engine.cpu.tiles import Tiled, TiledFirst, pool_first, tiled_front
+from fedloom.engine.gradient.dropout import KeyedDropout
+from fedloom.engine.gradient.frozen import Frozen, freeze
+from fedloom.engine.gradient.layers import FUSED, LAYERS, Pass
+from fedloom.engine.gradient.products import Kept, Step
+from fedloom.engine.stages import stages_of
+from fedloom.layout import Layout
+
+
+class _Tracer(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Keyed dropout is a layer of ours, not code to look into."""
+        return isinstance(m, KeyedDropout) or super().is_leaf_module(m, module_qualified_name)
+
+
+class _Now:
+    """The pass that a network's layers are in."""
+
+    run: Pass
+    lane: Tensor  # see `lanes.py`
+
+
+class _Layer(nn.Module):
+    """A layer that its stacked function runs."""
+
+    def __init__(self, layer: nn.Module, name: str, now: _Now) -> None:
+        super().__init__()
+        self.stacked, self.layer, self.name, self.now = LAYERS[type(layer)], layer, name, now
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """The cohort's activations after the layer."""
+        return self.stacked(self.layer, self.name, self.now.run, *args, **kwargs)
+
+
+class StackedGradient:
+    """Gradients of a cohort from one interpretation of the network's graph."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting, self.layout = setting, setting.layout
+        self.low = False  # products of bfloat16 numbers
+        graph = _Tracer().trace(setting.module)
+        pool_first(graph, setting.module)
+        layers = {node.target: setting.module.get_submodule(str(node.target)) for node in graph.nodes
+                  if node.op == "call_module"}  # fmt: skip
+        for name, layer in layers.items():
+            if type(layer) not in LAYERS and any(True for _ in layer.parameters()):
+                raise NotImplementedError(f"layer '{name}' ({type(layer).__name__}) has no stacked form")
+        if any(node.op == "get_attr" for node in graph.nodes):
+            raise NotImplementedError("the network uses a parameter outside any layer")
+        uses = Counter(node.target for node in graph.nodes if node.op == "call_module")
+        self._trained = frozenset(self.layout.parameters)
+        self._fused = frozenset(
+            str(name)
+            for name, layer in layers.items()
+            if type(layer) in FUSED and uses[name] == 1 and all(p.requires_grad for p in layer.parameters())
+        )
+        self._dropouts = [layer for layer in layers.values() if isinstance(layer, KeyedDropout)]
+        self._now = _Now()
+        self._part: tuple[Tensor, Tensor] | None = None  # neurons that alone are trained, and their numbers
+        self._kept: dict[str, Kept] | None = None
+        self.graph = graph
+        self.stages = stages_of(setting)
+        self.chain = chain_of(self.stages)
+        stacked = {str(n): _Layer(layer, str(n), self._now) if type(layer) in LAYERS else layer
+                   for n, layer in layers.items()}  # fmt: skip
+        self._network = fx.GraphModule(stacked, graph)  # the graph as straight code: interpreting it takes longer
+        tiles, self._quick = tiled_front(graph, setting.module, self._fused), None  # what runs where steps are fused
+        if tiles is not None:
+            joined = {tiles[0]: Tiled(stacked[tiles[0]]), tiles[1]: nn.Identity()}
+            self._quick = fx.GraphModule(stacked | joined, graph)
+        self._front = front_of(graph, setting.module, self._fused)
+        if self._front is not None:
+            lanes = stacked | {name: Between(stacked[name], self._now) for name in self._front.between}
+            lanes[self._front.first] = First(stacked[self._front.first])
+            lanes[self._front.second] = Second(stacked[self._front.second])
+            self._lanes = fx.GraphModule(lanes, graph)
+            self._quick_lanes = None
+            if tiles is not None:
+                joined = {tiles[0]: TiledFirst(stacked[tiles[0]]), tiles[1]: nn.Identity()}
+                self._quick_lanes = fx.GraphModule(lanes | joined, graph)
+
+    def of_shapes(self, layout: Layout) -> StackedGradient:
+        """The same network with tensors of other sizes, such as a sub-model's."""
+        other = copy(self)
+        other.layout = layout
+        return other
+
+    def keeping(self, counts: dict[tuple[str, int], Tensor]) -> StackedGradient:
+        """The same network of which clients keep the first so many neurons; all other numbers are zero.
+
+        `counts` [C]: by group and by how many numbers stand for a neuron along an axis.
+        """
+        other, axes = copy(self), self.setting.neurons.axes
+        other._kept = {}
+        for name in self._fused:
+            ends = axes[f"{name}.weight"][1::-1]
+            kept = [counts.get((axis[0].group, axis[0].fan)) if axis else None for axis in ends]
+            other._kept[name] = kept[0], kept[1]
+        return other
+
+    def freezing(self, keep: Tensor, mask: Tensor) -> StackedGradient:
+        """The same network of which only the kept neurons [C, K], whose numbers are the mask [C, P], are trained."""
+        other = copy(self)
+        other._part = keep, mask
+        for known in ("_frozen", "_running"):
+            other.__dict__.pop(known, None)
+        return other
+
+    @cached_property
+    def _frozen(self) -> Frozen | None:
+        """What moves where only some neurons are trained; None: everything. Not every way asks."""
+        if self._part is None:
+            return None
+        layers = [n for n in sorted(self._fused) if getattr(self.setting.module.get_submodule(n), "groups", 1) == 1]
+        return freeze(self.setting.neurons, layers, *self._part)
+
+    @cached_property
+    def _running(self) -> tuple[nn.Module, nn.Module | None]:
+        """The network, in lanes where some neurons are frozen and it has some; and what runs where steps are fused."""
+        if self._frozen is None:
+            return self._network, self._quick
+        if not self.low and passable(self._front, self._frozen):
+            return self._lanes, self._quick_lanes
+        return self._network, None
+
+    def _losses(self, tensors: dict[str, Tensor], batch: Batch, step: Step | None) -> Tensor:
+        """The loss of every example [C * B], ready to be differentiated."""
+        fused = self._fused
+        parts = {} if self._frozen is None else self._frozen.parts
+        if self._frozen is not None:
+            fused = fused & parts.keys()  # a layer without a part, such as a depthwise one, moves by the mask
+        self._now.run = Pass(
+            tensors, len(batch.y), batch.weight, batch.keys, step, fused, parts, self.low, kept=self._kept
+        )
+        for layer in self._dropouts:
+            layer.calls = 0  # a new pass
+        quick = step is not None and not self.low and batch.x.device.type == "cpu"
+        plain, fast = self._running
+        running = fast if quick and fast is not None else plain
+        return self.setting.loss(running(batch.x.flatten(0, 1)), batch.y.flatten(0, 1))
+
+    def __call__(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Gradients [C, P] and losses [C]; running statistics move in place."""
+        split, trained = self.layout.split(params), self.layout.trained
+        # statistics get storage of their own: moving them would count as touching the weights autograd has saved
+        tensors = {name: t.detach() if name in self._trained else t.clone() for name, t in split.items()}
+        leaves = [tensors[name].requires_grad_() for name in self.layout.parameters]
+        self._network.train()
+        losses = self._losses(tensors, batch, None)
+        found = torch.autograd.grad(_total(losses, batch.weight), leaves, materialize_grads=True)
+        grads = [g.flatten(1) for g in found]
+        if trained < self.layout.total:
+            moved = [tensors[name].flatten(1) for name in self.layout.names if name not in self._trained]
+            params[:, trained:] = torch.cat(moved, 1)
+            grads.append(torch.zeros_like(params[:, trained:]))
+        return torch.cat(grads, 1), _means(losses, batch.weight)
+
+    def descend(
+        self, first: Tensor, batches: Iterable[Batch], rate: float, shrink: float, momentum: float = 0.0
+    ) -> tuple[Tensor, Tensor] | None:
+        """Every tensor of the cohort contiguous by itself, so that products can take the step in place."""
+        if self.stages is not None and not self.low and first.device.type == "cpu":
+            how = self.layout, first, batches, rate, shrink
+            keep, neurons = (None, None) if self._part is None else (self._part[0], self.setting.neurons)
+            done = descend_compiled(self.stages, *how, momentum, keep, neurons)
+            if done is None and self.chain is not None:
+                done = self._descend_chain(*how, momentum)
+            if done is not None:
+                return done
+        if momentum:
+            return None
+        split = self.layout.split(first)
+        tensors = {name: t.clone(memory_format=torch.contiguous_format) for name, t in split.items()}
+        total = first.new_zeros(len(first))
+        step, now = Step(rate, shrink), 0
+        self._network.train()
+        for batch in batches:
+            if now != len(batch.y):
+                now = len(batch.y)
+                views = {name: t[:now].detach() for name, t in tensors.items()}
+                alone = now == 1 and self._frozen is None and not self.low
+                if alone and first.device.type == "cpu":  # torch's own layers are quicker
+                    views |= {n: t[0].detach() for n, t in tensors.items() if n.rpartition(".")[0] in self._fused}
+                leaves = {name: (views[name].requires_grad_(), views[name].detach()) for name in self.layout.parameters}
+                may = {} if self._frozen is None else self.layout.split(self._frozen.mask[:now])
+            losses, weight = self._losses(views, batch, step), batch.weight
+            del batch  # memory is highest in the backward pass, where layers keep what they need of the examples
+            _total(losses, weight).backward()
+            total[:now] += _means(losses, weight)
+            for name, (leaf, own) in leaves.items():  # what no layer fused
+                if leaf.grad is not None or name.rpartition(".")[0] not in self._fused:
+                    _move(own, leaf.grad, step, may.get(name))
+                    leaf.grad = None
+        last = self.layout.join(tensors, 1)
+        if self._frozen is not None:  # running statistics outside the mask stay too
+            rest = slice(self.layout.trained, None)
+            last[:, rest] = torch.where(self._frozen.mask[:, rest], last[:, rest], first[:, rest])
+        return last, total
+
+    def _descend_chain(
+        self, layout: Layout, first: Tensor, batches: Iterable[Batch], rate: float, shrink: float, momentum: float
+    ) -> tuple[Tensor, Tensor] | None:
+        """The same of a chain of linear layers."""
+        assert self.chain is not None
+        frozen, names = self._frozen, [link.name for link in self.chain]
+        blocks = None if frozen is None else blocks_of(names, frozen, layout)
+        if frozen is not None and blocks is None:
+            return None
+        return descend_chain(self.chain, layout, first, batches, rate, shrink, blocks, momentum)
+
+    def slopes(self, tensors: dict[str, Tensor], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Losses [C], and the gradients of the cohort's tensors [C, ...]; running statistics move in place."""
+        self._network.train()
+        own = {name: t.detach() for name, t in tensors.items()}
+        leaves = [own[name].requires_grad_() for name in self.layout.parameters]
+        losses = self._losses(own, batch, None)
+        found = torch.autograd.grad(_total(losses, batch.weight), leaves, materialize_grads=True)
+        return _means(losses, batch.weight), dict(zip(self.layout.parameters, found))
+
+    def advance(self, tensors: dict[str, Tensor], batch: Batch, step: Step) -> Tensor:
+        """One step of what `descend` does, in place: the cohort's tensors [C, ...] move. Losses [C]."""
+        self._network.train()
+        own = {name: t.detach() for name, t in tensors.items()}
+        leaves = [own[name].requires_grad_() for name in self.layout.parameters]
+        losses = self._losses(own, batch, step)
+        found = torch.autograd.grad(_total(losses, batch.weight), leaves, allow_unused=True)
+        grads: dict[str, Tensor | None] = dict(zip(self.layout.parameters, found))
+        for name, grad in grads.items():  # what no layer fused
+            if grad is not None or name.rpartition(".")[0] not in self._fused:
+                _move(tensors[name].detach(), grad, step, None)
+        return _means(losses, batch.weight)
+
+    def outputs(self, params: Tensor, x: Tensor) -> Tensor:
+        """Every client's network on its own examples, in evaluation mode."""
+        own = None if self.stages is None or self.low else compiled_outputs(self.setting, self.layout, params, x)
+        if own is not None:
+            return own
+        self._now.run = Pass(self.layout.split(params), len(x), None, None, None, frozenset(), {}, self.low)
+        self._network.eval()
+        with torch.no_grad():
+            output: Tensor = self._network(x.flatten(0, 1))
+        return output.view(*x.shape[:2], *output.shape[1:])
+
+
+def _total(losses: Tensor, weight: Tensor) -> Tensor:
+    """The sum of all clients' mean losses []; torch imports much, at a start, for gradients of anything else."""
+    return (losses * weight.flatten().to(losses)).sum()
+
+
+def _means(losses: Tensor, weight: Tensor) -> Tensor:
+    """Losses of all examples [C * B] as the clients' [C]."""
+    return (losses.detach().view_as(weight) * weight).sum(1)
+
+
+def _move(w: Tensor, g: Tensor | None, step: Step, may: Tensor | None) -> None:
+    """A step of what is not fused, where it may move; what takes no part in the loss has no gradient, but decays."""
+    g = torch.zeros_like(w) if g is None else g
+    if may is None:
+        step.take(w, g)
+    else:
+        w.copy_(torch.where(may, w * step.shrink - g * step.rate, w))

@@ -1,0 +1,67 @@
+"""How good is every client's own model on its own test split?"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from fedloom.accel.machine import at_once
+from fedloom.core.types import Examples, listed
+from fedloom.engine.client import initial_state
+from fedloom.engine.local import Local
+from fedloom.engine.storage.shards import Shards
+
+
+def personal_accuracy(engine: Local, model: Tensor, data: Examples, shards: Shards) -> Tensor:
+    """Accuracy per client [N]; NaN for one without test examples.
+
+    A client that keeps no model of its own is served by the global one; one that never took part by what it would
+    have before its first round.
+    """
+    rule, newborn = engine.method.local, initial_state(engine.method, engine.setting, model)
+    born = rule.personal(engine.setting, model, {name: value[None] for name, value in newborn.items()})
+    accuracy = _global(engine, model if born is None else born[0], data, shards)
+    if born is None:
+        return accuracy
+    known = [client for client in engine.states.known().tolist() if shards.sizes[client]]
+    for a in range(0, len(known), engine.chunk):
+        ids = known[a : a + engine.chunk]
+        own = rule.personal(engine.setting, model, engine.states.get(ids, newborn))
+        assert own is not None
+        accuracy[listed(ids, accuracy.device)] = _stacked(engine, own, data, shards, ids)
+    return accuracy
+
+
+def _global(engine: Local, model: Tensor, data: Examples, shards: Shards) -> Tensor:
+    """One model on everybody's split, in one pass."""
+    tensors, module = engine.setting.layout.split(model), engine.setting.module.eval()
+    with torch.no_grad():
+        right = [
+            _right(functional_call(module, tensors, (some.x[part],)), some.y[part])
+            for some, part in shards.pieces(data, at_once(data.x))
+        ]
+    hits = torch.cat(right).double() if right else data.x.new_zeros(0, dtype=torch.float64)
+    sizes = listed(shards.sizes, hits.device)
+    owner = torch.repeat_interleave(torch.arange(len(sizes), device=hits.device), sizes, output_size=len(hits))
+    return torch.zeros(len(sizes), dtype=torch.float64, device=hits.device).index_add_(0, owner, hits) / sizes
+
+
+def _right(output: Tensor, y: Tensor) -> Tensor:
+    """Which answers [..., classes] are right; a diverged model is right about nothing."""
+    return (output.argmax(-1) == y) & output.isfinite().all(-1)
+
+
+def _stacked(engine: Local, own: Tensor, data: Examples, shards: Shards, ids: list[int]) -> Tensor:
+    """Own models [C, P] on own splits, a slice of every split at a time."""
+    own_sizes = [shards.sizes[i] for i in ids]
+    sizes, widest = listed(own_sizes, own.device), max(own_sizes)
+    data, rows = shards.hand(data, listed(ids, own.device), ids)  # [C, widest]
+    hits = torch.zeros(len(ids), dtype=torch.float64, device=own.device)
+    wide = max(1, at_once(data.x) // len(ids))
+    for a in range(0, widest, wide):
+        part = rows[:, a : a + wide]
+        right = _right(engine.gradient.outputs(own, data.x[part]), data.y[part])
+        real = torch.arange(a, a + part.shape[1], device=own.device) < sizes[:, None]
+        hits += (right & real).sum(1)
+    return hits / sizes

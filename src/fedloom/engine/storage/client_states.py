@@ -1,0 +1,161 @@
+"""Where is what clients remember between rounds? In rows that are born at a client's first contact."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedloom.core.types import State
+from fedloom.engine.storage.backing import Place, Room
+
+BEHIND = 2  # chunks whose states may still be on their way from a GPU to the host
+
+
+class _Coming(NamedTuple):
+    """States on their way to the host."""
+
+    row: Tensor
+    values: State
+    done: Any  # a CUDA event
+
+
+class ClientStates:
+    """States of those clients that ever took part; memory grows with them, not with the fleet.
+
+    They stay on the device, or away from it: in the host's memory, or in a file that is mapped into it.
+    """
+
+    def __init__(self, fleet_size: int, device: torch.device, place: Place = "device") -> None:
+        self._row = torch.full((fleet_size,), -1, dtype=torch.int64)  # on the host: looked up without waiting
+        self._device, self._place = device, place
+        self._born = 0
+        self._stored: dict[str, Room] = {}
+        self._coming: list[_Coming] = []
+        self._asked: tuple[list[int], Tensor, Tensor | slice] | None = None  # who was asked for last, and their rows
+        away = place != "device" and device.type == "cuda"
+        self._side = torch.cuda.Stream(device) if away else None
+
+    def get(self, ids: list[int], newborn: State) -> State:
+        """The states of `ids` [C, ...]; `newborn` is the state of one that was never here before."""
+        if not newborn:
+            return {}
+        if not self.met(ids) or not newborn.keys() <= self._stored.keys():
+            self._bear(torch.tensor(ids)[self._row[ids] < 0], newborn)
+        row, at = self._rows_of(ids)
+        if self._side is not None:
+            return self._fetched(row, self._side, list(newborn))
+        stored = {name: self._stored[name].rows for name in newborn}
+        if isinstance(at, slice):
+            return {name: rows[at].to(self._device, copy=True) for name, rows in stored.items()}
+        return {name: rows.index_select(0, at).to(self._device) for name, rows in stored.items()}
+
+    def met(self, ids: list[int]) -> bool:
+        """Has every one of them a state?"""
+        return (self._asked is not None and self._asked[0] == ids) or bool((self._row[ids] >= 0).all())
+
+    def _bear(self, fresh: Tensor, newborn: State) -> None:
+        """States for those who come for the first time, and room for all."""
+        self._reserve(self._born + len(fresh), newborn)
+        self._row[fresh] = torch.arange(self._born, self._born + len(fresh))
+        for name, value in newborn.items():
+            rows = self._stored[name].rows
+            rows[self._born : self._born + len(fresh)] = value.to(rows.device)
+        self._born += len(fresh)
+
+    def _rows_of(self, ids: list[int]) -> tuple[Tensor, Tensor | slice]:
+        """The rows of clients that have been met, on the host and where they lie; a row never changes."""
+        if self._asked is None or self._asked[0] != ids:
+            row = self._row[ids]
+            first = int(row[0]) if ids else 0
+            stretch = torch.equal(row, torch.arange(first, first + len(row)))  # which is quicker to copy
+            here = row if stretch or self._place != "device" else row.to(self._device, non_blocking=True)
+            at = slice(first, first + len(row)) if stretch else here
+            self._asked = list(ids), row, at
+        return self._asked[1:]
+
+    def put(self, ids: list[int], state: State) -> None:
+        """Write the states of `ids` back."""
+        if not state:
+            return
+        row, at = self._rows_of(ids)
+        if self._side is not None:
+            self._send(row, state)
+            return
+        for name, value in state.items():
+            self._stored[name].rows[at] = value
+
+    def _fetched(self, row: Tensor, side: Any, names: list[str]) -> State:
+        """From the host to a GPU, while that still trains others."""
+        if any(bool(torch.isin(row, one.row).any()) for one in self._coming):
+            self._settle(0)
+        found: State = {}
+        with torch.cuda.stream(side):
+            for name in names:
+                rows = self._stored[name].rows
+                pinned = torch.empty((len(row), *rows.shape[1:]), dtype=rows.dtype, pin_memory=True)
+                torch.index_select(rows, 0, row, out=pinned)
+                found[name] = pinned.to(self._device, non_blocking=True)
+        now = torch.cuda.current_stream(self._device)
+        now.wait_stream(side)
+        for value in found.values():
+            value.record_stream(now)
+        return found
+
+    def _send(self, row: Tensor, state: State) -> None:
+        """From a GPU to the host; they are stored when they have come."""
+        self._settle(BEHIND - 1)
+        values = {name: torch.empty(v.shape, dtype=v.dtype, pin_memory=True) for name, v in state.items()}
+        for name, value in state.items():
+            values[name].copy_(value, non_blocking=True)
+        done = torch.cuda.Event()
+        done.record(torch.cuda.current_stream(self._device))
+        self._coming.append(_Coming(row, values, done))
+
+    def _settle(self, left: int) -> None:
+        """Store what has come, until so many are still on their way."""
+        while len(self._coming) > left:
+            one = self._coming.pop(0)
+            one.done.synchronize()
+            for name, value in one.values.items():
+                self._stored[name].rows[one.row] = value
+
+    def _reserve(self, count: int, like: State) -> None:
+        """Room for so many; a file is made for the whole fleet at once, and disk is taken as they are born."""
+        for name, value in like.items():
+            old = self._stored.get(name)
+            if old is not None and count <= len(old.rows):
+                old.reserve(count)
+                continue
+            self._settle(0)
+            size = len(self._row) if self._place == "file" else max(count, 0 if old is None else 2 * len(old.rows))
+            grown = Room(size, tuple(value.shape), value.dtype, self._place, self._device)
+            grown.reserve(count)
+            if old is not None:
+                grown.rows[: len(old.rows)] = old.rows
+            self._stored[name] = grown
+
+    def known(self) -> Tensor:
+        """The clients that have a state, in rising order."""
+        return torch.nonzero(self._row >= 0).flatten()
+
+    def save(self) -> State:
+        """Every row that was born, and whose it is (`client`); views, to be copied before the next `put`."""
+        if not self._stored:
+            return {}
+        self._settle(0)
+        client = torch.empty(self._born, dtype=torch.int64)
+        client[self._row[self.known()]] = self.known()
+        return {"client": client, **{f"row.{name}": own.rows[: self._born] for name, own in self._stored.items()}}
+
+    def load(self, saved: State) -> None:
+        """Begin with copies of saved rows, before anybody takes part."""
+        if not saved:
+            return
+        client, self._asked = saved["client"], None
+        self._born, self._row[client] = len(client), torch.arange(len(client))
+        values = {name.removeprefix("row."): v for name, v in saved.items() if name.startswith("row.")}
+        self._reserve(len(client), {name: value[0] for name, value in values.items()})
+        for name, value in values.items():
+            self._stored[name].rows[: len(client)] = value

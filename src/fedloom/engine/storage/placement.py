@@ -1,0 +1,211 @@
+"""What fits where? Examples and client states stay on the device that trains while they fit, else they live away."""
+
+from __future__ import annotations
+
+import heapq
+import shutil
+import tempfile
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from fedloom.accel.machine import free_memory, size
+from fedloom.core.types import Setting
+from fedloom.engine.client import initial_state
+from fedloom.engine.local import BUDGET, client_bytes
+from fedloom.engine.storage.backing import Place
+from fedloom.errors import BadExperiment
+from fedloom.method import Method
+from fedloom.parts.select.everyone import SomeSend
+
+SPARE = 0.9  # of what is free is planned with
+REPLY = 16  # bytes for each number of a cohort's replies, which stand on the device together: weights and masks, copied
+
+
+class Budget(NamedTuple):
+    """Bytes that may be used; on a CPU the device is the host, and nothing is left for a second place."""
+
+    device: int
+    host: int
+    disk: int
+
+
+class Sizes(NamedTuple):
+    """What a run needs, in bytes where nothing else is said."""
+
+    examples: int  # all that is trained and tested on
+    example: int
+    shards: Sequence[int]  # examples of every client
+    state: int  # what one client remembers
+    remembering: int  # clients that will ever have a state
+    client: int  # training one client
+    reply: int  # what one client adds to the server's half of a round
+    cohort: int  # clients a round, at most
+    chunk: int  # clients trained at a time if memory allows
+    asked: bool = False  # the chunk is the user's
+    copies: int = 1  # buffers for fetched examples: a GPU has two
+
+
+class Plan(NamedTuple):
+    """Where everything lives."""
+
+    device: str
+    budget: int  # bytes of the device that were planned with
+    examples: Place
+    examples_bytes: int
+    states: Place
+    states_bytes: int  # at most
+    chunk: int
+    at_once: int  # clients trained together
+    training_bytes: int  # about
+    room: int  # examples of a chunk at most, where they are fetched
+
+    def __str__(self) -> str:
+        """One line for people."""
+        where = {"device": f"on {self.device}", "host": "in the host's memory"}
+        where["file"] = f"in a file in {tempfile.gettempdir()}"
+        states = f"client states up to {size(self.states_bytes)} {where[self.states]}, " if self.states_bytes else ""
+        return (
+            f"memory: examples {size(self.examples_bytes)} {where[self.examples]}, {states}"
+            f"{self.at_once:,} clients at once in about {size(self.training_bytes)} (chunk {self.chunk:,})"
+        )
+
+    def record(self) -> dict[str, Any]:
+        """For machines."""
+        return self._asdict()
+
+
+def cohort_of(method: Method, fleet_size: int) -> int:
+    """How many clients train in a round, at most."""
+    if isinstance(method.select, SomeSend):  # under which all train
+        return fleet_size
+    return min(fleet_size, getattr(method.select, "count", None) or fleet_size)
+
+
+def sizes_of(
+    method: Method,
+    setting: Setting,
+    model: torch.Tensor,
+    examples: int,
+    shards: Sequence[int],
+    rounds: int,
+    chunk: int | None,
+) -> Sizes:
+    """What this run needs; `examples` are bytes in all, `shards` every client's number of them."""
+    cohort, device = cohort_of(method, setting.fleet.size), setting.example.device
+    state = sum(value.nbytes for value in initial_state(method, setting, model).values())
+    client, budget = client_bytes(method, setting), BUDGET
+    if device.type == "cuda":
+        budget = torch.cuda.get_device_properties(device).total_memory // 2
+    return Sizes(
+        examples=examples,
+        example=setting.example[0].nbytes + 8,  # a label is of int64
+        shards=shards,
+        state=state,
+        remembering=min(setting.fleet.size, rounds * cohort),
+        client=client + state,
+        reply=REPLY * setting.layout.total,
+        cohort=cohort,
+        chunk=chunk or max(1, budget // client),
+        asked=chunk is not None,
+        copies=2 if device.type == "cuda" else 1,
+    )
+
+
+def budget_of(device: torch.device, memory: float | None, loaded: int) -> Budget:
+    """What is free now; `memory` (GiB) pretends another device. `loaded` bytes of examples lie on the host already."""
+    disk, host = shutil.disk_usage(tempfile.gettempdir()).free, free_memory()
+    given = None if memory is None else int(memory * 2**30)
+    if device.type == "cuda":
+        idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # kept by torch
+        free = torch.cuda.mem_get_info(device)[0] + idle if given is None else given
+        return Budget(int(SPARE * free), int(SPARE * host), int(SPARE * disk))
+    return Budget(int(SPARE * (host + loaded)) if given is None else given, 0, int(SPARE * disk))
+
+
+def plan(sizes: Sizes, budget: Budget, device: str = "cpu") -> Plan:
+    """All on the device if it fits; else half of it for training, and the rest for examples, then states."""
+    free = budget.device - sizes.cohort * sizes.reply
+    _check_one(sizes, budget, free)
+    chunk, total = sizes.chunk, sizes.state * sizes.remembering
+    most = min(chunk, sizes.cohort)
+    if not sizes.asked and most * sizes.client + sizes.examples + total > free:
+        chunk = max(1, min(chunk, free // 2 // sizes.client))
+        most = min(chunk, sizes.cohort)
+    if most * sizes.client > free:
+        raise BadExperiment(
+            f"chunk is {chunk}, and training {most} clients at once takes about {size(most * sizes.client)} of the "
+            f"{size(max(0, free))} that are left of {device}; chunk={free // sizes.client} fits."
+        )
+    left, host, disk = free - most * sizes.client, budget.host, budget.disk
+    examples, room = _place(sizes.examples, left, host, disk), 0
+    if examples != "device":
+        fits = _fetching(sizes, most, free)
+        if fits < most and sizes.asked:
+            raise BadExperiment(
+                f"chunk is {chunk}, and the examples of {most} clients do not fit beside their training into "
+                f"{size(free)} of {device}; chunk={fits} fits."
+            )
+        chunk, most = (chunk, most) if fits == most else (fits, fits)
+        room = _examples(sizes, most)
+        left = free - most * sizes.client - sizes.copies * room * sizes.example
+    if examples is None:
+        raise BadExperiment(
+            f"the examples take {size(sizes.examples)}, and neither {device} ({size(left)} free for them), the host "
+            f"({size(host)}) nor '{tempfile.gettempdir()}' ({size(disk)}) has room; set TMPDIR to a larger disk."
+        )
+    left -= sizes.examples if examples == "device" else 0
+    host -= sizes.examples if examples == "host" else 0
+    disk -= sizes.examples if examples == "file" else 0
+    states = _place(total, left, host, disk)
+    if states is None:
+        fit = max(left, host, disk) // sizes.state
+        raise BadExperiment(
+            f"what {sizes.remembering:,} clients remember takes {size(total)}, {size(sizes.state)} each, and neither "
+            f"{device}, the host nor '{tempfile.gettempdir()}' has room; {fit:,} clients fit."
+        )
+    training = sizes.cohort * sizes.reply + most * sizes.client
+    return Plan(device, budget.device, examples, sizes.examples, states, total, chunk, most, training, room)
+
+
+def _check_one(sizes: Sizes, budget: Budget, free: int) -> None:
+    """One client at a time is the least."""
+    if sizes.client <= free:
+        return
+    need = sizes.cohort * sizes.reply + sizes.client
+    fit = max(0, budget.device - sizes.client) // sizes.reply
+    advice = f"per_round={fit} fits" if fit else "take a smaller model or smaller batches"
+    raise BadExperiment(
+        f"{sizes.cohort} clients a round, trained one at a time, take about {size(need)}, and "
+        f"{size(budget.device)} may be used; {advice}, or give it at least memory={need / 2**30:.3g} (GiB)."
+    )
+
+
+def _place(wanted: int, device: int, host: int, disk: int) -> Place | None:
+    """The nearest place with so much room."""
+    rooms: tuple[tuple[Place, int], ...] = (("device", device), ("host", host), ("file", disk))
+    return next((place for place, room in rooms if wanted <= room), None)
+
+
+def _examples(sizes: Sizes, clients: int) -> int:
+    """How many examples a chunk of so many clients has at most."""
+    return sum(heapq.nlargest(clients, sizes.shards))
+
+
+def _fetching(sizes: Sizes, most: int, free: int) -> int:
+    """How many clients at most train at once where their examples are fetched to the device first."""
+
+    def taken(clients: int) -> int:
+        return clients * sizes.client + sizes.copies * _examples(sizes, clients) * sizes.example
+
+    low, high = 0, most
+    while low < high:  # the most that fits, by halving
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if taken(middle) <= free else (low, middle - 1)
+    if not low:
+        raise BadExperiment(
+            f"one client with its {max(sizes.shards):,} examples takes about {size(taken(1))}, and {size(free)} are "
+            f"left for it; deal the data to more clients, or give it more memory."
+        )
+    return low

@@ -1,0 +1,28 @@
+"""Who is a node? A key of its own, in the form that Flower reads and `ssh-keygen` writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from fedloom.flower.deploy.certificates import write_private
+
+
+class Key(NamedTuple):
+    """A node's two files."""
+
+    private: Path  # goes to that node and nowhere else
+    public: Path  # is registered with the link
+
+
+def write_key(folder: Path, name: str) -> Key:
+    """A new key, ECDSA on P-384."""
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+    folder.mkdir(parents=True, exist_ok=True)
+    key, files = ec.generate_private_key(ec.SECP384R1()), Key(folder / name, folder / f"{name}.pub")
+    write_private(files.private, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    line = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    files.public.write_bytes(line + f" {name}\n".encode())
+    return files

@@ -1,0 +1,51 @@
+"""Which rows does a node keep? Those of its own clients, at their places in the whole fleet of N."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fedloom.core.types import Examples, Fleet
+from fedloom.engine.storage.shards import Shards
+from fedloom.errors import BadExperiment
+from fedloom.runs.build import Simulation
+
+Split = tuple[Examples, Shards]
+
+
+def only(world: Simulation, places: Mapping[int, int], size: int) -> Simulation:
+    """The same for the clients of `places` alone: by a client's place in a fleet of `size`, its place in `world`'s."""
+    engine, at = world.engine, torch.tensor(sorted(places))
+    old = torch.tensor([places[client] for client in sorted(places)])
+    fleet = world.setting.fleet
+    if size != fleet.size:
+        fleet = Fleet(_scattered(fleet.examples, old, at, size), _scattered(fleet.labels, old, at, size))
+    setting = replace(world.setting, fleet=fleet)
+    engine.data, engine.shards = _only((engine.data, engine.shards), places, size)
+    engine.held = engine.held and _only(engine.held, places, size)
+    engine.setting = world.wire.setting = setting
+    own_test = world.own_test and _only(world.own_test, places, size)
+    return world._replace(setting=setting, own_test=own_test)
+
+
+def _only(split: Split, places: Mapping[int, int], size: int) -> Split:
+    """Those clients' examples and nobody else's."""
+    data, shards = split
+    if not shards.resident:
+        raise BadExperiment("a node's examples do not fit its device; set device to cpu, or host fewer clients there.")
+    lists = shards.examples.split(shards.sizes)
+    sizes = [0] * size
+    for client, place in places.items():
+        sizes[client] = shards.sizes[place]
+    rows = torch.cat([shards.examples[:0], *(lists[places[client]] for client in sorted(places))])
+    every = torch.arange(len(rows), device=rows.device)
+    return Examples(data.x[rows], data.y[rows]), Shards.of(every, sizes, rows.device)
+
+
+def _scattered(values: Tensor, old: Tensor, at: Tensor, size: int) -> Tensor:
+    """Rows `old` of `values` at places `at` among `size`; zeros elsewhere."""
+    chosen = values[old.to(values.device)]
+    return values.new_zeros(size, *values.shape[1:]).index_copy(0, at.to(values.device), chosen)

@@ -1,0 +1,38 @@
+"""Which replies count? Those that say a possible number of examples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedloom.core.types import Reply, Setting, Task
+from fedloom.errors import BadExperiment
+from fedloom.parts.admit.check import Check
+
+
+@dataclass(frozen=True)
+class Weight(Check):
+    """None, fewer than none or no number of examples is refused; more than `most` counts as that.
+
+    `most` None is what the server itself knows of the client, the fleet's `examples`.
+    """
+
+    most: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.most is not None and self.most < 1:
+            raise BadExperiment(f"most (examples that a client may claim) is {self.most}; it is at least 1.")
+
+    @property
+    def reason(self) -> str:
+        """A reported number that cannot be."""
+        return "report"
+
+    def judge(self, setting: Setting, model: Tensor, task: Task, reply: Reply) -> tuple[Tensor, Reply]:
+        """The model is weighted by what comes out."""
+        said = reply.report["examples"]
+        most = setting.fleet.examples[reply.ids] if self.most is None else torch.full_like(reply.ids, self.most)
+        capped = said.minimum(most.to(said.dtype))
+        return ~((said > 0) & (said < torch.inf)), reply._replace(report={**reply.report, "examples": capped})

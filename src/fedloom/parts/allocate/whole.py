@@ -1,0 +1,19 @@
+"""How much may each client use? The whole model."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedloom.chance import Chance
+from fedloom.core.part import Allocate
+from fedloom.core.types import Setting, State
+
+
+@dataclass(frozen=True)
+class Whole(Allocate):
+    """A share of 1 for everyone."""
+
+    def __call__(self, memory: State, setting: Setting, ids: Tensor, chance: Chance) -> tuple[Tensor, State]:
+        """Ones [C]."""
+        return torch.ones(ids.shape, device=ids.device), memory

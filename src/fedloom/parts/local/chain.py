@@ -1,0 +1,174 @@
+"""Several local rules at once: every hook goes through the members in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedloom.chance import Chance
+from fedloom.core.rule import LocalRule
+from fedloom.core.types import Batch, Reply, Setting, State, Task
+
+if TYPE_CHECKING:
+    from fedloom.method import Method
+
+
+def _own(state: State, place: int) -> State:
+    """A member's part of the chain's state."""
+    prefix = f"{place}."
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+
+
+def _all(parts: list[State]) -> State:
+    """Members' states as one, each name led by the member's place."""
+    return {f"{place}.{name}": value for place, part in enumerate(parts) for name, value in part.items()}
+
+
+@dataclass(frozen=True)
+class Chain(LocalRule):
+    """Rules applied in order; `Chain((SubModel(), Prox(0.1)))` is FedProx on sub-models."""
+
+    rules: tuple[LocalRule, ...]
+
+    @property
+    def corrects(self) -> bool:
+        """Any member does."""
+        return any(rule.corrects for rule in self.rules)
+
+    @property
+    def scaled(self) -> bool:
+        """All that correct do."""
+        return self.corrects and all(rule.scaled for rule in self.rules if rule.corrects)
+
+    @property
+    def cuts(self) -> bool:
+        """Any member does."""
+        return any(rule.cuts for rule in self.rules)
+
+    @property
+    def whole(self) -> bool:
+        """Any member does."""
+        return any(rule.whole for rule in self.rules)
+
+    @property
+    def looks(self) -> int | None:
+        """As many examples as the member that looks at most."""
+        return max((rule.looks for rule in self.rules if rule.looks is not None), default=None)
+
+    @property
+    def judges(self) -> bool:
+        """Any member does."""
+        return any(rule.judges for rule in self.rules)
+
+    def members(self) -> tuple[LocalRule, ...]:
+        """The chain and all in it."""
+        return (self, *(member for rule in self.rules for member in rule.members()))
+
+    def clash(self, method: Method) -> str | None:
+        """Members may refuse the method, and one that cuts the rest away does not go with one that needs it."""
+        if self.whole and any(rule.cuts for rule in self.rules):
+            names = " and ".join(type(rule).__name__ for rule in self.rules if rule.cuts or rule.whole)
+            return f"of {names} one leaves out of the network what the other keeps; take one of them."
+        return next((why for rule in self.rules if (why := rule.clash(method)) is not None), None)
+
+    def client_state(self, setting: Setting, model: Tensor) -> State:
+        """Each member's, under its place."""
+        return _all([rule.client_state(setting, model) for rule in self.rules])
+
+    def narrow(
+        self, setting: Setting, ids: Tensor, task: Task, state: State, look: Iterable[Batch], chance: Chance
+    ) -> tuple[Tensor | None, State]:
+        """Each chooses from what the one before chose."""
+        states = []
+        for place, rule in enumerate(self.rules):
+            own = self._task(task, place)
+            mask, kept = rule.narrow(setting, ids, own, _own(state, place), look, chance)
+            task = task._replace(mask=mask)
+            states.append(kept)
+        return task.mask, _all(states)
+
+    def start(self, task: Task, state: State, params: Tensor) -> Tensor:
+        """Each begins from what the one before left."""
+        for place, rule in enumerate(self.rules):
+            params = rule.start(self._task(task, place), _own(state, place), params)
+        return params
+
+    def trains(self, task: Task) -> Tensor | None:
+        """What every member lets move."""
+        masks = [m for rule in self.rules if (m := rule.trains(task)) is not None]
+        if not masks:
+            return None
+        allowed = masks[0]
+        for mask in masks[1:]:
+            allowed = allowed & mask
+        return allowed
+
+    def view(self, task: Task, params: Tensor) -> Tensor:
+        """Each sees what the one before shows."""
+        for place, rule in enumerate(self.rules):
+            params = rule.view(self._task(task, place), params)
+        return params
+
+    def scales(self, task: Task, at: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """The product of the members that scale."""
+        whole = None
+        for place, rule in enumerate(self.rules):
+            if (own := rule.scales(self._task(task, place), at, dtype)) is not None:
+                whole = own if whole is None else whole * own
+        return whole
+
+    def correct(self, task: Task, state: State, first: Tensor, params: Tensor, grads: Tensor) -> Tensor:
+        """Corrections add up."""
+        for place, rule in enumerate(self.rules):
+            grads = rule.correct(self._task(task, place), _own(state, place), first, params, grads)
+        return grads
+
+    def finish(
+        self, task: Task, state: State, first: Tensor, last: Tensor, steps: Tensor
+    ) -> tuple[Tensor, State, State]:
+        """What one sends, the next may change."""
+        extras, states = [], []
+        for place, rule in enumerate(self.rules):
+            last, extra, kept = rule.finish(self._task(task, place), _own(state, place), first, last, steps)
+            extras.append(extra)
+            states.append(kept)
+        return last, _all(extras), _all(states)
+
+    def judge(self, task: Task, state: State, training: Tensor, held_out: Tensor) -> tuple[State, State]:
+        """Each member's columns; of equal names the last counts."""
+        columns, states = {}, []
+        for place, rule in enumerate(self.rules):
+            found, kept = rule.judge(self._task(task, place), _own(state, place), training, held_out)
+            columns.update(found)
+            states.append(kept)
+        return columns, _all(states)
+
+    def personal(self, setting: Setting, model: Tensor, state: State) -> Tensor | None:
+        """The first member that keeps own models answers."""
+        owns = (rule.personal(setting, model, _own(state, place)) for place, rule in enumerate(self.rules))
+        return next((own for own in owns if own is not None), None)
+
+    def server_state(self, setting: Setting, model: Tensor) -> State:
+        """Each member's, under its place."""
+        return _all([rule.server_state(setting, model) for rule in self.rules])
+
+    def brief(self, memory: State, setting: Setting, ids: Tensor) -> State:
+        """Each member's, under its place."""
+        return _all([rule.brief(_own(memory, place), setting, ids) for place, rule in enumerate(self.rules)])
+
+    def debrief(self, memory: State, setting: Setting, old: Tensor, new: Tensor, reply: Reply) -> tuple[Tensor, State]:
+        """Each adjusts what the one before left."""
+        memories = []
+        for place, rule in enumerate(self.rules):
+            own = reply._replace(extras=_own(reply.extras, place))
+            new, kept = rule.debrief(_own(memory, place), setting, old, new, own)
+            memories.append(kept)
+        return new, _all(memories)
+
+    @staticmethod
+    def _task(task: Task, place: int) -> Task:
+        return task._replace(extras=_own(task.extras, place))

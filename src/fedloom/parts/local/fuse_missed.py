@@ -1,0 +1,194 @@
+"""Begin with what one could not send last time: an update that was trained in vain is fused into the next start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+
+from fedloom.chance import Chance
+from fedloom.core.rule import LocalRule
+from fedloom.core.types import Batch, Reply, Setting, State, Task, column
+from fedloom.errors import BadExperiment, unknown
+from fedloom.parts.local.drift import trained_only
+from fedloom.parts.select.everyone import Everyone, SomeSend
+
+if TYPE_CHECKING:
+    from fedloom.method import Method
+
+REFERENCES = ("global", "fused")
+INNER = "inner."  # names of what the inner rule remembers, in the client's state
+
+
+@dataclass(frozen=True)
+class FuseMissed(LocalRule):
+    """Another rule, begun at `w + alpha * (rate now / rate then) * g` by who may send now and might not last round.
+
+    `g` is how far the client's last training led it; everyone trains and stores it every round. One that is older than
+    a round, as after a lost download, is not fused, nor are running statistics. What the inner rule remembers moves on
+    only where the client may send. The `reference`, which the inner rule takes for its start when it corrects
+    gradients and finishes, is the global model or the fused start.
+    """
+
+    alpha: float = 1.0
+    inner: LocalRule = LocalRule()
+    reference: Literal["global", "fused"] = "global"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha <= 1:
+            raise BadExperiment(f"alpha (weight of the missed update) is {self.alpha}; it lies from 0 to 1.")
+        if self.reference not in REFERENCES:
+            raise BadExperiment(unknown("reference", self.reference, REFERENCES))
+
+    @property
+    def corrects(self) -> bool:
+        """As the inner rule."""
+        return self.inner.corrects
+
+    @property
+    def cuts(self) -> bool:
+        """As the inner rule."""
+        return self.inner.cuts
+
+    @property
+    def whole(self) -> bool:
+        """As the inner rule."""
+        return self.inner.whole
+
+    @property
+    def keeps(self) -> bool:
+        """As the inner rule."""
+        return self.inner.keeps
+
+    @property
+    def looks(self) -> int | None:
+        """As the inner rule."""
+        return self.inner.looks
+
+    @property
+    def judges(self) -> bool:
+        """As the inner rule."""
+        return self.inner.judges
+
+    def members(self) -> tuple[LocalRule, ...]:
+        """This rule and the inner one's."""
+        return (self, *self.inner.members())
+
+    def clash(self, method: Method) -> str | None:
+        """Updates can be missed only where those train who may not send; other rules go inside, not beside."""
+        if not isinstance(method.local, FuseMissed):
+            return "it must know what the other rules train; write FuseMissed(inner=Chain((...))) around them."
+        if not isinstance(method.select, Everyone | SomeSend):
+            name = type(method.select).__name__
+            return f"clients that {name} leaves out do not train, so there is nothing to fuse; select with SomeSend()."
+        return self.inner.clash(method)
+
+    def client_state(self, setting: Setting, model: Tensor) -> State:
+        """Nothing was missed yet."""
+        # where sub-models are trained, each number has a date of its own: what is not sent is not overwritten
+        made = torch.full_like(model if self.cuts else model[0], -1, dtype=torch.int32)
+        own = self.inner.client_state(setting, model)
+        return {
+            "missed": torch.zeros_like(model),
+            "made": made,  # in which round
+            "rate": model.new_ones((), dtype=torch.float64),  # the learning rate then
+            "sent": model.new_ones((), dtype=torch.bool),  # was it authorised then?
+            **{INNER + name: value for name, value in own.items()},
+        }
+
+    def narrow(
+        self, setting: Setting, ids: Tensor, task: Task, state: State, look: Iterable[Batch], chance: Chance
+    ) -> tuple[Tensor | None, State]:
+        """As the inner rule, which remembers its choice in any case."""
+        mask, own = self.inner.narrow(setting, ids, task, _inner(state), look, chance)
+        return mask, {**state, **{INNER + name: value for name, value in own.items()}}
+
+    def start(self, task: Task, state: State, params: Tensor) -> Tensor:
+        """The inner rule's start, and the missed update added."""
+        first, fused = self.inner.start(task, _inner(state), params), self._fused(task, state)
+        return first if fused is None else first + fused
+
+    def trains(self, task: Task) -> Tensor | None:
+        """As the inner rule."""
+        return self.inner.trains(task)
+
+    def view(self, task: Task, params: Tensor) -> Tensor:
+        """As the inner rule."""
+        return self.inner.view(task, params)
+
+    def correct(self, task: Task, state: State, first: Tensor, params: Tensor, grads: Tensor) -> Tensor:
+        """As the inner rule, seen from the reference."""
+        if not self.corrects:
+            return grads
+        return self.inner.correct(task, _inner(state), self._seen_from(task, state, first), params, grads)
+
+    def finish(
+        self, task: Task, state: State, first: Tensor, last: Tensor, steps: Tensor
+    ) -> tuple[Tensor, State, State]:
+        """Store `g`, whether it may be sent or not."""
+        plain = type(self.inner).finish is LocalRule.finish  # it does not look at the start, which takes three passes
+        since = first if plain else self._seen_from(task, state, first)
+        sent, extras, own = self.inner.finish(task, _inner(state), since, last, steps)
+        missed, made = last - first, torch.full_like(state["made"], task.round)
+        if self.cuts and (mask := self.trains(task)) is not None:
+            missed, made = torch.where(mask, missed, state["missed"]), torch.where(mask, made, state["made"])
+        now = {
+            "missed": missed,
+            "made": made,
+            "rate": torch.ones_like(state["rate"]) * task.rate,
+            "sent": task.authorised,
+        }
+        return sent, extras, {**now, **_where_authorised(task, state, own)}
+
+    def judge(self, task: Task, state: State, training: Tensor, held_out: Tensor) -> tuple[State, State]:
+        """As the inner rule."""
+        columns, own = self.inner.judge(task, _inner(state), training, held_out)
+        return columns, {**state, **_where_authorised(task, state, own)}
+
+    def personal(self, setting: Setting, model: Tensor, state: State) -> Tensor | None:
+        """As the inner rule."""
+        return self.inner.personal(setting, model, _inner(state))
+
+    def server_state(self, setting: Setting, model: Tensor) -> State:
+        """The inner rule's."""
+        return self.inner.server_state(setting, model)
+
+    def brief(self, memory: State, setting: Setting, ids: Tensor) -> State:
+        """The inner rule's."""
+        return self.inner.brief(memory, setting, ids)
+
+    def debrief(self, memory: State, setting: Setting, old: Tensor, new: Tensor, reply: Reply) -> tuple[Tensor, State]:
+        """The inner rule's; it knows the global model only, whatever the reference on the clients."""
+        return self.inner.debrief(memory, setting, old, new, reply)
+
+    def _fused(self, task: Task, state: State) -> Tensor | None:
+        """What is added to the start [C, P]; None: nothing for anybody."""
+        may = task.authorised & ~state["sent"]
+        if self.alpha == 0 or (may.device.type == "cpu" and not bool(may.any())):
+            return None
+        missed = trained_only(state["missed"], task.trained)
+        weight = self.alpha * task.rate / state["rate"]
+        fresh = state["made"] == task.round - 1
+        fresh = column(may, missed) & (fresh if fresh.dim() > 1 else column(fresh, missed))
+        if (mask := self.trains(task)) is not None:
+            fresh = fresh & mask
+        return torch.where(fresh, column(weight, missed).to(missed.dtype) * missed, 0)
+
+    def _seen_from(self, task: Task, state: State, first: Tensor) -> Tensor:
+        """What the inner rule takes for the start [C, P]."""
+        fused = None if self.reference == "fused" else self._fused(task, state)
+        return first if fused is None else first - fused
+
+
+def _inner(state: State) -> State:
+    """What the inner rule remembers."""
+    return {name.removeprefix(INNER): value for name, value in state.items() if name.startswith(INNER)}
+
+
+def _where_authorised(task: Task, state: State, own: State) -> State:
+    """The inner rule's new state, of those who may send; the others keep theirs."""
+    kept = {INNER + name: value for name, value in own.items()}
+    return {name: torch.where(column(task.authorised, value), value, state[name]) for name, value in kept.items()}

@@ -1,0 +1,29 @@
+"""Stay near where you began: the proximal term."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedloom.core.rule import LocalRule
+from fedloom.core.types import State, Task
+from fedloom.errors import BadExperiment
+
+
+@dataclass(frozen=True)
+class Prox(LocalRule):
+    """Adds `mu / 2 * ||w - w_start||^2` to the loss."""
+
+    mu: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.mu < 0:
+            raise BadExperiment(f"mu (proximal weight) is {self.mu}; it must not be negative.")
+
+    @property
+    def corrects(self) -> bool:
+        """With `mu` 0 this is plain descent, step for step."""
+        return self.mu > 0
+
+    def correct(self, task: Task, state: State, first: Tensor, params: Tensor, grads: Tensor) -> Tensor:
+        """The penalty's gradient, `mu * (w - w_start)`."""
+        return grads + self.mu * (params - first)

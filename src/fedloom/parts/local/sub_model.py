@@ -1,0 +1,43 @@
+"""Train only the part that was sent: the rest of the network does not exist on the client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedloom.core.rule import LocalRule
+from fedloom.core.types import Setting, State, Task
+
+
+@dataclass(frozen=True)
+class SubModel(LocalRule):
+    """Numbers outside the mask are zero and stay zero. A client is served by its last neurons of the global model."""
+
+    @property
+    def cuts(self) -> bool:
+        """The rest of the network is not there."""
+        return True
+
+    def client_state(self, setting: Setting, model: Tensor) -> State:
+        """The neurons a client was sent last; all of them before the first time."""
+        return {"keep": torch.ones(setting.neurons.size, dtype=torch.bool, device=model.device)}
+
+    def start(self, task: Task, state: State, params: Tensor) -> Tensor:
+        """The sent part of the model."""
+        return params if task.mask is None else torch.where(task.mask, params, 0)
+
+    def trains(self, task: Task) -> Tensor | None:
+        """The mask."""
+        return task.mask
+
+    def finish(
+        self, task: Task, state: State, first: Tensor, last: Tensor, steps: Tensor
+    ) -> tuple[Tensor, State, State]:
+        """Remember which neurons these were."""
+        return last, {}, state if task.keep is None else {"keep": task.keep}
+
+    def personal(self, setting: Setting, model: Tensor, state: State) -> Tensor | None:
+        """The client's slice of the global model."""
+        return torch.where(setting.neurons.expand(state["keep"]), model, 0)

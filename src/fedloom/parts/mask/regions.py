@@ -1,0 +1,193 @@
+"""Which part is each client sent? Some of a few regions that the model is divided into, and the rest with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedloom.accel.capture import Captured
+from fedloom.chance import Chance, absorb
+from fedloom.core.part import Mask
+from fedloom.core.types import Portion, Reply, Setting, State
+from fedloom.errors import BadExperiment, unknown
+from fedloom.neurons.axes import Axes
+from fedloom.neurons.map import NeuronMap, rounded
+from fedloom.parts.mask.hidden import into_hidden
+
+MODES = ("neuron", "element")
+LEVELS = {"L": (0.5,), "S": (0.25,), "MIX": (0.5, 0.25)}  # shares for `Tiers`: half, a quarter, clients by turns
+
+
+@dataclass(frozen=True)
+class Regions(Mask):
+    """A client trains `share * count` of the `count` regions (at least one), drawn anew every round, and the rest.
+
+    By `neuron`, the hidden neurons of every layer are split into equal regions and a number belongs to the region of
+    its output neuron; by `element`, the weights of hidden layers are split one by one. What belongs to no region (the
+    output layer; by `element` also biases and norms) is the rest, which everyone trains. Regions stand still during a
+    run unless `redraw`. The first round trains everything if `full_first`. Every `period` rounds (0: never) all take
+    the last regions, which leaves the others untrained.
+
+    Recorded, of replies that arrived: `coverage`, the part of the model's numbers that somebody sent;
+    `regions_trained`; `fewest_clients` of one of those; the `staleness` of each region, the rounds since anyone trained
+    it, with mean and maximum; and `tau`, the most rounds that some client has not trained some region.
+    """
+
+    count: int = 4
+    mode: Literal["neuron", "element"] = "neuron"
+    redraw: bool = False
+    full_first: bool = True
+    period: int = 10
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise BadExperiment(unknown("mode of regions", self.mode, MODES))
+        if self.count < 1:
+            raise BadExperiment(f"count (of regions) is {self.count}; a model has at least 1 region.")
+        if self.period < 0:
+            raise BadExperiment(f"period (of rounds with the last regions) is {self.period}; 0 stands for never.")
+
+    @property
+    def rows(self) -> bool:
+        """By neuron."""
+        return self.mode == "neuron"
+
+    def init(self, setting: Setting, model: Tensor) -> State:
+        """Nobody trained anything yet."""
+        since = torch.zeros(setting.fleet.size, self.count, dtype=torch.int64, device=model.device)
+        return {
+            "ids": since[:0, 0],
+            "chosen": since[:0].bool(),  # [C, count] this round, by those `ids`
+            "since": since,  # [N, count] rounds since a client trained a region, as far as was heard
+            "clients": since[:0].sum(0),  # [count] how many trained each region this round
+            "coverage": model.new_zeros(()),
+        }
+
+    def __call__(
+        self, memory: State, setting: Setting, model: Tensor, ids: Tensor, share: Tensor, chance: Chance
+    ) -> tuple[Portion, State]:
+        """The chosen regions as a mask over numbers; it is not made of neurons kept at both ends."""
+        whole = share.device.type == "cpu" and bool((share >= 1).all())
+        if whole or (self.full_first and chance.round == 1):
+            every = torch.ones(len(ids), self.count, dtype=torch.bool, device=ids.device)
+            return Portion(), {**memory, "ids": ids, "chosen": every}
+        if self.redraw:
+            (region,) = _numbered((share, *self._keys(setting.neurons, chance)), self, setting.neurons)
+        else:
+            region = _standing(self, setting.neurons, chance.seed, chance.device)
+        last = bool(self.period) and chance.round % self.period == 0
+        chosen, mask = _drawn((ids, share, chance.key("regions drawn"), region), self.count, last)
+        return Portion(mask), {**memory, "ids": ids, "chosen": chosen}
+
+    @property
+    def learns(self) -> bool:
+        """What is observed is recorded, and decides nothing."""
+        return False
+
+    def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
+        """Who was heard of having trained what."""
+        since, asked = memory["since"] + 1, memory["chosen"]
+        if reply.ids is not memory["ids"]:
+            asked = torch.zeros_like(since, dtype=torch.bool).index_put((memory["ids"],), asked)[reply.ids]
+        trained = asked & reply.arrived[:, None]  # [C, count]
+        since[reply.ids] = since[reply.ids].masked_fill(trained, 0)
+        sent = reply.arrived[:, None] if reply.mask is None else reply.mask  # what did not arrive is in no mask
+        return {
+            **memory,
+            "since": since,
+            "clients": trained.sum(0),
+            "coverage": sent.any(0).mean(dtype=model.dtype),
+        }
+
+    def record(self, memory: State) -> State:
+        """Coverage and staleness."""
+        clients, since = memory["clients"], memory["since"]
+        some, stale = clients > 0, since.amin(0)
+        fewest = torch.where(some, clients, len(since)).amin()
+        return {
+            "coverage": memory["coverage"],
+            "regions_trained": some.sum(),
+            "fewest_clients": torch.where(some.any(), fewest, 0),
+            "staleness_mean": stale.double().mean(),
+            "staleness_max": stale.amax(),
+            "tau": since.amax(),
+            "staleness": stale,
+        }
+
+    def chosen(self, ids: Tensor, share: Tensor, chance: Chance) -> Tensor:
+        """Which regions each client trains [C, count]."""
+        last = bool(self.period) and chance.round % self.period == 0
+        return _chosen(ids, share, chance.key("regions drawn"), self.count, last)
+
+    def _keys(self, neurons: NeuronMap, chance: Chance) -> Iterator[Tensor]:
+        """What decides the region of each neuron of a group or, by `element`, of each number of a tensor."""
+        drawn = chance if self.redraw else chance._replace(round=0)
+        for name, size in self._dealt(neurons):
+            yield drawn.key(f"regions: {name}", torch.arange(size, device=drawn.device))
+
+    def _dealt(self, neurons: NeuronMap) -> list[tuple[str, int]]:
+        """Names and sizes of all that is dealt."""
+        if self.mode == "neuron":
+            return [(group, span.stop - span.start) for group, span in neurons.spans(neurons.size)]
+        return [(tensor.name, tensor.stop - tensor.start) for tensor in _divided(neurons)]
+
+    def members(self, neurons: NeuronMap, chance: Chance) -> Tensor:
+        """Which numbers belong to each region [count, P]; the rest belongs to all."""
+        return _members(list(self._keys(neurons, chance)), self, neurons, chance.device)
+
+
+def _divided(neurons: NeuronMap) -> list[Axes]:
+    """Tensors whose numbers are dealt one by one: no biases."""
+    return [tensor for tensor in into_hidden(neurons) if len(tensor.shape) > 1]
+
+
+def _members(keys: list[Tensor], how: Regions, neurons: NeuronMap, device: torch.device) -> Tensor:
+    regions = torch.arange(how.count, device=device)[:, None]
+    dealt = [key.argsort().argsort() * how.count // len(key) for key in keys]  # as equal in number as possible
+    if how.mode == "neuron":
+        return neurons.expand(torch.cat([regions[:0, 0], *dealt]) == regions, rows=True)
+    members = torch.ones(how.count, neurons.total, dtype=torch.bool, device=device)
+    for tensor, region in zip(_divided(neurons), dealt):
+        members[:, tensor.start : tensor.stop] = region == regions
+    return members
+
+
+def _number(inputs: tuple[Tensor, ...], how: Regions, neurons: NeuronMap) -> tuple[Tensor, ...]:
+    """The region of every number [P]; the rest has a number of its own, which is `count`."""
+    share, *keys = inputs  # without hidden neurons there are no keys
+    members = _members(keys, how, neurons, share.device)
+    return (members.byte().argmax(0).masked_fill(members.all(0), how.count),)
+
+
+_numbered = Captured(_number)
+
+
+@lru_cache(maxsize=16)
+def _standing(how: Regions, neurons: NeuronMap, seed: int, device: torch.device) -> Tensor:
+    """The same of regions that stand still during a run."""
+    return _number((torch.ones(1, device=device), *how._keys(neurons, Chance(seed, 0, device))), how, neurons)[0]
+
+
+def _chosen(ids: Tensor, share: Tensor, key: Tensor, count: int, last: bool) -> Tensor:
+    """Which regions each client trains [C, count]: the last ones, or drawn."""
+    each = rounded(share.double(), count, "half-up").clamp(min=1)[:, None]
+    regions = torch.arange(count, device=ids.device)
+    if last:
+        return regions >= count - each
+    return absorb(absorb(key, ids[:, None]), regions).argsort(1).argsort(1) < each
+
+
+def _draw(inputs: tuple[Tensor, ...], count: int, last: bool) -> tuple[Tensor, ...]:
+    """The regions that each client trains [C, count], and their numbers with the rest [C, P]."""
+    ids, share, key, region = inputs
+    chosen = _chosen(ids, share, key, count, last)
+    return chosen, F.pad(chosen, (0, 1), value=True)[:, region]
+
+
+_drawn = Captured(_draw)

@@ -1,0 +1,191 @@
+"""What stands in for missing replies? The reply of the client that was most alike when both were last heard of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedloom.accel.capture import Captured
+from fedloom.core.part import Repair
+from fedloom.core.pruning import prunable
+from fedloom.core.types import Reply, Setting, State, column, senders
+from fedloom.errors import BadExperiment, unknown
+from fedloom.parts.aggregate.coverage_mean import CoverageMean
+from fedloom.parts.aggregate.plain_mean import PlainMean, as_sparse
+
+DISTANCES = ("plain", "relative", "shared")
+STRETCH = 2048  # numbers of a model in one product
+TALLY = ("stand_ins", "same_group", "by_mean", "shared", "kept")  # of the last round
+
+
+@dataclass(frozen=True)
+class MostSimilar(Repair):
+    """For each of the cohort that did not arrive, the arrival at the smallest known distance; of equals the lowest id.
+
+    Distances of sparse models (what was not sent is zero) are measured whenever two clients arrive together, and stand
+    until that happens again: `||u - v||`, or `relative` to `sqrt(||u|| ||v||)`, or the root mean squared difference of
+    the numbers that both sent (`shared`), for clients whose parts differ whatever they learn; with `smoothing` s the
+    new entry is `s * old + (1 - s) * measured`. For a client that was never compared with any of the arrivals their
+    mean stands in, over all of them or, `mask_aware`, of each number over those who sent it. Nobody stands in for
+    those who were not to send.
+    """
+
+    distance: str = "plain"
+    smoothing: float = 0.0
+    mask_aware: bool = False
+
+    def __post_init__(self) -> None:
+        if self.distance not in DISTANCES:
+            raise BadExperiment(unknown("distance of models", self.distance, DISTANCES))
+        if not 0 <= self.smoothing < 1:
+            raise BadExperiment(f"smoothing (weight of the older distance) is {self.smoothing}; it lies in [0, 1).")
+
+    def init(self, setting: Setting, model: Tensor) -> State:
+        """Nobody was compared with anybody."""
+        fleet = setting.fleet.size
+        return {
+            "distance": torch.zeros(fleet, fleet, dtype=torch.float64, device=model.device),
+            "compared": torch.zeros(fleet, fleet, dtype=torch.bool, device=model.device),
+            "tally": torch.zeros(len(TALLY), dtype=torch.float64, device=model.device),
+        }
+
+    def note(self, setting: Setting) -> str | None:
+        """The table grows with the square of the fleet; a small one is not worth a word."""
+        fleet = setting.fleet.size
+        if fleet < 1000:
+            return None
+        return f"MostSimilar remembers distances of {fleet} x {fleet} clients, {9 * fleet**2 / 2**20:.1f} MiB."
+
+    def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
+        """Measure all pairs that arrived; their sparse models stay at hand until the round is mended."""
+        sparse = {} if self.distance == "shared" else {"sparse": as_sparse(reply)}
+        measured = self._measured(sparse["sparse"]) if sparse else _on_shared(reply)
+        keepers = reply.arrived.sum().expand(len(model)) if reply.mask is None else senders(reply.mask)  # [P]
+        old, known = _among(memory, reply)
+        old, known, tally = _noted((measured, old, known, reply.arrived, keepers), self.smoothing, setting)
+        if not reply.everyone:
+            at = reply.ids[:, None], reply.ids
+            old, known = memory["distance"].index_put(at, old), memory["compared"].index_put(at, known)
+        return {"distance": old, "compared": known, "tally": tally, **sparse}
+
+    def __call__(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> tuple[Reply, State]:
+        """Fill the gaps; if nobody arrived there is nothing to fill them with."""
+        arrived, ids, memory = reply.arrived, reply.ids, dict(memory)
+        sparse = memory.pop("sparse", None)
+        missing = ~arrived if reply.awaited is None else ~arrived & reply.awaited
+        if arrived.device.type == "cpu" and not bool(missing.any() & arrived.any()):
+            return reply, memory
+        facts = *_among(memory, reply), arrived, missing, ids, memory["tally"]
+        source, alone, present, tally, *report = _matched((*facts, *reply.report.values()), setting)
+        whole = reply._replace(
+            params=reply.params.index_select(0, source),
+            mask=None if reply.mask is None else reply.mask.index_select(0, source),
+            extras={name: _filled(v, arrived, source, alone) for name, v in reply.extras.items()},
+            report=dict(zip(reply.report, report)),
+            arrived=present,
+        )
+        if alone.device.type != "cpu" or bool(alone.any()):
+            mean = self._mean(setting, model, reply, as_sparse(reply) if sparse is None else sparse)
+            whole = whole._replace(params=torch.where(alone[:, None], mean, whole.params))
+            if reply.mask is not None and whole.mask is not None:
+                whole = whole._replace(mask=torch.where(alone[:, None], reply.mask.any(0), whole.mask))
+        return whole, {**memory, "tally": tally}
+
+    def _mean(self, setting: Setting, model: Tensor, reply: Reply, sparse: Tensor) -> Tensor:
+        """The arrivals' mean [P]."""
+        if self.mask_aware:
+            return CoverageMean("uniform")({}, setting, model, reply)[0]
+        return PlainMean()({}, setting, model, reply._replace(params=sparse, mask=None))[0]
+
+    def record(self, memory: State) -> State:
+        """How many stood in, the share of them from a client with the same classes, and how far supports overlap."""
+        tally = dict(zip(TALLY, memory["tally"]))
+        return {
+            "stand_ins": tally["stand_ins"],
+            "by_mean": tally["by_mean"],
+            "same_group": tally["same_group"] / tally["stand_ins"],  # NaN where there is none
+            "overlap": tally["shared"] / tally["kept"],
+            "distance": torch.where(memory["compared"], memory["distance"], torch.nan),
+        }
+
+    def _measured(self, sparse: Tensor) -> Tensor:
+        """Distances of all pairs [C, C], by differences: equal models are at exactly 0, whoever stands where."""
+        rows, sparse = len(sparse), sparse.double()
+        if sparse.device.type == "cuda":  # there products take a fraction of the time
+            products = _products(sparse)
+            squares = products.diagonal()
+            table = (squares[:, None] + squares - 2 * products).clamp(min=0).sqrt()
+        else:
+            upper = torch.triu_indices(rows, rows, 1, device=sparse.device)
+            table = sparse.new_zeros(rows, rows).index_put(tuple(upper), torch.pdist(sparse))
+            table = table + table.T
+        if self.distance == "plain":
+            return table
+        root: Tensor = torch.linalg.vector_norm(sparse, dim=1).clamp(min=torch.finfo(sparse.dtype).tiny).sqrt()
+        return table / root[:, None] / root
+
+
+def _on_shared(reply: Reply) -> Tensor:
+    """Root mean squared differences over the numbers that both sent [C, C]; not finite where there is none."""
+    mask = torch.ones_like(reply.params) if reply.mask is None else reply.mask
+    sent = mask.double()
+    values = torch.where(sent > 0, reply.params.double(), 0)
+    squares = values.square() @ sent.T
+    return ((squares + squares.T - 2 * values @ values.T).clamp(min=0) / (sent @ sent.T)).sqrt()
+
+
+def _products(rows: Tensor) -> Tensor:
+    """All inner products of rows [C, n] as [C, C], in stretches: one product so long and narrow leaves a GPU idle."""
+    many = rows.shape[1] // STRETCH * STRETCH
+    parts, rest = rows[:, :many].unflatten(1, (-1, STRETCH)).transpose(0, 1), rows[:, many:]
+    return torch.bmm(parts, parts.mT).sum(0) + rest @ rest.T
+
+
+def _among(memory: State, reply: Reply) -> tuple[Tensor, Tensor]:
+    """Distances of those at hand and which are known [C, C]."""
+    if reply.everyone:
+        return memory["distance"], memory["compared"]
+    at = reply.ids[:, None], reply.ids
+    return memory["distance"][at], memory["compared"][at]
+
+
+def _note(inputs: tuple[Tensor, ...], smoothing: float, setting: Setting) -> tuple[Tensor, ...]:
+    """Distances, which are known, and the tally, after some were measured [C, C] of models with `keepers` [P].
+
+    The tally's last are over ordered pairs of arrivals: weights that both keep, and weights that the first keeps.
+    """
+    measured, old, known, arrived, keepers = inputs
+    both = arrived[:, None] & arrived & measured.isfinite()
+    both = both & ~torch.eye(len(both), dtype=torch.bool, device=both.device)
+    measured = torch.where(known, torch.lerp(measured, old, smoothing), measured)
+    keepers = keepers.double() * prunable(setting, keepers.device)
+    tally = [*keepers.new_zeros(3), (keepers * (keepers - 1)).sum(), keepers.sum() * (arrived.sum() - 1)]
+    return torch.where(both, measured, old), known | both, torch.stack(tally)
+
+
+def _match(inputs: tuple[Tensor, ...], setting: Setting) -> tuple[Tensor, ...]:
+    """Whose row each takes [C], for whom the mean stands in, who is there then, the tally, and the reports filled."""
+    distance, compared, arrived, missing, ids, tally, *report = inputs
+    order = ids.argsort()  # argmin takes the first of equals
+    known = compared[:, order] & arrived[order]
+    nearest = order[torch.where(known, distance[:, order], torch.inf).argmin(1)]
+    stands, found = missing & known.any(1), arrived.any()
+    alone = missing & ~known.any(1) & found
+    source = torch.where(stands, nearest, torch.arange(len(ids), device=ids.device))
+    has = setting.fleet.labels[ids] > 0
+    same = stands & (has == has[source]).all(1)
+    counts = torch.stack([stands.sum(), same.sum(), alone.sum()]).to(tally)
+    filled = (_filled(values, arrived, source, alone) for values in report)
+    return source, alone, arrived | (missing & found), torch.cat([counts, tally[3:]]), *filled
+
+
+_noted, _matched = Captured(_note), Captured(_match)
+
+
+def _filled(values: Tensor, arrived: Tensor, source: Tensor, alone: Tensor) -> Tensor:
+    """Rows of the stand-ins [C, ...], and the arrivals' mean where nobody is known."""
+    mean = torch.where(column(arrived, values), values, 0).double().sum(0) / arrived.sum().clamp(min=1)
+    mean = mean if values.is_floating_point() else mean.round()
+    return torch.where(column(alone, values), mean.to(values.dtype), values[source])

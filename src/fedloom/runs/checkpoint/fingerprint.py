@@ -1,0 +1,94 @@
+"""Is this the run that was begun? Everything that decides its numbers, by hash or by name, compared key by key."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Iterator
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedloom.engine.cpu.native import identity
+from fedloom.errors import BadExperiment
+from fedloom.runs.build import Simulation
+from fedloom.runs.checkpoint.tensors import bytes_of
+from fedloom.runs.experiment import Experiment
+
+OWN = {"method": "method", "network": "model", "data": "data"}  # what can be passed to `run`, by what it changes
+
+
+def fingerprint(experiment: Experiment, world: Simulation) -> dict[str, str]:
+    """What stands still during a run, beside the experiment's own words."""
+    engine, shards, outside = world.engine, world.engine.shards, world.world
+    devices = [value for value in world.setting.fleet.devices or () if isinstance(value, Tensor)]
+    trace = () if outside is None or outside.world.trace is None else outside.world.trace[:4]
+    return {
+        "method": re.sub(r" at 0x[0-9a-f]+", "", repr(world.method)),
+        "network": _hash(repr(world.setting.layout), world.model),
+        "data": _hash(world.test.x, world.test.y, engine.data.x, engine.data.y),
+        "partition": _hash(repr(shards.sizes), shards.examples),
+        "fleet": _hash(repr(len(devices)), *devices, *trace),
+        **{f"{what}'s file": _hash(Path(file).read_text()) for what, file in _sources(experiment)},
+    }
+
+
+def surroundings(device: torch.device) -> dict[str, str]:
+    """What the last bits of numbers depend on, and fedloom itself."""
+    own = {name: version(name) for name in ("fedloom", "torch", "numpy")}
+    own |= {"python": platform.python_version(), "device": str(device), "threads": str(torch.get_num_threads())}
+    return own | (
+        {"gpu": torch.cuda.get_device_name(device)}
+        if device.type == "cuda"
+        else {"cpu": platform.machine(), "code": identity()}
+    )
+
+
+def refuse_another(experiment: Experiment, before: dict[str, Any]) -> None:
+    """Everything in the experiment must be as it was, but there may be more rounds."""
+    for key, (old, new) in changes(before, experiment.model_dump(mode="json")).items():
+        if key != "rounds" or new < old:
+            raise BadExperiment(
+                f"{key} was {old!r} when this run was begun and is {new!r} now; a resumed run can only have more "
+                "rounds. Leave the setting as it was, or choose another folder."
+            )
+
+
+def refuse_other_things(before: dict[str, str], now: dict[str, str]) -> None:
+    """The method, the network and the data must be those of before."""
+    for key, (old, new) in changes(before, now).items():
+        shown = "" if old is None or new is None or len(old) == len(new) == 64 else f" It was {old} and is {new}."
+        hint = f" If it was passed to run({OWN[key]}=...), pass the same again." if key in OWN else ""
+        raise BadExperiment(f"the {key} is not that of the run that was begun.{shown}{hint}")
+
+
+def changes(before: Any, now: Any, key: str = "") -> dict[str, tuple[Any, Any]]:
+    """What differs between two nested dictionaries, by dotted key."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        found: dict[str, tuple[Any, Any]] = {}
+        for name in [*before, *(name for name in now if name not in before)]:
+            found |= changes(before.get(name), now.get(name), f"{key}.{name}" if key else str(name))
+        return found
+    return {} if before == now else {key: (before, now)}
+
+
+def _sources(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    """The user's own Python files."""
+    for what in ("method", "model"):
+        file, own, _ = getattr(experiment, what).name.rpartition(".py:")
+        if own:
+            yield what, f"{file}.py"
+
+
+def _hash(*things: str | Tensor) -> str:
+    digest = sha256()
+    for thing in things:
+        text = thing if isinstance(thing, str) else f"{thing.dtype} {list(thing.shape)}"
+        digest.update(text.encode())
+        if isinstance(thing, Tensor) and thing.numel():
+            digest.update(bytes_of(thing))
+    return digest.hexdigest()

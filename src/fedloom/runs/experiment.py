@@ -1,0 +1,263 @@
+"""What is run? One validated value; whatever is wrong with it is said before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+
+from fedloom.data.load import DATASETS, settings_of as data_settings
+from fedloom.data.partition import PARTITIONS, settings_of as partition_settings
+from fedloom.errors import BadExperiment, unknown
+from fedloom.method import Method
+from fedloom.methods import METHODS
+from fedloom.models import MODELS
+from fedloom.runs.choices import attack_of, takes as takes_of, with_parts
+from fedloom.runs.settings import fit, from_file, make, settings_of
+from fedloom.runs.training import Section, Training
+from fedloom.world.attack import Attack
+from fedloom.world.channel import Bernoulli, Bursty, Channel
+from fedloom.world.fleets import FLEETS
+from fedloom.world.table import TABLES
+
+CHANNELS: dict[str, type[Channel]] = {"bernoulli": Bernoulli, "bursty": Bursty}
+SUPPLIED = ("shape", "classes", "vocabulary")  # a model's facts about the data, not settings
+
+
+class Choice(Section):
+    """A name and its own settings."""
+
+    name: str
+    settings: dict[str, Any] = Field(default_factory=dict)
+
+
+def _choice(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+Named = Annotated[Choice, BeforeValidator(_choice)]
+
+
+class Encoding(Section):
+    """How replies are written down."""
+
+    values: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
+    scale: Literal["block", "tensor"] = "block"  # of int8: one for 256 numbers, or one for a tensor
+    feedback: bool = False  # a client adds what rounding took from its last reply to its next
+
+    @model_validator(mode="after")
+    def _something_is_lost(self) -> Self:
+        """Feedback needs values that are rounded."""
+        if self.feedback and self.values == "float32":
+            raise ValueError("feedback gives back what rounding took, and float32 loses nothing; set codec.values too")
+        return self
+
+
+class WorldSettings(Section):
+    """What is simulated beside the fleet and its channel; any of it needs a fleet."""
+
+    compute: Literal["cycles", "flops"] = "cycles"
+    deadline: float | None = Field(default=None, gt=0, description="seconds after which a reply is too late")
+    first: int | None = Field(default=None, ge=1, description="only so many replies are waited for")
+    server_up: float | None = Field(default=None, gt=0, description="bit/s that all uploads share")
+    server_down: float | None = Field(default=None, gt=0, description="bit/s that all downloads share")
+    pieces: int | None = Field(default=None, ge=1, description="pieces that a reply travels in")
+    piece_loss: float = Field(default=0.1, ge=0, le=1, description="probability that a piece is lost")
+    trace: str | None = Field(default=None, description="a table of who is there, by the second")
+    patience: int | None = Field(default=10, ge=1, description="rounds in a row that nobody answers; then it stops")
+
+
+class Experiment(Section):
+    """A method, a model, data and how they are dealt to clients: all that decides a run's numbers."""
+
+    method: Named = Choice(name="fedavg")
+    data: Named = Choice(name="digits")
+    partition: Named = Choice(name="dirichlet")
+    model: Named = Choice(name="mlp")
+    fleet: Named = Choice(name="none")
+    channel: Named = Choice(name="bernoulli")
+    aggregate: Named = Choice(name="own")
+    admit: Named = Choice(name="own")
+    attack: Named = Choice(name="none")
+    codec: Encoding = Encoding()
+    exact_bytes: bool = Field(default=False, description="encode and decode every reply, not one a round")
+    training: Training = Training()
+    world: WorldSettings = WorldSettings()
+    clients: int = Field(100, ge=1, description="clients in the fleet")
+    per_round: int | None = Field(None, ge=1, description="clients a round; None leaves it to the method (10)")
+    rounds: int = Field(50, ge=1)
+    seed: int = Field(0, ge=0, lt=2**63)
+    split: tuple[float, float, float] = (1.0, 0.0, 0.0)  # of each client's data: training, validation, own test
+    evaluate_every: int = Field(1, ge=1, description="rounds between evaluations")
+    engine: Literal["local", "loop", "distributed"] = "local"
+    execution: Literal["sliced", "masked"] = Field("sliced", description="train sub-models really smaller, or masked")
+    device: str = "auto"
+    chunk: int | None = Field(None, ge=1, description="clients trained at a time; None fits them to memory")
+    memory: float | None = Field(None, gt=0, description="GiB of the device that may be used; None takes what is free")
+    precision: Literal["default", "float32", "tf32", "bf16"] = Field("default", description="how products are rounded")
+
+    def __init__(self, **values: Any) -> None:
+        for key in values:
+            _known("key of an experiment", key, type(self).model_fields)
+        try:
+            super().__init__(**values)
+        except ValidationError as problem:
+            raise BadExperiment(explain(problem)) from None
+        self._check()
+
+    def _check(self) -> None:
+        """Every name exists and every setting fits; the method can be built."""
+        self.build_method()
+        if ".py:" in self.model.name:
+            fit(f"model '{self.model.name}'", from_file("model", self.model.name), self.model.settings)
+        else:
+            _known("model", self.model.name, MODELS)
+            fit(f"model '{self.model.name}'", MODELS[self.model.name].make, self.model.settings, SUPPLIED)
+        _known("partition", self.partition.name, PARTITIONS)
+        takes = partition_settings(self.partition.name)
+        for name in self.partition.settings:
+            if name not in takes:
+                raise BadExperiment(unknown(f"setting of partition '{self.partition.name}'", name, takes))
+        if self.fleet.name != "none" and not self.fleet.name.endswith(TABLES):
+            _known("fleet", self.fleet.name, ("none", *FLEETS))
+        _known("channel", self.channel.name, CHANNELS)
+        self.build_channel()
+        self.build_attack()
+        if self.fleet.name == "none" and (self.world != WorldSettings() or self.channel.settings):
+            raise BadExperiment(
+                "channel and world settings need devices, and fleet is 'none'; choose one: fleet=equal."
+            )
+        if not self.data.name.endswith((".npz", ".csv", ".parquet")) and "/" not in self.data.name:
+            _known("data set", self.data.name, DATASETS)
+        if min(self.split) < 0 or abs(sum(self.split) - 1) > 1e-9 or self.split[0] == 0:
+            raise BadExperiment(
+                f"split is {self.split}; it must be three shares (training, validation, own test) that add up to 1, "
+                "with some training."
+            )
+
+    def build_channel(self) -> Channel:
+        """The channel as a value."""
+        kind = CHANNELS[self.channel.name]
+        return kind(**fit(f"channel '{self.channel.name}'", kind, self.channel.settings))
+
+    def build_attack(self) -> Attack | None:
+        """The attack as a value, if there is one."""
+        return attack_of(self.attack.name, self.attack.settings)
+
+    def build_method(self) -> Method:
+        """The method as a value, with this experiment's training settings and cohort size."""
+        maker = method_maker(self.method.name)
+        method = make(f"method '{self.method.name}'", maker, self.method.settings)
+        if not isinstance(method, Method):
+            raise BadExperiment(f"method '{self.method.name}' returned {type(method).__name__}; expected a Method.")
+        method = _with_work(self.training.apply(method))
+        if self.per_round is not None:
+            if not hasattr(method.select, "count") or getattr(method.select, "probability", None) is not None:
+                raise BadExperiment(f"per_round is {self.per_round}, but '{self.method.name}' chooses its own cohort.")
+            method = replace(method, select=replace(method.select, count=self.per_round))  # type: ignore[type-var]
+        return with_parts(method, self)
+
+
+def _with_work(method: Method) -> Method:
+    """Parts that reckon with the clients' work are told the method's own."""
+    told = {}
+    for slot in ("select", "allocate"):
+        part: Any = getattr(method, slot)
+        if hasattr(part, "work"):
+            told[slot] = replace(part, work=method.work)
+    return replace(method, **told)
+
+
+def method_maker(name: str) -> Callable[..., Any]:
+    """The function behind a method's name, or behind `file.py:function`."""
+    if ".py:" in name:
+        return from_file("method", name)
+    _known("method", name, METHODS)
+    return METHODS[name]
+
+
+CHOSEN = ("aggregate", "admit", "attack")  # of any method
+SECTIONS = ("method", "data", "partition", "model", "fleet", "channel", *CHOSEN)  # a name with settings of its own
+GROUPS: dict[str, type[Section]] = {
+    "training": Training,
+    "world": WorldSettings,
+    "codec": Encoding,
+}  # settings without a name
+
+
+def with_settings(values: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """An experiment's values with `--set` pairs put where they belong.
+
+    Keys are `training.rate`, `method.mu`, `partition.alpha`, `model.width`, `data.clients`, or an experiment's own, as
+    `per_round`. A bare name is looked for everywhere and must be found exactly once.
+    """
+    values = {**values}
+    for section in SECTIONS:
+        chosen = _choice(values.get(section, Experiment.model_fields[section].default.model_dump()))
+        values[section] = {"name": chosen["name"], "settings": dict(chosen.get("settings", {}))}
+    for group in GROUPS:
+        values[group] = dict(values.get(group, {}))
+    for key, value in sorted(settings.items(), key=lambda pair: pair[0] not in SECTIONS):  # names before their settings
+        section, _, name = key.rpartition(".")
+        if name in SECTIONS and not section:
+            values[name] = {"name": str(value), "settings": {}}
+            continue
+        if not section:
+            section = _home(name, values)
+        if section == "":
+            values[name] = value
+        elif section in GROUPS:
+            values[section][name] = value
+        elif section in SECTIONS:
+            values[section]["settings"][name] = value
+        else:
+            raise BadExperiment(unknown("section", section, (*SECTIONS, *GROUPS)))
+    return values
+
+
+def _home(name: str, values: dict[str, Any]) -> str:
+    """The one section that has a setting of this name ('' for a key of the experiment itself)."""
+    takes: dict[str, list[str]] = {group: list(kind.model_fields) for group, kind in GROUPS.items()}
+    takes["method"] = list(settings_of(method_maker(values["method"]["name"])))
+    takes["data"] = list(data_settings(values["data"]["name"]))
+    if values["partition"]["name"] in PARTITIONS:
+        takes["partition"] = list(partition_settings(values["partition"]["name"]))
+    if values["model"]["name"] in MODELS:
+        takes["model"] = list(settings_of(MODELS[values["model"]["name"]].make, SUPPLIED))
+    elif ".py:" in values["model"]["name"]:
+        takes["model"] = list(settings_of(from_file("model", values["model"]["name"])))
+    if values["channel"]["name"] in CHANNELS:
+        takes["channel"] = list(settings_of(CHANNELS[values["channel"]["name"]]))
+    takes |= {kind: takes_of(kind, values[kind]["name"]) for kind in CHOSEN}
+    takes[""] = [key for key in Experiment.model_fields if key not in (*SECTIONS, *GROUPS)]
+    homes = [section for section, names in takes.items() if name in names]
+    if len(homes) == 1:
+        return homes[0]
+    if homes:
+        choices = " or ".join(f"{home}.{name}" if home else name for home in homes)
+        raise BadExperiment(f"setting '{name}' could be {choices}; write which.")
+    full = [*SECTIONS, *(f"{section}.{n}" if section else n for section, names in takes.items() for n in names)]
+    bare = unknown("setting", name, [*SECTIONS, *(n for names in takes.values() for n in names)]).split(" Known:")[0]
+    raise BadExperiment(f"{bare} Known: {', '.join(sorted(full))}")
+
+
+def _known(kind: str, name: str, names: Any) -> None:
+    if name not in names:
+        raise BadExperiment(unknown(kind, name, names))
+
+
+def explain(problem: ValidationError) -> str:
+    """Pydantic's findings, one sentence each."""
+    lines = []
+    for error in problem.errors():
+        where = ".".join(str(part) for part in error["loc"] if part != "function-before")
+        if error["type"] == "extra_forbidden":
+            group = GROUPS.get(where.partition(".")[0], Choice)
+            lines.append(unknown("key", where.rpartition(".")[2], group.model_fields))
+        elif error["type"] == "value_error":  # our own words, which name the argument
+            lines.append(f"{where}: {error['ctx']['error']}" if where else str(error["ctx"]["error"]))
+        else:
+            lines.append(f"{where} is {error.get('input')!r}: {error['msg']}")
+    return "; ".join(lines)

@@ -1,0 +1,195 @@
+"""What is a run folder? Locked by one run; in it are the experiment, a log, and checkpoints to go on from."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedloom.errors import BadData, BadExperiment, RunStopped
+from fedloom.files import replace_file, writing
+from fedloom.runs.build import Simulation
+from fedloom.runs.checkpoint import store
+from fedloom.runs.checkpoint.fingerprint import changes, fingerprint, refuse_another, refuse_other_things, surroundings
+from fedloom.runs.checkpoint.saver import Checkpoints, Saver
+from fedloom.runs.experiment import Experiment
+from fedloom.runs.lock import locked
+
+log = logging.getLogger("fedloom")
+
+FORMAT = 1  # of checkpoints
+ABOUT, LOCK = "experiment.json", "checkpoint/lock"
+
+
+class Opened(NamedTuple):
+    """A folder that is ours."""
+
+    saver: Saver
+    found: store.Found | None  # where to go on from
+
+
+def new_folder(stem: str) -> Path:
+    """The first free `runs/STEM-NUMBER`."""
+    number = 1
+    while (folder := Path("runs") / f"{stem}-{number}").exists():
+        number += 1
+    return folder
+
+
+def experiment_in(folder: Path) -> Experiment:
+    """The experiment that a run folder was begun with."""
+    about = _about(folder)
+    if about is None:
+        raise BadExperiment(f"'{folder}' is not a run folder: it has no {ABOUT}; name the folder of a run to resume.")
+    return Experiment(**about["experiment"])
+
+
+def check(folder: Path | None, experiment: Experiment, resume: bool) -> None:
+    """Refuse early, before data are read, what `opened` would refuse."""
+    if folder is None:
+        if resume:
+            raise BadExperiment("resume needs the run's folder; give it as out.")
+        return
+    if folder.exists() and (not folder.is_dir() or (_used(folder) and not resume)):
+        hint = "name a new folder, or resume the run that is in it" if _about(folder) else "name a new folder"
+        raise BadExperiment(f"out is '{folder}', which exists and is not empty; {hint}.")
+    if not resume or not _used(folder):
+        return
+    refuse_another(experiment, experiment_in(folder).model_dump(mode="json"))
+
+
+def _used(folder: Path) -> bool:
+    """Is there anything to lose in it? What a run leaves that was killed before it began is nothing."""
+    inside = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    nothing = {"checkpoint", "log.txt", f".{ABOUT}.new"} if (folder / LOCK).exists() else {"checkpoint"}
+    return bool(inside - nothing or store.list_all(folder / "checkpoint"))
+
+
+def _about(folder: Path) -> dict[str, Any] | None:
+    """What a run folder says of itself; None where it is none."""
+    try:
+        about = json.loads((folder / ABOUT).read_text())
+        assert isinstance(about["experiment"], dict)
+        return dict(about)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AssertionError) as problem:
+        raise BadData(f"'{folder / ABOUT}' cannot be read ({problem}); it was written when the run began.") from problem
+
+
+@contextmanager
+def opened(
+    folder: Path, experiment: Experiment, world: Simulation, resume: bool, when: Checkpoints
+) -> Iterator[Opened]:
+    """The folder, locked, with its experiment written and its log open."""
+    import fedloom.runs.parquet  # noqa: F401  what writes it is loaded now: nothing may be missing at the end
+
+    with ExitStack() as stack:
+        with writing(folder):
+            (folder / LOCK).parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(folder / LOCK, f"folder '{folder}'"))
+        check(folder, experiment, resume)  # somebody may have been quicker
+        with writing(folder):
+            stack.enter_context(_logged(folder))
+        found = _newest(folder) if resume else None
+        now, here = fingerprint(experiment, world), surroundings(world.model.device)
+        if found is not None:
+            _compare(found, experiment, now, here)
+        with writing(folder):
+            _describe(folder, experiment, world, here, found)
+        facts = {"format": FORMAT, "experiment": experiment.model_dump(mode="json"), "fingerprint": now}
+        saver = Saver(folder, when, {**facts, "surroundings": here}, [] if found is None else [found.path])
+        saver.begin(0 if found is None else found.facts["round"])
+        yield Opened(saver, found)
+
+
+def _newest(folder: Path) -> store.Found | None:
+    """The newest checkpoint that is whole; None where none was ever written."""
+    paths = store.list_all(folder / "checkpoint")
+    for path in paths:
+        try:
+            found = store.read(path)
+        except store.Damaged as why:
+            log.warning("checkpoint '%s' is damaged (%s) and is not used", path, why)
+            continue
+        if found.facts.get("format") != FORMAT:
+            raise RunStopped(
+                f"checkpoint '{path}' has format {found.facts.get('format')}, and this fedloom reads {FORMAT}; resume "
+                "it with the version of fedloom that is named in its manifest."
+            )
+        return found
+    if paths:
+        raise RunStopped(
+            f"all {len(paths)} checkpoints in '{folder / 'checkpoint'}' are damaged; put one back from a copy, or run "
+            "the experiment anew in another folder."
+        )
+    return None
+
+
+def _compare(found: store.Found, experiment: Experiment, now: dict[str, str], here: dict[str, str]) -> None:
+    """The same run goes on; where the machine or a library is another, that is said."""
+    refuse_another(experiment, found.facts["experiment"])
+    refuse_other_things(found.facts["fingerprint"], now)
+    for name, (old, new) in changes(found.facts["surroundings"], here).items():
+        log.warning(
+            "%s was %s up to round %d and is %s now: the last bits may differ from those of an undisturbed run",
+            *(name, old, found.facts["round"], new),
+        )
+
+
+def _describe(
+    folder: Path, experiment: Experiment, world: Simulation, here: dict[str, str], found: store.Found | None
+) -> None:
+    """Write what is run, and when it was resumed."""
+    before = _about(folder) or {}
+    about = {
+        "experiment": experiment.model_dump(mode="json"),
+        "method": repr(world.method),
+        "versions": {name: here[name] for name in ("fedloom", "torch", "numpy", "python")},
+        "device": here["device"],
+        "parameters": world.setting.layout.trained,
+        "partition": world.notes[0],
+        "memory": world.plan.record(),
+        "notes": world.notes[1:],
+    }
+    if before:
+        own = {"round": 0 if found is None else found.facts["round"], **here}
+        about = {**before, "experiment": about["experiment"], "resumed": [*before.get("resumed", []), own]}
+    replace_file(folder / ABOUT, [f"{json.dumps(about, indent=2)}\n".encode()])
+    for note in world.notes:
+        log.info(note)
+
+
+class _File(logging.FileHandler):
+    """A log that a full disk does not turn into noise: the run itself says so."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """The line is lost."""
+
+    def close(self) -> None:
+        """What cannot be written is lost."""
+        with suppress(OSError):
+            super().close()
+
+
+@contextmanager
+def _logged(folder: Path) -> Iterator[None]:
+    """What happens is written into `log.txt`."""
+    handler = _File(folder / "log.txt")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log.addHandler(handler)
+    level = log.level
+    log.setLevel(logging.INFO)
+    try:
+        yield
+        log.info("finished")
+    except BaseException as problem:
+        log.info("stopped: %s", str(problem) or type(problem).__name__)
+        raise
+    finally:
+        log.setLevel(level)
+        log.removeHandler(handler)
+        handler.close()

@@ -1,0 +1,255 @@
+"""What happened, round by round and client by client? Kept as tensors, read when written or shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedloom.codec import Cost
+from fedloom.core.refused import counted
+from fedloom.core.types import Reply, State, Task, on_host
+from fedloom.evaluate.accuracy import Score
+from fedloom.evaluate.coverage import Coverage
+from fedloom.files import replace_file
+from fedloom.layout import Layout
+from fedloom.runs.checkpoint.tensors import pack
+from fedloom.world.simulated import Costs
+
+if TYPE_CHECKING:
+    from fedloom.flower.server.costs import Spent
+
+Columns = dict[str, NDArray[Any]]  # by NumPy, whose calls on so few numbers take a third of the time
+
+PERSONAL = "personal_accuracy"
+TRANSPORT = ("transport_down", "transport_up")  # bytes, on a real network
+
+
+class Ledger:
+    """Rows of `rounds.parquet` and `clients.parquet`."""
+
+    def __init__(self, clients: list[int], layout: Layout | None, examples: Tensor) -> None:
+        """`examples` [N]: how many each client of the fleet trains on in a round, repeats counted."""
+        self._numbers = np.array(clients)  # the partition's number of each client in the fleet
+        self._examples = examples.cpu().numpy()
+        self._past: list[dict[str, Any]] = []  # rows of rounds before those in `_rounds`
+        self._rounds: list[dict[str, Any]] = []  # as they were added
+        self._clients: list[Columns] = []  # columns of the rounds in `_past`, on the host
+        self._kept: State = {}  # larger tensors that the method's parts keep of the last round
+        self._personal: State = {}  # every client's own accuracy [N] at the last evaluation; NaN: it has no test
+        self._coverage = None if layout is None else Coverage(layout)
+
+    @property
+    def kept(self) -> State:
+        """What is larger than a number: of the last round, of the last evaluation, and of all replies."""
+        return {**self._kept, **self._personal, **({} if self._coverage is None else self._coverage.kept())}
+
+    def add(
+        self,
+        task: Task,
+        reply: Reply,
+        seconds: float,
+        prices: tuple[Cost, Cost],
+        costs: Costs | Spent | None = None,
+        kept: State | None = None,
+    ) -> None:
+        """A round that was played. Nothing is computed yet: on a GPU every call counts, and nobody may look so far.
+
+        `reply` is as it arrived, `prices` are bytes down and up; in a world, `costs` say what the round took. `kept` is
+        what the method's parts record of it.
+        """
+        facts = {"ids": reply.ids, "share": task.share, "arrived": reply.arrived}
+        if reply.rejected is not None:
+            facts["rejected"] = reply.rejected
+        if costs is not None:
+            facts |= {"trained": costs.trained, "sent": costs.bytes_up}
+        more = {
+            **{name: value for name, value in reply.report.items() if value.dim() == 1},
+            **({} if costs is None else costs.columns()),  # of those as well whose reply did not arrive
+        }
+        self._kept = {name: value for name, value in (kept or {}).items() if value.dim() > 0}
+        if self._coverage is not None:
+            self._coverage.add(reply)
+        self._rounds.append({
+            "round": task.round,
+            "wall_seconds": seconds,
+            "virtual": None if costs is None else costs.duration,
+            "facts": facts,
+            "more": more,
+            "prices": prices,
+            "kept": {name: value for name, value in (kept or {}).items() if value.dim() == 0},
+            "strays": reply.strays,
+        })  # fmt: skip
+
+    def score(self, score: Score, personal: Tensor | None, seconds: float | None = None) -> None:
+        """The evaluation after the round added last, and how long it took."""
+        self._personal = {} if personal is None else {PERSONAL: personal}
+        if self._rounds:
+            self._rounds[-1] |= {"score": score, "personal": personal, "evaluation_seconds": seconds}
+        else:
+            self._past[-1] = self._past[-1] | _scores(score, personal) | {"evaluation_seconds": seconds}
+
+    def unscore(self) -> None:
+        """Forget the evaluation after the round added last."""
+        self._settle()
+        self._past[-1] = self._past[-1] | _scores(None, None) | {"evaluation_seconds": None}
+        self._personal = {}
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """One row a round, as plain numbers; None where nothing was measured."""
+        here = _fetched(self._rounds)
+        columns = [self._columns(entry, here) for entry in self._rounds]
+        rows = [_row(entry, own, here) for entry, own in zip(self._rounds, columns)]
+        clients = [{**own, "client": self._numbers[own["client"]]} for own in columns]
+        self._past, self._clients, self._rounds = [*self._past, *rows], [*self._clients, *clients], []
+        return list(self._past)
+
+    def _columns(self, entry: dict[str, Any], here: dict[int, NDArray[Any]]) -> Columns:
+        """A round's rows of clients [C each]; `here` are its tensors on the host, by their identity."""
+        facts = {name: here[id(value)] for name, value in entry["facts"].items()}
+        down, up = ([here[id(part)] for part in price] for price in entry["prices"])
+        ids, arrived, examples = facts["ids"], facts["arrived"], self._examples[facts["ids"]]
+        rejected = facts["rejected"] if "rejected" in facts else np.zeros(ids.shape, np.int8)
+        # in a world, also what was lost on the way
+        sent = facts["sent"] > 0 if "sent" in facts else arrived | (rejected > 0)
+        return {
+            "round": np.full_like(ids, entry["round"]),
+            "client": ids,
+            "share": facts["share"],
+            "arrived": arrived,
+            "rejected": rejected,
+            "examples_trained": examples * facts["trained"] if "trained" in facts else examples,
+            "bytes_down": sum(down),
+            "bytes_up": sum(up) * sent,
+            **{f"bytes_up_{name}": part * sent for name, part in zip(Cost._fields, up)},
+            **{name: here[id(value)] for name, value in entry["more"].items()},
+        }
+
+    def last(self) -> dict[str, Any]:
+        """The newest row."""
+        return self.newest(1)[0]
+
+    def newest(self, count: int) -> list[dict[str, Any]]:
+        """The last so many rows, oldest first; reading them waits for the device."""
+        rows = self.rounds()
+        return rows[max(0, len(rows) - count) :]
+
+    def silent(self, most: int | None = None) -> int:
+        """How many of the last rounds nobody answered; it looks no further back than `most`."""
+        count = 0
+        for number in range(len(self._past) + len(self._rounds) - 1, -1, -1):
+            own = number - len(self._past)
+            arrived = self._past[number]["arrived"] if own < 0 else bool(self._rounds[own]["facts"]["arrived"].any())
+            if arrived or count == most:
+                break
+            count += 1
+        return count
+
+    def save(self) -> tuple[list[dict[str, Any]], State, State]:
+        """One row a round, the columns of all clients' rows, and larger tensors of the last round."""
+        self._settle()
+        counts = {} if self._coverage is None else self._coverage.save()
+        kept = {**self._kept, **self._personal, **counts}
+        return list(self._past), _tensors(self._clients[0]) if self._clients else {}, kept
+
+    def load(self, rows: list[dict[str, Any]], columns: State, kept: State) -> None:
+        """Go on from what was saved."""
+        own = {name: value.clone() for name, value in kept.items() if not name.startswith("coverage.")}
+        self._personal = {name: own.pop(name) for name in (PERSONAL,) if name in own}
+        self._past, self._kept = rows, own
+        if self._coverage is not None:
+            self._coverage.load(kept)
+        self._clients = [{name: value.clone().numpy() for name, value in columns.items()}] if columns else []
+
+    def _settle(self) -> None:
+        """Turn all rounds into plain rows, and the clients' rows into whole columns on the host."""
+        self.rounds()
+        if self._clients:
+            self._clients = [_joined(self._clients)]
+
+    def write(self, folder: Path) -> None:
+        """Both tables and what else was kept, each replaced as a whole."""
+        from fedloom.runs.parquet import column_bytes, table_bytes  # only here: most rounds write nothing
+
+        replace_file(folder / "rounds.parquet", [table_bytes(self.rounds())])
+        replace_file(folder / "clients.parquet", [column_bytes(_tensors(_joined(self._clients)))])
+        if kept := self.kept:
+            replace_file(folder / "kept.safetensors", pack(kept))
+
+
+def _fetched(entries: list[dict[str, Any]]) -> dict[int, NDArray[Any]]:
+    """All tensors of some rounds on the host, by their identity; they come in a few transfers, since each waits."""
+    tensors = [
+        value
+        for entry in entries
+        for value in (
+            *entry["facts"].values(),
+            *entry["more"].values(),
+            *(part for price in entry["prices"] for part in price),
+            *entry["kept"].values(),
+            entry["virtual"],
+            entry["strays"],
+            *(entry.get("score") or ()),
+        )
+        if isinstance(value, Tensor)
+    ]
+    return {id(value): found.numpy() for value, found in zip(tensors, on_host(tensors))}
+
+
+def _row(entry: dict[str, Any], rows: Columns, here: dict[int, NDArray[Any]]) -> dict[str, Any]:
+    """One round as plain numbers, from its clients' rows and what else is on the host."""
+    score, virtual = entry.get("score"), entry["virtual"]
+    told = None if score is None else [here[id(value)] for value in score]
+    refused = {}
+    if entry["strays"] is not None or rows["rejected"].any():
+        refused = counted(torch.from_numpy(rows["rejected"]), entry["strays"])
+    arrived = int(rows["arrived"].sum())
+    return {
+        "round": entry["round"],
+        **_scores(told, entry.get("personal")),
+        "training_loss": float((rows["loss"] * rows["arrived"]).sum()) / arrived if arrived else None,
+        "clients": len(rows["client"]),
+        "arrived": arrived,
+        "rejected": sum(refused.values()),
+        "examples_trained": int(rows["examples_trained"].sum()),
+        "bytes_down": int(rows["bytes_down"].sum()),
+        "bytes_up": int(rows["bytes_up"].sum()),
+        **{name: int(rows[name].sum()) for name in TRANSPORT if name in rows},
+        "virtual_seconds": None if virtual is None else float(here.get(id(virtual), virtual)),
+        "joules": float(rows["joules"].sum()) if "joules" in rows else None,
+        "wall_seconds": entry["wall_seconds"],
+        "evaluation_seconds": entry.get("evaluation_seconds"),
+        **{name: float(here[id(value)]) for name, value in entry["kept"].items()},
+        **{name: float(count) for name, count in refused.items()},
+    }
+
+
+def _scores(score: Sequence[Any] | None, personal: Tensor | None) -> dict[str, Any]:
+    """An evaluation's part of a row, from the fields of a `Score`."""
+    known = None if personal is None else personal[~personal.isnan()]
+    accuracy, top5, loss, per_class = (None,) * 4 if score is None else (value.tolist() for value in score)
+    return {
+        "accuracy": accuracy,
+        "top5": top5,
+        "loss": loss,
+        "per_class": per_class,
+        "personal_accuracy": None if known is None or not len(known) else float(known.mean()),
+    }
+
+
+def _joined(parts: list[Columns]) -> Columns:
+    """Clients' rows as whole columns; a round that reached nobody lacks what a rule reports by itself."""
+
+    def column(name: str) -> NDArray[Any]:
+        return np.concatenate([rows[name] if name in rows else np.zeros_like(rows["share"]) for rows in parts])
+
+    return {name: column(name) for name in dict.fromkeys(name for rows in parts for name in rows)}
+
+
+def _tensors(columns: Columns) -> State:
+    return {name: torch.from_numpy(value) for name, value in columns.items()}

@@ -1,0 +1,196 @@
+"""Many runs at once: those that train alike advance round by round, and their clients are trained together."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+from fedloom.accel.kept_memory import kept_memory
+from fedloom.accel.precision import computing
+from fedloom.core.types import State
+from fedloom.data.dataset import Dataset
+from fedloom.data.load import load
+from fedloom.engine.client import Learnt, initial_state
+from fedloom.engine.joint import Answer, Joint, foreign_rule, training, why_apart
+from fedloom.engine.local import Chunk, Local, budget
+from fedloom.engine.storage.placement import cohort_of
+from fedloom.method import Method
+from fedloom.runs.build import Simulation, prepare
+from fedloom.runs.coroutine_thread import Strand
+from fedloom.runs.experiment import Experiment
+from fedloom.runs.play import play, run
+from fedloom.runs.result import Result
+from fedloom.runs.threads import threads_for
+from fedloom.runs.watch import Watch
+
+T = TypeVar("T")
+CACHE = 2**23  # bytes of weights in training up to which stacking gains on a CPU; measured, see benchmarks/stacked.py
+
+Clock = Callable[[], float]
+
+
+def run_all(
+    experiments: Sequence[Experiment],
+    watches: Sequence[Watch | None],
+    stack: bool = True,
+    tell: Callable[[str], None] | None = None,
+    data: Dataset | None = None,
+    done: Callable[[int, Result], None] | None = None,
+) -> list[Result]:
+    """The results in order. Runs on the same data that train alike are stacked, as many as fit, unless told not to.
+
+    Args:
+        experiments: what to run.
+        watches: called with every round's row, one for each.
+        stack: False runs one after another.
+        tell: called with what is trained together, and what is not and why.
+        data: the data set of all, in place of what the experiments name.
+        done: called with the place and the result of every run that is finished.
+    """
+    methods = [experiment.build_method() for experiment in experiments]
+    kinds = [kind_of(*each) for each in zip(experiments, methods)]
+    results: dict[int, Result] = {}
+    told: set[str] = set()
+
+    def say(some: Sequence[Experiment], why: str | None) -> None:
+        note = _note(some, why)
+        if tell is not None and note is not None and note not in told:
+            tell(note)
+            told.add(note)
+
+    waiting = list(range(len(experiments)))
+    while waiting:
+        first = waiting[0]
+        company = [n for n in waiting if n == first or kinds[n] == kinds[first] is not None] if stack else [first]
+        if len(company) == 1:
+            say([experiments[first]], foreign_rule(methods[first]) if stack else None)
+            results[first] = run(experiments[first], data=data, watch=watches[first])
+        else:
+            worlds, why = _prepared([experiments[n] for n in company], data)
+            company = company[: len(worlds)]
+            some = [experiments[n] for n in company]
+            say(some, why)
+            results.update(zip(company, play_together(some, worlds, [watches[n] for n in company])))
+        if done is not None:
+            for n in company:
+                done(n, results[n])
+        waiting = [n for n in waiting if n not in results]
+    return [results[n] for n in range(len(experiments))]
+
+
+def play_together(
+    experiments: Sequence[Experiment], worlds: Sequence[Simulation], watches: Sequence[Watch | None]
+) -> list[Result]:
+    """Play prepared runs side by side."""
+    with threads_for(worlds), computing(experiments[0].precision), kept_memory(), _frozen():
+        return in_step(
+            [
+                (world.engine, partial(play, experiment, world, None, watch))
+                for experiment, world, watch in zip(experiments, worlds, watches)
+            ]
+        )
+
+
+@contextmanager
+def _frozen() -> Iterator[None]:
+    """What is there by now is not looked at again and again by Python's collector: a thirtieth of the time."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def in_step(calls: Sequence[tuple[Local, Callable[[Clock], T]]]) -> list[T]:
+    """What calls return that have rounds played by these engines; they are given a clock of their own.
+
+    Whenever all that are not over have asked for training, it is done for all. One error ends all, as does Ctrl-C.
+    """
+    joint = Joint()
+    strands = [_strand(engine, call) for engine, call in calls]
+    try:
+        asking = [(n, strand.begin()) for n, strand in enumerate(strands)]
+        while asked := [(n, chunks) for n, chunks in asking if chunks is not None]:
+            answers = joint([(calls[n][0], chunks) for n, chunks in asked])
+            asking = [(n, strands[n].answer(answer)) for (n, _), answer in zip(asked, answers)]
+    finally:
+        for strand in strands:
+            strand.abandon()  # those that are not over
+    return [strand.result for strand in strands]
+
+
+def _strand(engine: Local, call: Callable[[Clock], T]) -> Strand[list[Chunk], Answer, T]:
+    """A call whose engine asks for its training instead of doing it."""
+
+    def whole(strand: Strand[list[Chunk], Answer, T]) -> T:
+        def together(chunks: list[Chunk]) -> list[tuple[Learnt, State]]:
+            answer = strand.ask(chunks)
+            strand.charge(answer.seconds)
+            return answer.learnt
+
+        engine.together = together
+        try:
+            return call(strand.clock)
+        finally:
+            engine.together = None
+
+    return Strand(whole)
+
+
+def kind_of(experiment: Experiment, method: Method) -> tuple[Any, ...] | None:
+    """Runs of one kind might be trained together, which their networks decide; None: this one cannot."""
+    if experiment.engine != "local" or foreign_rule(method) is not None or experiment.build_attack() is not None:
+        return None
+    facts = experiment.data, experiment.model, experiment.device, experiment.execution, experiment.chunk
+    return *facts, experiment.precision, experiment.memory, *training(method)
+
+
+def _prepared(experiments: Sequence[Experiment], data: Dataset | None) -> tuple[list[Simulation], str]:
+    """The first of these runs with as many others as are trained together, and why not more."""
+    data = data or load(experiments[0].data.name, **experiments[0].data.settings)
+    worlds = [prepare(experiments[0], data=data)]
+    room, why = room_beside(worlds[0])
+    taken = 1 / room  # cohorts may differ, so each run takes a part of its own
+    for experiment in experiments[1:]:
+        if taken + 1 / room > 1 + 1e-9:  # were it like the last one
+            break
+        world = prepare(experiment, data=data, beside=worlds[0])
+        room, why = room_beside(world)
+        taken += 1 / room
+        if taken > 1 + 1e-9:
+            break
+        worlds.append(world)
+    return worlds, why
+
+
+def room_beside(world: Simulation) -> tuple[float, str]:
+    """How many runs like this one to train together, at least 1, and what bounds it."""
+    engine, setting = world.engine, world.setting
+    if (why := why_apart(engine)) is not None:
+        return 1.0, why
+    own, cohort = (
+        initial_state(world.method, setting, world.model).values(),
+        cohort_of(world.method, setting.fleet.size),
+    )
+    server = [value for slot in world.method.init(setting, world.model).values() for value in slot.values()]
+    kept = setting.fleet.size * sum(value.nbytes for value in own) + sum(value.nbytes for value in server)
+    rooms = {
+        "more do not fit into memory": budget(world.model.device) / max(1, kept),
+        "more would be more clients than are trained at a time": engine.chunk / cohort,
+    }
+    if world.model.device.type == "cpu":
+        weights = cohort * world.model.nbytes
+        rooms["with more its clients' weights would not stay in the processor's cache"] = CACHE / weights
+    why = min(rooms, key=lambda name: rooms[name])
+    return max(1.0, rooms[why]), why
+
+
+def _note(experiments: Sequence[Experiment], why: str | None) -> str | None:
+    """What is trained together, or why not; None: there is nothing to say."""
+    names = ", ".join(dict.fromkeys(one.method.name for one in experiments))
+    if len(experiments) > 1:
+        return f"{len(experiments)} runs are trained together: {names}"
+    return None if why is None else f"runs of {names} are trained one by one: {why}"

@@ -1,0 +1,292 @@
+"""How is an experiment run? Round after round, evaluated and recorded; nothing is lost on an interrupt."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from fedloom.accel.kept_memory import kept_memory
+from fedloom.accel.precision import computing
+from fedloom.chance import Chance
+from fedloom.core.clock import processed
+from fedloom.core.part import NobodyLeft
+from fedloom.core.types import Setting
+from fedloom.data.dataset import Dataset
+from fedloom.engine.personal import personal_accuracy
+from fedloom.errors import BadExperiment, RunStopped
+from fedloom.evaluate.accuracy import evaluate
+from fedloom.files import replace_file, writing
+from fedloom.layout import load
+from fedloom.method import Method
+from fedloom.round import play_round
+from fedloom.runs.build import Simulation, prepare
+from fedloom.runs.checkpoint.saver import Checkpoints, Saver
+from fedloom.runs.checkpoint.snapshot import Reached, put_back, take
+from fedloom.runs.checkpoint.store import Found
+from fedloom.runs.checkpoint.tensors import pack
+from fedloom.runs.experiment import Experiment
+from fedloom.runs.folder import check, experiment_in, opened
+from fedloom.runs.interrupt import held
+from fedloom.runs.ledger import Ledger
+from fedloom.runs.result import Result
+from fedloom.runs.threads import threads_for
+from fedloom.runs.torchrun import together
+from fedloom.runs.watch import Watch, shown
+
+log = logging.getLogger("fedloom")
+
+TABLES_EVERY = 10.0  # seconds between writings of the tables while a run goes on
+
+
+def run(
+    experiment: Experiment,
+    *,
+    method: Method | None = None,
+    model: nn.Module | None = None,
+    data: Dataset | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    checkpoints: Checkpoints | None = None,
+    watch: Watch | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> Result:
+    """Run an experiment.
+
+    Args:
+        experiment: what to run; every name and setting in it has been checked.
+        method: a method of your own in place of the experiment's.
+        model: a network of your own in place of the experiment's.
+        data: a data set of your own in place of the experiment's.
+        out: the run folder; None writes nothing.
+        resume: go on from the last checkpoint in `out`, if there is one; only `rounds` may have grown since.
+        checkpoints: when the run is saved; every 30 seconds and at the end if left out.
+        watch: called with every round's row.
+        tell: called with what should be known before the first round, such as the memory that the method takes.
+
+    Returns:
+        The trained network and one row a round. On Ctrl-C the round is finished and saved, and the interrupt goes on; a
+        second Ctrl-C does not wait for the round.
+    """
+
+    def play() -> Result:
+        return _run(experiment, method, model, data, out, resume, checkpoints, watch, tell or (lambda note: None))
+
+    if experiment.engine != "distributed":
+        return play()
+    if resume:
+        raise BadExperiment(
+            "resume does not go with engine=distributed: clients' states lie with many ranks; use local."
+        )
+    return together(experiment, play, lambda: prepare(experiment, method, model, data))
+
+
+def _run(
+    experiment: Experiment,
+    method: Method | None,
+    model: nn.Module | None,
+    data: Dataset | None,
+    out: str | Path | None,
+    resume: bool,
+    checkpoints: Checkpoints | None,
+    watch: Watch | None,
+    tell: Callable[[str], None],
+) -> Result:
+    """Play all rounds in this process, which has an engine for whatever is to be trained."""
+    folder = None if out is None else Path(out)
+    check(folder, experiment, resume)
+    world = prepare(experiment, method, model, data)
+    for note in world.notes[1:]:  # how the data were dealt is in the log
+        tell(note)
+    with threads_for([world]), computing(experiment.precision), kept_memory():
+        return play(experiment, world, folder, watch, resume=resume, checkpoints=checkpoints, tell=tell)
+
+
+def play(
+    experiment: Experiment,
+    world: Simulation,
+    folder: Path | None = None,
+    watch: Watch | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    *,
+    resume: bool = False,
+    checkpoints: Checkpoints | None = None,
+    tell: Callable[[str], None] = lambda note: None,
+) -> Result:
+    """All rounds of what was prepared; `clock` counts the seconds that are the run's own."""
+    started, ledger = clock(), ledger_of(world)
+    with ExitStack() as stack:
+        if folder is None:
+            at = _play(experiment, world, ledger, _start(world), watch, clock)
+        else:
+            mine = stack.enter_context(opened(folder, experiment, world, resume, checkpoints or Checkpoints()))
+            at = _start(world) if mine.found is None else _resumed(experiment, world, ledger, mine.found, tell)
+            at = _saved(folder, mine.saver, experiment, world, ledger, at, watch)
+        outcome = world.method.outcome(world.setting, at.round)
+        for name, value in outcome.items():
+            log.info("%s: %s", name, value)
+    network = load(world.network, world.setting.layout, at.model).cpu().eval()
+    seconds = clock() - started
+    return Result(experiment, network, ledger.rounds(), seconds, folder, ledger.kept, outcome)
+
+
+def resume(
+    folder: str | Path,
+    *,
+    rounds: int | None = None,
+    method: Method | None = None,
+    model: nn.Module | None = None,
+    data: Dataset | None = None,
+    checkpoints: Checkpoints | None = None,
+    watch: Watch | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> Result:
+    """Go on with the run in `folder`, to `rounds` rounds in all if that is more than it was begun with.
+
+    What was passed to `run` in place of the experiment's method, network or data must be passed again.
+    """
+    experiment = experiment_in(Path(folder))
+    if rounds is not None:
+        experiment = Experiment(**{**experiment.model_dump(), "rounds": rounds})
+    return run(
+        experiment, method=method, model=model, data=data, out=folder, resume=True, checkpoints=checkpoints,
+        watch=watch, tell=tell,
+    )  # fmt: skip
+
+
+def ledger_of(world: Simulation) -> Ledger:
+    """An empty one for such a run."""
+    examples = processed(world.method.work, world.setting.fleet.examples)
+    return Ledger(world.clients, world.setting.layout, examples)
+
+
+def _start(world: Simulation) -> Reached:
+    """Before the first round."""
+    return Reached(0, world.model, world.method.init(world.setting, world.model))
+
+
+def _resumed(
+    experiment: Experiment, world: Simulation, ledger: Ledger, found: Found, tell: Callable[[str], None]
+) -> Reached:
+    """After the last round that was saved."""
+    at = put_back(world, ledger, found)
+    if at.round == experiment.rounds:
+        note = f"this run is finished: all {at.round} rounds were played before; --rounds asks for more."
+    else:
+        note = f"resumed after round {at.round} of {experiment.rounds}"
+        if at.round % experiment.evaluate_every:  # it was evaluated, if at all, for being the last
+            ledger.unscore()
+    log.info(note)
+    tell(note)
+    return at
+
+
+def _saved(
+    folder: Path,
+    saver: Saver,
+    experiment: Experiment,
+    world: Simulation,
+    ledger: Ledger,
+    at: Reached,
+    watch: Watch | None,
+) -> Reached:
+    """Play, and keep all that was done, whatever happens."""
+    between, written = True, time.perf_counter()  # between rounds: only there is everything of one round
+
+    def after(now: Reached | None) -> None:
+        nonlocal at, between, written
+        if now is None:
+            between = False
+            return
+        at = now
+        between = True
+        saver.offer(at.round, lambda: take(world, ledger, now))
+        if time.perf_counter() - written > TABLES_EVERY:
+            with writing(folder):
+                ledger.write(folder)
+            written = time.perf_counter()
+        interrupt.check()
+
+    with held() as interrupt:
+        try:
+            return _play(experiment, world, ledger, at, watch, after=after)
+        finally:  # also on Ctrl-C: the rounds that were finished are kept
+            try:
+                saver.end(at.round if between else 0, lambda: take(world, ledger, at))
+            finally:
+                with writing(folder):
+                    ledger.write(folder)
+                    _save_model(folder, world.setting, at.model)
+
+
+def _play(
+    experiment: Experiment,
+    world: Simulation,
+    ledger: Ledger,
+    at: Reached,
+    watch: Watch | None,
+    clock: Callable[[], float] = time.perf_counter,
+    after: Callable[[Reached | None], None] = lambda now: None,
+) -> Reached:
+    """The rounds that are left; `after` is told None when one begins, and where the run stands when it is over."""
+    patience, show = experiment.world.patience, shown(ledger, watch, at.model.device)
+    silent = ledger.silent() % (patience or 1)  # a run that was given up is given another chance
+    for number in range(at.round + 1, experiment.rounds + 1):
+        after(None)
+        try:
+            at = _round(experiment, world, ledger, at, clock)
+        except NobodyLeft as why:
+            log.info("over before round %d: %s", number, why)
+            if number > 1 and ledger.last()["accuracy"] is None:
+                _score(ledger, world, at.model, clock)
+            after(at)
+            show(True)
+            break
+        after(at)
+        show(number == experiment.rounds)
+        silent = silent + 1 if world.world is not None and ledger.silent(1) else 0
+        if patience is not None and silent == patience:
+            raise RunStopped(
+                f"nobody answered in {patience} rounds in a row, up to round {number}; the model is what it was before "
+                "them. Look at the fleet, its channel and the deadline, or wait longer: world.patience."
+            )
+    return at
+
+
+def _round(
+    experiment: Experiment,
+    world: Simulation,
+    ledger: Ledger,
+    at: Reached,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Reached:
+    """Play one round, evaluate if it is time to, and write it down."""
+    began, method, setting = clock(), world.method, world.setting
+    engine = world.wire if world.world is None else world.world
+    chance = Chance(experiment.seed, at.round + 1, at.model.device)
+    weights, memory, task, reply = play_round(method, at.memory, at.model, setting, engine, chance)
+    seconds, costs = clock() - began, None if world.world is None else world.world.costs
+    prices = world.wire.priced or world.wire.prices(task, reply)
+    ledger.add(task, reply, seconds, prices, costs, method.record(memory))
+    if chance.round % experiment.evaluate_every == 0 or chance.round == experiment.rounds:
+        _score(ledger, world, weights, clock)
+    return Reached(chance.round, weights, memory)
+
+
+def _score(ledger: Ledger, world: Simulation, weights: Tensor, clock: Callable[[], float]) -> None:
+    """Evaluate the model, and the clients' own where they have test splits."""
+    began, own = clock(), None
+    if world.own_test is not None and world.ranks is not None:
+        own = world.ranks.personal_accuracy(weights, *world.own_test)
+    elif world.own_test is not None:
+        own = personal_accuracy(world.engine, weights, *world.own_test)
+    score = evaluate(world.setting, weights, world.test, world.classes)
+    ledger.score(score, own, clock() - began)
+
+
+def _save_model(folder: Path, setting: Setting, weights: Tensor) -> None:
+    replace_file(folder / "model.safetensors", pack(setting.layout.split(weights)))

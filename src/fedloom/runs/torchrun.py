@@ -1,0 +1,55 @@
+"""How do all ranks of torchrun run one experiment? The first plays, writes and reports; the others train for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from fedloom.core.types import Examples
+from fedloom.engine.distributed import dismiss, follow, named
+from fedloom.engine.local import Local
+from fedloom.engine.ranks import Ranks, joined
+from fedloom.engine.storage.shards import Shards
+from fedloom.errors import RunStopped
+from fedloom.runs.build import Simulation
+from fedloom.runs.experiment import Experiment
+from fedloom.runs.result import Result
+from fedloom.runs.threads import SMALL, step_of
+
+
+def together(experiment: Experiment, play: Callable[[], Result], build: Callable[[], Simulation]) -> Result:
+    """The result of `play` on rank 0, on every rank; errors end all of them."""
+    with joined(experiment.device) as ranks:
+        if ranks.rank > 0:
+            return _follow(ranks, experiment, build)
+        try:
+            result = play()
+        except BaseException as problem:
+            dismiss(ranks, {"stopped": str(problem) or type(problem).__name__})
+            raise
+        weights = {f"model.{name}": value for name, value in result.model.state_dict().items()}
+        kept = {f"kept.{name}": value for name, value in result.kept.items()}
+        facts = {"rounds": result.rounds, "seconds": result.wall_seconds, "outcome": result.outcome}
+        dismiss(ranks, facts, weights | kept)
+        return result
+
+
+def _follow(ranks: Ranks, experiment: Experiment, build: Callable[[], Simulation]) -> Result:
+    """Train for rank 0 until it is done; the result is its own, but for the folder."""
+    world: Simulation | None = None
+
+    def ready() -> tuple[Local, tuple[Examples, Shards] | None]:
+        nonlocal world
+        world = build()
+        if step_of(world) < SMALL:
+            torch.set_num_threads(1)
+        return world.engine, world.own_test
+
+    facts, tensors = follow(ranks, ready)
+    if "stopped" in facts or world is None:
+        raise RunStopped(f"rank 0 stopped: {facts.get('stopped')}")
+    network = world.network.cpu().eval()
+    network.load_state_dict(named("model.", tensors))
+    kept = named("kept.", tensors)
+    return Result(experiment, network, facts["rounds"], facts["seconds"], None, kept, facts["outcome"])

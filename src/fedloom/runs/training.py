@@ -1,0 +1,58 @@
+"""How do clients train? The settings of an experiment that replace a method's own choice."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from fedloom.core.optimiser import Adam, Optimiser, Sgd
+from fedloom.errors import BadExperiment, unknown
+from fedloom.method import Method
+from fedloom.runs.settings import refuse_truth
+
+
+class Section(BaseModel):
+    """A validated part of an experiment."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers_are_numbers(cls, values: Any) -> Any:
+        """True and false are none."""
+        for name, value in values.items() if isinstance(values, dict) else ():
+            if name in cls.model_fields:
+                refuse_truth(name, value, cls.model_fields[name].annotation)
+        return values
+
+
+class Training(Section):
+    """How clients train; what is not set here is the method's own choice."""
+
+    optimiser: Literal["sgd", "adam"] | None = None
+    rate: float | None = None
+    decay: float | None = None
+    momentum: float | None = None
+    weight_decay: float | None = None
+    clip: float | None = None
+    fresh: bool | None = None
+    epochs: int | None = None
+    steps: int | None = None
+    batch: int | None = None
+
+    def apply(self, method: Method) -> Method:
+        """The method with these choices in place of its own."""
+        given = {name: value for name, value in self.model_dump().items() if value is not None}
+        kinds: dict[str, type[Optimiser]] = {"sgd": Sgd, "adam": Adam}
+        kind = kinds.get(given.pop("optimiser", ""), type(method.optimiser))
+        work = {name: given.pop(name) for name in ("epochs", "steps", "batch") if name in given}
+        if "epochs" in work:
+            work.setdefault("steps", None)  # of a method that counts steps by itself
+        takes = [f.name for f in fields(kind)]
+        for name in given:
+            if name not in takes:
+                raise BadExperiment(unknown(f"setting of {kind.__name__.lower()}", name, takes))
+        optimiser = replace(method.optimiser, **given) if kind is type(method.optimiser) else kind(**given)
+        return replace(method, optimiser=optimiser, work=replace(method.work, **work))

@@ -1,0 +1,168 @@
+"""How long does a round take? Rounds back to back as in a run, waited for only at the end of a cycle."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from fedloom.chance import Chance
+from fedloom.core.types import Reply, Task
+from fedloom.evaluate.accuracy import Score, evaluate
+from fedloom.round import play_round
+from fedloom.runs.build import Simulation, prepare
+from fedloom.runs.threads import threads_for
+from fedloom.studies.bench.cost import cost
+from fedloom.studies.bench.limits import Watched, wait
+from fedloom.studies.bench.workloads import Workload
+
+WARM = (
+    12  # rounds that are not counted: graphs are captured, and methods with a first or tenth round of its own pass it
+)
+MOST = 100  # rounds in a cycle
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One workload by one engine; times in milliseconds, a round each."""
+
+    workload: str
+    engine: str
+    clients: int  # in the cohort
+    steps: int  # of all of them
+    round_ms: float  # select, order of batches, training, aggregation and evaluation: the median over cycles
+    fastest_ms: float
+    slowest_ms: float
+    training_ms: float  # order of batches and training alone
+    first_ms: float  # the first round, with whatever is compiled or captured
+    steps_per_second: float  # by the whole round
+    flops_per_second: float  # by training alone, as the next
+    bytes_per_second: float
+    peak_bytes: int | None
+    accuracy: float  # after the last round, on invented data
+    rounds: int  # in a cycle
+    cycles: int
+
+
+class Play:
+    """A workload's run, round after round."""
+
+    def __init__(self, world: Simulation, seed: int) -> None:
+        self.world, self.seed, self.number = world, seed, 0
+        self.model: Tensor = world.model
+        self.memory = world.method.init(world.setting, world.model)
+        self.score: Score | None = None
+        self.last: tuple[Task, Reply] | None = None
+
+    def round(self) -> None:
+        """One round with its evaluation; nothing is waited for."""
+        world = self.world
+        self.number += 1
+        self.model, self.memory, task, reply = play_round(
+            world.method, self.memory, self.model, world.setting, world.engine, self.chance()
+        )
+        self.last = task, reply
+        self.score = evaluate(world.setting, self.model, world.test, world.classes)
+
+    def train(self) -> None:
+        """The last round's training once more, with other batches."""
+        assert self.last is not None
+        self.number += 1
+        task, reply = self.last
+        self.world.engine(reply.ids, task, self.chance())
+
+    def chance(self) -> Chance:
+        """The chance of the round that is played."""
+        return Chance(self.seed, self.number, self.model.device)
+
+
+def measure(
+    name: str,
+    workload: Workload,
+    engine: str = "local",
+    device: str = "auto",
+    cycles: int = 5,
+    seconds: float = 5.0,
+    seed: int = 0,
+    tell: Callable[[str], None] = lambda state: None,
+    own_threads: bool = True,
+) -> Measured:
+    """Play a workload for about so many seconds, at least one cycle.
+
+    `own_threads` false leaves the number of threads as it is, where a run would choose one.
+    """
+    tell("preparing")
+    world = prepare(workload.experiment(engine, device, seed), data=workload.data(seed))
+    place = world.model.device
+    watched = Watched(place)
+    before = torch.get_num_threads()
+    with threads_for([world]):
+        if not own_threads:
+            torch.set_num_threads(before)
+        play = Play(world, seed)
+        tell("first round")
+        first = _time(play.round, 1, place)
+        warm = time.perf_counter()
+        each = first
+        for _ in range(WARM):
+            if time.perf_counter() - warm > 0.2 * seconds:
+                break
+            each = _time(play.round, 1, place)
+        rounds = max(1, min(MOST, int(seconds / 2 / cycles / each)))
+        whole = _cycles(play.round, rounds, cycles, 0.6 * seconds, place, lambda n: tell(f"cycle {n} of {cycles}"))
+        training = _cycles(play.train, rounds, cycles, 0.2 * seconds, place, lambda n: tell("training alone"))
+        peak = watched.peak()
+    assert play.last is not None
+    assert play.score is not None
+    task, reply = play.last
+    asked = cost(world, task, reply)
+    return Measured(
+        workload=name,
+        engine=engine,
+        clients=len(reply.ids),
+        steps=asked.steps,
+        round_ms=1000 * median(whole),
+        fastest_ms=1000 * min(whole),
+        slowest_ms=1000 * max(whole),
+        training_ms=1000 * median(training),
+        first_ms=1000 * first,
+        steps_per_second=asked.steps / median(whole),
+        flops_per_second=asked.flops / median(training),
+        bytes_per_second=asked.bytes / median(training),
+        peak_bytes=peak,
+        accuracy=float(play.score.accuracy),
+        rounds=rounds,
+        cycles=len(whole),
+    )
+
+
+def _time(call: Callable[[], None], rounds: int, device: torch.device) -> float:
+    """Seconds a round, of rounds back to back."""
+    wait(device)
+    began = time.perf_counter()
+    for _ in range(rounds):
+        call()
+    wait(device)
+    return (time.perf_counter() - began) / rounds
+
+
+def _cycles(
+    call: Callable[[], None],
+    rounds: int,
+    cycles: int,
+    seconds: float,
+    device: torch.device,
+    tell: Callable[[int], None],
+) -> list[float]:
+    """So many cycles, fewer where the time is up."""
+    began, taken = time.perf_counter(), []
+    for number in range(1, cycles + 1):
+        tell(number)
+        taken.append(_time(call, rounds, device))
+        if time.perf_counter() - began > seconds:
+            break
+    return taken

@@ -1,0 +1,91 @@
+"""Which method is better? Several on the same data, fleet, world and seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedloom.errors import BadExperiment
+from fedloom.evaluate.targets import Cost, Interval, interval, spent, to_target
+from fedloom.runs.experiment import Experiment, method_maker
+from fedloom.runs.many_runs import run_all
+from fedloom.runs.result import Result
+from fedloom.runs.settings import settings_of
+from fedloom.runs.watch import Watch
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One method's runs, a result for every seed."""
+
+    name: str
+    results: tuple[Result, ...]
+
+    def accuracy(self) -> Interval:
+        """Final accuracy over the seeds."""
+        return interval([result.accuracy or 0.0 for result in self.results])
+
+    def best(self) -> Interval:
+        """The best accuracy of each run, over the seeds."""
+        return interval([max((row["accuracy"] or 0.0 for row in one.rounds), default=0.0) for one in self.results])
+
+    def costs(self, target: float | None) -> list[Cost | None]:
+        """For every seed the cost of the target, None where it was missed; without a target, of the whole run."""
+        if target is None:
+            return [spent(result.rounds, len(result.rounds)) for result in self.results]
+        return [to_target(result.rounds, target) for result in self.results]
+
+    def reached(self, target: float | None) -> list[Cost]:
+        """The same for those seeds that reached it."""
+        return [cost for cost in self.costs(target) if cost is not None]
+
+
+def ratio_of(ours: Contender, theirs: Contender, target: float | None, what: str) -> Interval | None:
+    """One kind of cost relative to another's, seed by seed where both reached the target; None where there is none."""
+    pairs = [(a, b) for a, b in zip(ours.costs(target), theirs.costs(target)) if a is not None and b is not None]
+    values = [(getattr(a, what), getattr(b, what)) for a, b in pairs]
+    if not values or any(a is None or not b for a, b in values):
+        return None
+    return interval([a / b for a, b in values])
+
+
+def takes(method: str, key: str) -> bool:
+    """Whether a setting is one of this method's own; `per_round` is of those that let others say how many take part."""
+    if key == "per_round":
+        return hasattr(Experiment(method=method).build_method().select, "count")
+    return key.removeprefix("method.") in settings_of(method_maker(method))
+
+
+def fitting(method: str, pairs: dict[str, Any], methods: Sequence[str]) -> dict[str, Any]:
+    """The settings for one of several methods; one that none of them takes is everybody's, or refused later."""
+    return {k: v for k, v in pairs.items() if takes(method, k) or not any(takes(other, k) for other in methods)}
+
+
+def compare(
+    experiments: dict[str, Experiment],
+    seeds: Sequence[int],
+    watch: Callable[[str, int, dict[str, Any]], None] | None = None,
+    stack: bool = True,
+    tell: Callable[[str], None] | None = None,
+) -> list[Contender]:
+    """Run every experiment under every seed; each seed deals the same data and draws the same world for all.
+
+    Args:
+        experiments: by the name to show; they should differ in method and settings only.
+        seeds: the seeds to run each with.
+        watch: called with name, seed and row after every round.
+        stack: train runs together that train alike, which is quicker; False runs one after another.
+        tell: called with what is trained together.
+    """
+    if not experiments or not seeds:
+        raise BadExperiment(f"compare got {len(experiments)} experiments and {len(seeds)} seeds; it needs one of each.")
+    runs = [(name, seed) for name in experiments for seed in seeds]
+    seeded = [Experiment(**{**experiments[name].model_dump(), "seed": seed}) for name, seed in runs]
+    results = iter(run_all(seeded, [_watch_of(watch, *each) for each in runs], stack, tell))
+    return [Contender(name, tuple(next(results) for _ in seeds)) for name in experiments]
+
+
+def _watch_of(watch: Callable[[str, int, dict[str, Any]], None] | None, name: str, seed: int) -> Watch | None:
+    """The same for one run."""
+    return None if watch is None else (lambda row: watch(name, seed, row))

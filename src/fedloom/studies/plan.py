@@ -1,0 +1,136 @@
+"""Which method should this fleet use? Simulate the candidates and say which reach the target soonest and cheapest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from fedloom.errors import BadExperiment
+from fedloom.evaluate.targets import cost_of
+from fedloom.runs.experiment import Experiment, with_settings
+from fedloom.studies.compare import Contender, compare, takes
+
+CANDIDATES = (
+    *("fedavg", "fedprox", "scaffold", "fedcs", "oort"),
+    *("fjord", "fedrolex", "federated-dropout", "heterofl"),
+    *("feddd", "fedspu", "loom"),
+)
+CODECS = ("float32", "int8")
+
+
+@dataclass(frozen=True)
+class Option:
+    """A candidate that reached the target under every seed, and what that took on average."""
+
+    name: str
+    experiment: Experiment
+    rounds: float
+    seconds: float
+    bytes: float
+    joules: float
+
+    def beats(self, other: Option) -> bool:
+        """No worse in time, bytes and energy, and better in one."""
+        ours, theirs = (self.seconds, self.bytes, self.joules), (other.seconds, other.bytes, other.joules)
+        return all(a <= b for a, b in zip(ours, theirs)) and ours != theirs
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was tried: those that reached the target, by time, and those that did not."""
+
+    target: float
+    options: tuple[Option, ...]
+    missed: tuple[Contender, ...]
+
+    @property
+    def front(self) -> tuple[Option, ...]:
+        """The trade-off: options that no other beats, from the soonest to the cheapest."""
+        return tuple(one for one in self.options if not any(other.beats(one) for other in self.options))
+
+    def best(self, what: str) -> Option | None:
+        """The option with the least of `seconds`, `bytes` or `joules`."""
+        return min(self.options, key=lambda option: getattr(option, what), default=None)
+
+
+def plan(
+    experiment: Experiment,
+    target: float,
+    methods: Sequence[str] = CANDIDATES,
+    seeds: Sequence[int] = (0,),
+    codecs: Sequence[str] = CODECS,
+    tries: Mapping[str, Sequence[Any]] | None = None,
+    watch: Callable[[str, int, dict[str, Any]], None] | None = None,
+    stack: bool = True,
+    tell: Callable[[str], None] | None = None,
+) -> Plan:
+    """Simulate every method with every codec on the experiment's data, model, fleet and world.
+
+    Args:
+        experiment: all but the method and the codec; it must name a fleet.
+        target: the accuracy to reach.
+        methods: names of methods to try.
+        seeds: every candidate runs once for each.
+        codecs: how replies may be written.
+        tries: values to try for other settings, by their names as in `--set`; see `candidates`.
+        watch: called with name, seed and row after every round.
+        stack: train candidates together that train alike; False runs one after another.
+        tell: called with what is trained together.
+    """
+    if experiment.fleet.name == "none":
+        raise BadExperiment(
+            "fleet is 'none', so nothing costs time; name your fleet file or one of `fedloom list fleets`."
+        )
+    if not 0 < target <= 1:
+        raise BadExperiment(f"target is {target}; an accuracy lies above 0 and at most at 1.")
+    tried = candidates(experiment, methods, codecs, tries or {})
+    options, missed = [], []
+    for contender in compare(tried, seeds, watch, stack, tell):
+        costs = contender.reached(target)
+        means = {what: cost_of(costs, what) for what in ("rounds", "seconds", "bytes", "joules")}
+        if len(costs) < len(seeds) or any(mean is None for mean in means.values()):
+            missed.append(contender)
+        else:
+            found = {what: mean.mean for what, mean in means.items() if mean is not None}
+            options.append(Option(contender.name, tried[contender.name], **found))
+    return Plan(target, tuple(sorted(options, key=lambda option: option.seconds)), tuple(missed))
+
+
+def candidates(
+    experiment: Experiment, methods: Sequence[str], codecs: Sequence[str], tries: Mapping[str, Sequence[Any]]
+) -> dict[str, Experiment]:
+    """Every method with every codec and every combination of the settings to try, by name.
+
+    A setting is varied for those that take it; the others run once without it. One that nobody takes is refused.
+    """
+    tries = dict(tries)
+    codecs = tries.pop("codec.values", codecs)
+    given = experiment.model_dump()
+    found: dict[str, Experiment] = {}
+    for name, codec in product(methods, codecs):
+        values = {**given, "method": name, "codec": {**given["codec"], "values": codec}}
+        values["codec"]["feedback"] = experiment.codec.feedback and codec != "float32"
+        values["per_round"] = experiment.per_round if takes(name, "per_round") else None
+        fitting = [key for key in tries if applies(key, name, codec, methods)]
+        for choice in product(*(tries[key] for key in fitting)):
+            pairs = dict(zip(fitting, choice))
+            words = [name, *([] if codec == "float32" else [codec])]
+            words += [spelled(key.rpartition(".")[2], value) for key, value in pairs.items()]
+            found[", ".join(words)] = Experiment(**with_settings(values, pairs))
+    return found
+
+
+def spelled(key: str, value: Any) -> str:
+    """A setting and its value, as a candidate's name has them."""
+    return f"{'' if value else 'no '}{key}" if isinstance(value, bool) else f"{key}={value}"
+
+
+def applies(key: str, method: str, codec: str, methods: Sequence[str]) -> bool:
+    """Whether a setting is worth varying for this method and codec."""
+    if key == "codec.feedback":
+        return codec != "float32"
+    if key == "codec.scale":
+        return codec == "int8"
+    return takes(method, key) or not any(takes(other, key) for other in methods)  # then it is everybody's, or nobody's

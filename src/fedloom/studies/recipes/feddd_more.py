@@ -1,0 +1,223 @@
+"""FedDD's other figures: models of unequal size (9, 10, 15, 17, 18, 20), rows chosen otherwise (11 to 13), sweeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedloom.runs.experiment import Experiment
+from fedloom.studies.recipes.feddd import (
+    DEALS,
+    KINDS,
+    NOTES,
+    RANDOM,
+    RATES,
+    SCHEMES,
+    SELECTIONS,
+    Kind,
+    run,
+    tuning,
+    with_settings,
+)
+from fedloom.studies.recipes.recipe import Claim, Measure, Recipe, Tuning
+
+LATE = Measure("late")
+FAMILIES = ("het-a", "het-b")
+DEALT = tuple(deal for deal in DEALS if deal != "rare")
+UNEQUAL = (
+    "FedAvg over unequal models is FedDD with nothing dropped and the whole model sent every round. FedCS and Oort over"
+    " unequal models are not run."
+)
+QUICK = "smaller: the first data set and deal alone, a quarter of the rounds"
+
+
+def _unequal(family: str, deal: str, quick: bool, **settings: Any) -> Experiment:
+    """A run of FedDD over a family of models."""
+    kind = Kind("cifar10", f"{family}-1", 5, 100)
+    return run(kind, deal, with_settings("feddd", models=family, **settings), quick)
+
+
+def _whole(family: str, deal: str, quick: bool) -> Experiment:
+    """FedAvg over a family of models."""
+    return _unequal(family, deal, quick, budget=1.0, every=1)
+
+
+def _rates(family: str, quick: bool) -> Tuning:
+    return Tuning(f"{family}/", _whole(family, "non-iid-b", quick), RATES)
+
+
+def _recipe(
+    name: str, about: str, experiments: dict[str, Experiment], claims: list[Claim], chosen: tuple[Tuning, ...],
+    quick: bool, *notes: str,
+) -> Recipe:  # fmt: skip
+    said = (*NOTES[:-1], *notes, *([QUICK] if quick else []))
+    return Recipe(name, about, experiments, tuple(claims), said, chosen, quick=quick)
+
+
+def _families(quick: bool) -> tuple[str, ...]:
+    return FAMILIES[:1] if quick else FAMILIES
+
+
+def fig9(quick: bool = False) -> Recipe:
+    """Final accuracy over unequal models."""
+    experiments: dict[str, Experiment] = {}
+    claims: list[Claim] = []
+    for family in _families(quick):
+        for deal in ("non-iid-b",) if quick else DEALT:
+            at = f"{family}/{deal}"
+            experiments |= {f"{at}/FedDD": _unequal(family, deal, quick), f"{at}/FedAvg": _whole(family, deal, quick)}
+            pair = (f"{at}/FedDD",), LATE, (f"{at}/FedAvg",)
+            if at == "het-a/non-iid-b":
+                claims.append(Claim(f"{at}/FedDD", (f"{at}/FedDD",), LATE, paper=60.6, tolerance=5.0))
+                claims.append(Claim(f"{at}: FedDD over FedAvg", *pair, "difference", "below", -3.6, 3.0))
+            elif at == "het-a/iid":
+                claims.append(Claim(f"{at}: FedDD as FedAvg", *pair, "difference", "equal", None, 2.0))
+    chosen = tuple(_rates(family, quick) for family in _families(quick))
+    about = "CIFAR-10, models of five sizes: final accuracy"
+    return _recipe("feddd-fig9", about, experiments, claims, chosen, quick, UNEQUAL)
+
+
+def fig10(quick: bool = False) -> Recipe:
+    """Virtual time to 40 and 50 % over unequal models."""
+    experiments: dict[str, Experiment] = {}
+    claims: list[Claim] = []
+    saved = {"het-a": (0.2235, 0.1), "het-b": (0.2605, 0.15)}  # the middle of what the text gives, and how wide
+    for family in _families(quick):
+        for deal in ("non-iid-b",) if quick else DEALT:
+            at = f"{family}/{deal}"
+            experiments |= {f"{at}/FedDD": _unequal(family, deal, quick), f"{at}/FedAvg": _whole(family, deal, quick)}
+            for target in (40, 50):
+                what, time = f"{at}: FedDD's time to {target} % relative to FedAvg's", Measure("seconds to", at=target)
+                claims.append(Claim(what, (f"{at}/FedDD",), time, (f"{at}/FedAvg",), "ratio", "below", *saved[family]))
+    chosen = tuple(_rates(family, quick) for family in _families(quick))
+    about = "CIFAR-10, models of five sizes: virtual time to a target"
+    return _recipe("feddd-fig10", about, experiments, claims, chosen, quick, UNEQUAL)
+
+
+def _selections(name: str, data: str, best: tuple[str, ...], worst: tuple[str, ...], quick: bool) -> Recipe:
+    """Rows by importance and otherwise: where `best`, importance wins; against `worst` only under non-IID-b."""
+    experiments: dict[str, Experiment] = {}
+    claims: list[Claim] = []
+    for deal in ("non-iid-b",) if quick else DEALT:
+        at = f"{data}/{deal}"
+        experiments[f"{at}/FedDD"] = run(KINDS[data], deal, SCHEMES["FedDD"], quick)
+        for by, label in SELECTIONS.items():
+            experiments[f"{at}/{label}"] = run(KINDS[data], deal, with_settings("feddd", select_by=by), quick)
+            pair = (f"{at}/FedDD",), LATE, (f"{at}/{label}",)
+            if deal in best and (label in worst or deal != "non-iid-b"):
+                claims.append(Claim(f"{at}: FedDD over '{label}'", *pair, "difference", "above"))
+            elif deal not in best:
+                claims.append(Claim(f"{at}: FedDD as '{label}'", *pair, "difference", "equal", None, 1.5))
+        if data == "mnist" and deal == "non-iid-b":
+            what = f"{at}: FedDD's rounds to 80 % relative to '{RANDOM}'"
+            pair = (f"{at}/FedDD",), Measure("rounds to", at=80), (f"{at}/{RANDOM}",)
+            claims.append(Claim(what, *pair, "ratio", "below"))
+    return _recipe(name, f"{data}: which rows are sent", experiments, claims, tuning([data], quick), quick)
+
+
+def fig11(quick: bool = False) -> Recipe:
+    """MNIST."""
+    return _selections("feddd-fig11", "mnist", ("non-iid-b",), ("FedDD, max", "FedDD, ordered"), quick)
+
+
+def fig12(quick: bool = False) -> Recipe:
+    """Fashion-MNIST."""
+    return _selections("feddd-fig12", "fmnist", ("non-iid-b",), tuple(SELECTIONS.values()), quick)
+
+
+def fig13(quick: bool = False) -> Recipe:
+    """CIFAR-10."""
+    return _selections("feddd-fig13", "cifar10", DEALT, tuple(SELECTIONS.values()), quick)
+
+
+def fig15(quick: bool = False) -> Recipe:
+    """Rows chosen otherwise over unequal models."""
+    experiments: dict[str, Experiment] = {}
+    claims: list[Claim] = []
+    for family in _families(quick):
+        for deal in ("non-iid-b",) if quick else DEALT:
+            at = f"{family}/{deal}"
+            experiments[f"{at}/FedDD"] = _unequal(family, deal, quick)
+            for by, label in SELECTIONS.items():
+                experiments[f"{at}/{label}"] = _unequal(family, deal, quick, select_by=by)
+                pair = (f"{at}/FedDD",), LATE, (f"{at}/{label}",)
+                claims.append(Claim(f"{at}: FedDD over '{label}'", *pair, "difference", "above"))
+    chosen = tuple(_rates(family, quick) for family in _families(quick))
+    about = "CIFAR-10, models of five sizes: which rows are sent"
+    return _recipe("feddd-fig15", about, experiments, claims, chosen, quick, UNEQUAL)
+
+
+BUDGETS = (0.8, 0.6, 0.4, 0.2)
+LOSSES = {"FedDD": (5.8, 5.7), "FedCS": (25.6, 21.9), "Oort": (22.65, 20.35)}  # middle and half of the text's range
+
+
+def fig16(quick: bool = False) -> Recipe:
+    """Budgets from 80 to 20 %."""
+    experiments: dict[str, Experiment] = {}
+    claims: list[Claim] = []
+    for data in ("mnist",) if quick else KINDS:
+        for deal in ("non-iid-b",) if quick else ("non-iid-a", "non-iid-b"):
+            at = f"{data}/{deal}"
+            for scheme, (middle, wide) in LOSSES.items():
+                for budget in BUDGETS:
+                    made = with_settings(SCHEMES[scheme]["name"], budget=budget)
+                    experiments[f"{at}/{scheme} {budget}"] = run(KINDS[data], deal, made, quick)
+                what = f"{at}: what {scheme} loses from a budget of 80 % to 20 %"
+                pair = (f"{at}/{scheme} 0.8",), LATE, (f"{at}/{scheme} 0.2",)
+                claims.append(Claim(what, *pair, "difference", "above", middle, wide))
+            for other in ("FedCS", "Oort"):
+                what, pair = f"{at}: FedDD over {other} at 20 %", ((f"{at}/FedDD 0.2",), LATE, (f"{at}/{other} 0.2",))
+                claims.append(Claim(what, *pair, "difference", "above"))
+    about, chosen = "accuracy by budget", tuning(["mnist"] if quick else list(KINDS), quick)
+    return _recipe("feddd-fig16", about, experiments, claims, chosen, quick)
+
+
+def _swept(
+    name: str, about: str, setting: str, values: tuple[float, ...], deals: tuple[str, ...], better: float, worse: float,
+    paper: tuple[float | None, float], quick: bool,
+) -> Recipe:  # fmt: skip
+    """One of FedDD's settings varied over unequal models."""
+    experiments: dict[str, Experiment] = {}
+    claims: list[Claim] = []
+    for family in _families(quick):
+        for deal in deals[:1] if quick else deals:
+            at = f"{family}/{deal}"
+            for value in values:
+                experiments[f"{at}/{setting} {value:g}"] = _unequal(family, deal, quick, **{setting: value})
+            what = f"{at}: {setting} {better:g} over {worse:g}"
+            pair = (f"{at}/{setting} {better:g}",), LATE, (f"{at}/{setting} {worse:g}",)
+            claims.append(Claim(what, *pair, "difference", "above", *paper))
+    chosen = tuple(_rates(family, quick) for family in _families(quick))
+    return _recipe(name, about, experiments, claims, chosen, quick, UNEQUAL)
+
+
+def fig17(quick: bool = False) -> Recipe:
+    """Budgets from 80 to 20 % over unequal models, of FedDD alone."""
+    about, deals = "CIFAR-10, models of five sizes: FedDD's accuracy by budget", ("non-iid-a", "non-iid-b")
+    return _swept("feddd-fig17", about, "budget", BUDGETS, deals, 0.8, 0.2, (5.8, 5.7), quick)
+
+
+def fig18(quick: bool = False) -> Recipe:
+    """The weight of losses beside latency."""
+    about = "CIFAR-10, models of five sizes: the penalty factor delta"
+    return _swept("feddd-fig18", about, "delta", (0.0, 0.01, 0.1, 1.0), ("non-iid-a",), 0.1, 0.0, (None, 0.0), quick)
+
+
+def fig19(quick: bool = False) -> Recipe:
+    """How often the whole model is sent."""
+    experiments: dict[str, Experiment] = {}
+    claims: list[Claim] = []
+    for deal in ("non-iid-b",) if quick else DEALT:
+        at = f"cifar10/{deal}"
+        for every in (1, 5, 10, 20):
+            made = SCHEMES["FedDD"] if every == 5 else with_settings("feddd", every=every)
+            experiments[f"{at}/h {every}"] = run(KINDS["cifar10"], deal, made, quick)
+        pair = (f"{at}/h 1",), LATE, (f"{at}/h 20",)
+        claims.append(Claim(f"{at}: h 1 over h 20", *pair, "difference", "above"))
+    about = "CIFAR-10: rounds between broadcasts of the whole model"
+    return _recipe("feddd-fig19", about, experiments, claims, tuning(["cifar10"], quick), quick)
+
+
+def fig20(quick: bool = False) -> Recipe:
+    """The same over unequal models."""
+    about = "CIFAR-10, models of five sizes: rounds between broadcasts of the whole model"
+    return _swept("feddd-fig20", about, "every", (1, 5, 10, 20), ("non-iid-a",), 1, 20, (None, 0.0), quick)

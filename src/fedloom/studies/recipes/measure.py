@@ -1,0 +1,118 @@
+"""Which number of a run counts? Plain functions of its rows; accuracies in per cent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from math import inf, isnan, nan
+from typing import Any, NamedTuple
+
+from fedloom.evaluate.targets import Rows, to_target
+from fedloom.studies.recipes.recipe import Measure
+
+LATE = 10  # evaluations whose mean is taken where single ones jump
+
+
+class Run(NamedTuple):
+    """What is left of a run: a row a round, and small tables that the method's parts kept of the last."""
+
+    rows: Rows
+    kept: dict[str, Any]
+
+
+Runs = dict[tuple[str, int], Run]  # by label and seed
+
+
+def _known(rows: Rows, name: str) -> list[float]:
+    return [row[name] for row in rows if row.get(name) is not None]
+
+
+def _last(rows: Rows, name: str) -> float:
+    known = _known(rows, name)
+    return 100 * known[-1] if known else nan
+
+
+def _changes(values: list[float]) -> float:
+    """The mean change from one evaluation to the next, over the second half of them."""
+    half = values[len(values) // 2 :]
+    return sum(abs(b - a) for a, b in pairwise(half)) / (len(half) - 1) if len(half) > 1 else nan
+
+
+def _late(rows: Rows) -> float:
+    known = _known(rows, "accuracy")[-LATE:]
+    return 100 * sum(known) / len(known) if known else nan
+
+
+def _classes(rows: Rows, labels: tuple[int, ...]) -> float:
+    known = _known(rows, "per_class")
+    return 100 * sum(known[-1][label] for label in labels) / len(labels) if known else nan  # type: ignore[index]
+
+
+def _rounds_to(rows: Rows, at: float) -> float:
+    cost = to_target(rows, at / 100)
+    return inf if cost is None else cost.rounds
+
+
+def _seconds_to(rows: Rows, at: float) -> float:
+    cost = to_target(rows, at / 100)
+    return inf if cost is None or cost.seconds is None else cost.seconds
+
+
+def _same_group(rows: Rows) -> float:
+    known = [value for value in _known(rows, "repair.same_group") if not isnan(value)]
+    return 100 * sum(known) / len(known) if known else nan
+
+
+def _separation(kept: dict[str, Any]) -> float:
+    """The mean distance of clients of two groups over that of clients of one; halves of the fleet are groups."""
+    table = kept.get("repair.distance")
+    if table is None:
+        return nan
+    half, pairs = len(table) / 2, [(i, j) for i in range(len(table)) for j in range(i)]
+    known = [(i, j, table[i][j]) for i, j in pairs if table[i][j] is not None and not isnan(table[i][j])]
+    inside = [value for i, j, value in known if (i < half) == (j < half)]
+    across = [value for i, j, value in known if (i < half) != (j < half)]
+    return sum(across) / len(across) / (sum(inside) / len(inside)) if inside and across else nan
+
+
+MEASURES: dict[str, Callable[[Run, Measure], float]] = {
+    "accuracy": lambda run, m: _last(run.rows, "accuracy"),
+    "best": lambda run, m: 100 * max(_known(run.rows, "accuracy"), default=nan),
+    "late": lambda run, m: _late(run.rows),
+    "top5": lambda run, m: _last(run.rows, "top5"),
+    "personal": lambda run, m: _last(run.rows, "personal_accuracy"),
+    "classes": lambda run, m: _classes(run.rows, m.labels),
+    "swing": lambda run, m: 100 * _changes(_known(run.rows, "accuracy")),
+    "loss swing": lambda run, m: _changes(_known(run.rows, "loss")),
+    "rounds": lambda run, m: float(len(run.rows)),
+    "rounds to": lambda run, m: _rounds_to(run.rows, m.at or 0.0),
+    "seconds to": lambda run, m: _seconds_to(run.rows, m.at or 0.0),
+    "gigabytes": lambda run, m: sum(row["bytes_up"] + row["bytes_down"] for row in run.rows) / 1e9,
+    "same group": lambda run, m: _same_group(run.rows),
+    "separation": lambda run, m: _separation(run.kept),
+}
+UNITS = {
+    "swing": "points", "loss swing": "", "rounds": "rounds", "rounds to": "rounds", "seconds to": "virtual s",
+    "gigabytes": "GB", "separation": "times", "away": "points", "fact": "%",
+}  # fmt: skip
+
+
+def unit(measure: Measure) -> str:
+    """What it is counted in."""
+    return UNITS.get(measure.what, "%")
+
+
+def measured(runs: Runs, facts: dict[str, float], label: str, seed: int, measure: Measure) -> float | None:
+    """One number; None: there is no such run. `away` is the mean distance from the curve of the run `beside`."""
+    if label in facts:
+        return facts[label]
+    run = runs.get((label, seed))
+    if run is None:
+        return None
+    if measure.what != "away":
+        return MEASURES[measure.what](run, measure)
+    other = runs.get((measure.beside or "", seed))
+    if other is None:
+        return None
+    pairs = list(zip(_known(run.rows, "accuracy"), _known(other.rows, "accuracy")))
+    return 100 * sum(abs(a - b) for a, b in pairs) / len(pairs) if pairs else nan

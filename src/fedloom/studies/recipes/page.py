@@ -1,0 +1,156 @@
+"""What is shown of a reproduction? A Markdown page from a recipe's Parquet, without running anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+from fedloom.accel.machine import duration
+from fedloom.files import replace_file
+from fedloom.studies.recipes.claims import VERDICTS, Finding, counted, findings, said
+from fedloom.studies.recipes.measure import unit
+from fedloom.studies.recipes.recipe import NEVER
+from fedloom.studies.recipes.store import Reproduced, read_table, tables_in
+
+INDEX = "README.md"
+REMARKS = ".notes.txt"  # NAME.notes.txt beside a Parquet: what was found by looking, for the page
+
+
+def number(value: float, what: str) -> str:
+    """Few digits, as many as say something."""
+    if value == NEVER:
+        return "never"
+    if isnan(value):
+        return "neither"
+    return f"{value:.2f}" if what in ("ratio", "GB", "times", "") else f"{value:.1f}"
+
+
+def paper_says(finding: Finding) -> str:
+    """The paper's number, or its direction."""
+    claim = finding.claim
+    what = "ratio" if claim.how == "ratio" else unit(claim.measure)
+    if claim.control:
+        return "-"
+    if claim.paper is not None:
+        return "never" if claim.paper == NEVER else _with_unit(f"{number(claim.paper, what)}", what)
+    return {"above": "more", "below": "less", "equal": "alike"}[claim.sign]
+
+
+def we_found(finding: Finding) -> str:
+    """Our mean with its interval; where some seeds never arrived, each seed's own."""
+    claim, found = finding.claim, finding.found
+    what = "ratio" if claim.how == "ratio" else unit(claim.measure)
+    if not finding.values:
+        return "-"
+    if found is None:
+        return ", ".join(number(value, what) for value in finding.values)
+    half = "" if found.half is None else f" ± {number(found.half, what)}"
+    return _with_unit(number(found.mean, what) + half, what) + (" (one seed)" if finding.alone else "")
+
+
+def _with_unit(text: str, what: str) -> str:
+    return text if what in ("ratio", "") else f"{text} {what}"
+
+
+def found_in(table: Reproduced) -> list[Finding]:
+    """The verdicts on a recipe's claims from its Parquet."""
+    from fedloom.studies.recipes.table import RECIPES
+
+    about = table.about
+    recipe = RECIPES[about["recipe"]](about["quick"])
+    short = about["quick"] or about["scale"] != 1
+    return findings(recipe.claims, table.runs, recipe.facts, about["seeds"], short)
+
+
+def page(table: Reproduced, remarks: str = "") -> str:
+    """A recipe's page."""
+    about, found = table.about, found_in(table)
+    lines = [f"# {about['recipe']}", "", f"{about['about']}.", ""]
+    if about["quick"] or about["scale"] != 1:
+        lines += [f"**This is a smaller version**: {smaller(about)}.", ""]
+    lines += [f"{summary(found)} Intervals are 95 % (Student's t) over {len(about['seeds'])} seeds.", ""]
+    if remarks:
+        lines += ["## What was seen", "", remarks.strip(), ""]
+    compared = [one for one in found if one.claim.how != "value" and not one.claim.control]
+    valued = [one for one in found if one.claim.how == "value" and not one.claim.control]
+    controls = [one for one in found if one.claim.control]
+    for title, some in (("Comparisons", compared), ("Values", valued)):
+        if some:
+            lines += [f"## {title}", "", *_table(some, "paper"), ""]
+    if controls:
+        lines += ["## Controls that the paper lacks", "", *_table(controls, ""), ""]
+    lines += ["## How it was made", "", *(f"- {note}" for note in about["notes"])]
+    lines += [f"- Learning rate of runs `{prefix}`: {rate:g}, the best of FedAvg's." for prefix, rate in _rates(about)]
+    lines += [f"- {line}" for line in _made(about)]
+    if about["failed"]:
+        lines += ["", "Not run:", "", *(f"- {name}: {why}" for name, why in sorted(about["failed"].items()))]
+    return "\n".join(lines) + "\n"
+
+
+def _rates(about: dict[str, Any]) -> list[tuple[str, float]]:
+    return sorted(about["rates"].items())
+
+
+def smaller(about: dict[str, Any]) -> str:
+    """How far it is from the full one."""
+    parts = ["the recipe's `--quick`"] if about["quick"] else []
+    return ", ".join([*parts, *([f"{about['scale']:g} times the rounds"] if about["scale"] != 1 else [])])
+
+
+def summary(found: Sequence[Finding]) -> str:
+    """One sentence of verdicts."""
+    counts = counted(found)
+    return "Of the paper's claims: " + ", ".join(f"{counts[one]} {one}" for one in VERDICTS if counts[one]) + "."
+
+
+def _table(found: Sequence[Finding], paper: str) -> list[str]:
+    head = ["what", *([paper] if paper else []), "ours", "verdict"]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for one in found:
+        cells = [one.claim.what, *([paper_says(one)] if paper else []), we_found(one), said(one)]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return lines
+
+
+def _made(about: dict[str, Any]) -> list[str]:
+    """Commands, machines, data and seconds."""
+    lines = [f"Data: {name}, {n['train']:,} + {n['test']:,} examples." for name, n in sorted(about["data"].items())]
+    lines += [
+        f"`{one['command']}`: {one['ran']} runs in {duration(one['seconds'])}, start and data included, on "
+        f"{place_of(one['machine'])}. Runs may serve several recipes."
+        for one in about["commands"]
+    ]
+    took = f"{about['runs']} runs, which by themselves took {duration(about['run_seconds'])}"
+    return [*lines, f"{took}, on {' and '.join(about['places'])}." if about["places"] else f"{took}."]
+
+
+def place_of(machine: dict[str, Any]) -> str:
+    """A machine in words."""
+    name = machine["name"] if machine["device"] == "cuda" else f"{machine['cores']} CPU cores ({machine['name']})"
+    return f"{name}, torch {machine['torch']}, Python {machine['python']}"
+
+
+def write_pages(folder: Path) -> list[Path]:
+    """Every recipe's page and an index from the Parquets of a folder."""
+    written, index = (
+        [],
+        ["# Reproduction", "", *_remarks(folder / "README"), "| recipe | what | verdicts |", "|---|---|---|"],
+    )
+    for file in tables_in(folder):
+        table = read_table(file)
+        written.append(file.with_suffix(".md"))
+        replace_file(written[-1], [page(table, "\n".join(_remarks(file.with_suffix("")))).encode()])
+        counts = counted(found_in(table))
+        verdicts = ", ".join(f"{counts[one]} {one}" for one in VERDICTS if counts[one])
+        size = f" ({smaller(table.about)})" if table.about["quick"] or table.about["scale"] != 1 else ""
+        index.append(f"| [{file.stem}]({file.stem}.md) | {table.about['about']}{size} | {verdicts} |")
+    replace_file(folder / INDEX, [("\n".join(index) + "\n").encode()])
+    return [*written, folder / INDEX]
+
+
+def _remarks(stem: Path) -> list[str]:
+    """What somebody wrote beside a page, if anything, and a line between."""
+    file = stem.with_name(stem.name + REMARKS)
+    return [file.read_text().strip(), ""] if file.is_file() else []

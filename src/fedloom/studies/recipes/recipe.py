@@ -1,0 +1,137 @@
+"""What is a recipe? A table or a figure of a paper as a value: the experiments behind it, and its claims about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Any, Literal, NamedTuple
+
+from fedloom.errors import BadExperiment
+from fedloom.runs.experiment import Experiment
+
+NEVER = inf  # rounds to a target that was not reached: a star in the papers' tables
+TUNING_SEED = 1000  # rates are chosen under a seed that is not reported
+
+How = Literal["value", "difference", "ratio"]
+Sign = Literal["above", "below", "equal"]
+
+
+class Measure(NamedTuple):
+    """One number of one run; `what` is a name in `measure.MEASURES`."""
+
+    what: str = "accuracy"
+    at: float | None = None  # the accuracy to reach, in per cent
+    labels: tuple[int, ...] = ()  # classes
+    beside: str | None = None  # the run that is the yardstick
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a paper says of runs: a number, a difference or a ratio, where it should lie and how exactly.
+
+    Labels are those of the recipe's experiments; of several, the mean counts. A difference is `of - against`, a ratio
+    `of / against`, both seed by seed.
+    """
+
+    what: str
+    of: tuple[str, ...]
+    measure: Measure = Measure()
+    against: tuple[str, ...] = ()
+    how: How = "value"
+    sign: Sign = "equal"
+    paper: float | None = None  # None: the paper has a direction only
+    tolerance: float = 0.0  # around the paper's number; without one, around "no difference"
+    control: bool = False  # a comparison that the paper lacks
+
+    @property
+    def nothing(self) -> float:
+        """What the comparison gives where there is no difference."""
+        return 1.0 if self.how == "ratio" else 0.0
+
+
+class Tuning(NamedTuple):
+    """A learning rate that no paper gives: FedAvg tries each, and every run whose label begins so takes the best."""
+
+    prefix: str
+    experiment: Experiment
+    rates: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Experiments by label, and claims about them."""
+
+    name: str
+    about: str
+    experiments: dict[str, Experiment]
+    claims: tuple[Claim, ...]
+    notes: tuple[str, ...] = ()  # where the paper is silent, what was taken
+    tuning: tuple[Tuning, ...] = ()
+    facts: dict[str, float] = field(default_factory=dict)  # numbers that need no run, by label
+    quick: bool = False
+    chosen: frozenset[str] | None = None  # labels to run; None: all
+
+    def __post_init__(self) -> None:
+        known = {*self.experiments, *self.facts}
+        for claim in self.claims:
+            named = (*claim.of, *claim.against, *([claim.measure.beside] if claim.measure.beside else []))
+            for label in named:
+                if label not in known:
+                    raise BadExperiment(f"claim '{claim.what}' of recipe '{self.name}' is about unknown run '{label}'.")
+
+    @property
+    def asked(self) -> dict[str, Experiment]:
+        """The experiments to run."""
+        return {k: v for k, v in self.experiments.items() if self.chosen is None or k in self.chosen}
+
+    @property
+    def trials(self) -> tuple[Tuning, ...]:
+        """The rates to choose for them."""
+        return tuple(one for one in self.tuning if any(label.startswith(one.prefix) for label in self.asked))
+
+    @property
+    def data(self) -> list[str]:
+        """The data sets that it needs."""
+        return list(dict.fromkeys(one.data.name for one in self.asked.values()))
+
+
+def changed(experiment: Experiment, **values: Any) -> Experiment:
+    """The experiment with other values; settings of `training` are added to those it has."""
+    if values.keys() <= {"seed", "device"}:
+        return experiment.model_copy(update=values)  # they go with anything, so nothing has to be checked again
+    old = experiment.model_dump()
+    if "training" in values:
+        values["training"] = {**old["training"], **values["training"]}
+    return Experiment(**{**old, **values})
+
+
+def scaled(recipe: Recipe, scale: float) -> Recipe:
+    """The same with `scale` times the rounds, at least one."""
+    if not 0 < scale <= 1:
+        raise BadExperiment(f"scale is {scale}; it lies above 0 and at most at 1.")
+
+    def less(one: Experiment) -> Experiment:
+        return changed(one, rounds=max(1, round(one.rounds * scale)))
+
+    if scale == 1:
+        return recipe
+    tuning = tuple(one._replace(experiment=less(one.experiment)) for one in recipe.tuning)
+    return replace(recipe, experiments={k: less(v) for k, v in recipe.experiments.items()}, tuning=tuning)
+
+
+def only(recipe: Recipe, texts: Iterable[str]) -> Recipe:
+    """The same with those runs alone asked for whose label has one of the texts, at its start or behind a slash."""
+    texts = tuple(texts)
+    chosen = frozenset(label for label in recipe.experiments if any(f"/{text}" in f"/{label}" for text in texts))
+    return replace(recipe, chosen=chosen) if texts else recipe
+
+
+def tuned(recipe: Recipe, rates: dict[str, float]) -> Recipe:
+    """The same with the chosen rate for every label that begins with a prefix."""
+
+    def rated(label: str, one: Experiment) -> Experiment:
+        found = [rate for prefix, rate in rates.items() if label.startswith(prefix)]
+        return changed(one, training={"rate": found[0]}) if found else one
+
+    return replace(recipe, experiments={label: rated(label, one) for label, one in recipe.experiments.items()})

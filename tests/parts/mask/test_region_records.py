@@ -1,0 +1,98 @@
+"""What regions record: who was heard of having trained what, and how long ago that was."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedloom.chance import Chance
+from fedloom.core.types import Reply, State
+from fedloom.method import Method
+from fedloom.methods.ra_fed import ra_fed
+from fedloom.parts.mask.regions import Regions
+from worlds import Run, changed, play, small, world
+
+HERE = world("normed")
+
+
+def lose(reply: Reply, chance: Chance) -> Reply:
+    """Half of the replies, in the third round all of them; the rows come in another order, some are missing."""
+    arrived = (chance.uniform("lose", reply.ids) > 0.5) & (chance.round != 3)
+    order = chance.uniform("order", reply.ids).argsort()[2:]
+    mask = None if reply.mask is None else reply.mask[order]
+    report = {name: value[order] for name, value in reply.report.items()}
+    return Reply(reply.ids[order], reply.params[order], mask, {}, report, arrived[order])
+
+
+def by_hand(run: Run, regions: Regions, seed: int) -> list[dict[str, float | list[int]]]:
+    """The same records with plain loops, from what was sent."""
+    size, count = HERE.setting.fleet.size, regions.count
+    since, rows = [[0] * count for _ in range(size)], []
+    for number, (task, reply) in enumerate(zip(run.tasks, run.replies), 1):
+        chance, share = Chance(seed, number), dict(zip(range(size), task.share))
+        clients, covered = [0] * count, set()
+        trained = set()
+        for row, client in enumerate(reply.ids.tolist()):
+            if not reply.arrived[row]:
+                continue
+            mask = torch.ones(len(run.model)) if reply.mask is None else reply.mask[row]
+            covered |= set(mask.nonzero().flatten().tolist())
+            chosen = regions.chosen(torch.tensor([client]), share[client][None], chance)[0].tolist()
+            for region in range(count):
+                if number == 1 or chosen[region]:
+                    clients[region] += 1
+                    trained.add((client, region))
+        for client in range(size):
+            for region in range(count):
+                since[client][region] = 0 if (client, region) in trained else since[client][region] + 1
+        stale = [min(since[client][region] for client in range(size)) for region in range(count)]
+        some = [n for n in clients if n]
+        rows.append(
+            {
+                "coverage": len(covered) / len(run.model),
+                "regions_trained": len(some),
+                "fewest_clients": min(some, default=0),
+                "staleness_mean": sum(stale) / count,
+                "staleness_max": max(stale),
+                "tau": max(max(row) for row in since),
+                "staleness": stale,
+            }
+        )
+    return rows
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(small(ra_fed("S", period=2)), id="S, every other round the same"),
+        pytest.param(small(ra_fed("MIX", 3, "element", redraw=True)), id="elements"),
+    ],
+)
+def test_records_by_hand(method: Method) -> None:
+    recorded: list[State] = []
+    run = play(HERE, method, changed(HERE.local(method), lose), rounds=6, seed=4)
+    memory = method.init(HERE.setting, HERE.model)["mask"]
+    for task, reply, number in zip(run.tasks, run.replies, range(1, 7)):
+        ids = torch.arange(HERE.setting.fleet.size)
+        _, memory = method.mask(memory, HERE.setting, HERE.model, ids, task.share, Chance(4, number))
+        memory = method.mask.observe(memory, HERE.setting, HERE.model, reply)
+        recorded.append(method.mask.record(memory))
+    assert isinstance(method.mask, Regions)
+    for ours, theirs in zip(recorded, by_hand(run, method.mask, 4)):
+        assert ours.keys() == theirs.keys()
+        for name in ours:
+            assert ours[name].tolist() == pytest.approx(theirs[name]), name
+    for name, value in method.mask.record(run.memory["mask"]).items():
+        assert torch.equal(value, recorded[-1][name]), name
+    assert recorded[2]["coverage"] == recorded[2]["regions_trained"] == recorded[2]["fewest_clients"] == 0
+    assert recorded[0]["coverage"] == 1
+
+
+def test_periodic_rounds_leave_regions_behind() -> None:
+    method = small(ra_fed("S", period=1))
+    run = play(HERE, method, HERE.local(method), rounds=4)
+    found = method.record(run.memory)
+    assert found["mask.staleness"].tolist() == [3, 3, 3, 0]
+    assert (found["mask.regions_trained"], found["mask.fewest_clients"], found["mask.tau"]) == (1, 12, 3)
+    assert 0 < found["mask.coverage"] < 1
+    assert all(value.dim() == (name == "mask.staleness") for name, value in found.items())

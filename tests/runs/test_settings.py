@@ -1,0 +1,124 @@
+"""Settings are checked against a function's own names and types, and read from the command line as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from fedloom.errors import BadExperiment
+from fedloom.runs.settings import fit, from_file, parse_value, settings_of
+
+
+def part(shape: int, rate: float = 0.1, *, steps: int | None = None, names: tuple[str, ...] = (), **rest: Any) -> None:
+    """A function of every kind of parameter."""
+
+
+def test_settings_are_what_can_be_named():
+    assert list(settings_of(part)) == ["shape", "rate", "steps", "names"]
+    assert list(settings_of(part, skip=("shape",))) == ["rate", "steps", "names"]
+
+
+@pytest.mark.parametrize(
+    ("given_value", "fitted"),
+    [
+        ({"rate": 1}, {"rate": 1.0}),
+        ({"steps": None}, {"steps": None}),
+        ({"steps": 3, "rate": 0.5}, {"steps": 3, "rate": 0.5}),
+        ({"names": ["a", "b"]}, {"names": ("a", "b")}),
+        ({}, {}),
+    ],
+)
+def test_fitting_settings(given_value, fitted):
+    result = fit("part", part, given_value, skip=("shape",))
+    assert result == fitted
+    assert [type(value) for value in result.values()] == [type(value) for value in fitted.values()]
+
+
+@pytest.mark.parametrize(
+    ("given_value", "words"),
+    [
+        ({"rte": 1}, ("part", "'rte'", "did you mean 'rate'?")),
+        ({"shape": 1}, ("part", "'shape'")),
+        ({"rate": "fast"}, ("'rate'", "part", "'fast'", "float")),
+        ({"steps": 1.5}, ("'steps'", "part", "1.5", "int")),
+        ({"names": "ab"}, ("'names'", "part", "'ab'")),
+        ({"rate": None}, ("'rate'", "part", "None", "float")),
+    ],
+)
+def test_other_settings_are_refused(given_value, words):
+    with pytest.raises(BadExperiment) as refused:
+        fit("part", part, given_value, skip=("shape",))
+    for word in words:
+        assert word in str(refused.value)
+
+
+def test_required_settings_are_asked_for():
+    with pytest.raises(BadExperiment, match="'shape'"):
+        fit("part", part, {"rate": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3", 3),
+        ("0.5", 0.5),
+        ("1e-3", 0.001),
+        ("-2", -2),
+        ("true", True),
+        ("False", False),
+        ("none", None),
+        ("None", None),
+        ("null", None),
+        ("[0.7, 0, 0.3]", [0.7, 0, 0.3]),
+        ('{"a": 1}', {"a": 1}),
+        ('"3"', "3"),
+        ("uniform", "uniform"),
+        ("a=b", "a=b"),
+        ("", ""),
+        ("[1,", "[1,"),
+    ],
+)
+def test_values_as_typed(text, value):
+    assert parse_value(text) == value
+    assert type(parse_value(text)) is type(value)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(json_values)
+def test_json_is_read_as_it_is(value):
+    assert parse_value(json.dumps(value)) == value
+
+
+def test_functions_come_from_a_file(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("from dataclasses import dataclass\n@dataclass\nclass Mine:\n    x: int = 3\nnumber = 5\n")
+    assert from_file("method", f"{file}:Mine")().x == 3
+    file.write_text("class Mine:\n    x = 4\n# longer, so that no cached code is taken for this\n")
+    assert from_file("method", f"{file}:Mine").x == 4  # read anew
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("absent.py:Mine", ("method", "absent.py", "path/to/file.py:function")),
+        ("mine.py:Mne", ("mine.py", "'Mne'", "did you mean 'Mine'?")),
+        ("mine.py:number", ("mine.py", "'number'", "Known: Mine")),
+        ("mine.py:", ("mine.py", "''")),
+    ],
+)
+def test_functions_not_in_a_file_are_refused(name, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("class Mine:\n    pass\nnumber = 5\n")
+    with pytest.raises(BadExperiment) as refused:
+        from_file("method", name)
+    for word in words:
+        assert word in str(refused.value)
