@@ -12,10 +12,11 @@ from fedloom.codec import kinds
 from fedloom.codec.expected import Expected, Message
 from fedloom.codec.frame import Frame
 from fedloom.codec.part import Part
-from fedloom.codec.price import Cost, size
+from fedloom.codec.price import size
 from fedloom.codec.read import decode
 from fedloom.codec.stamp import Stamp
 from fedloom.codec.write import check_kind, encode
+from fedloom.core.costs import Bytes
 from fedloom.errors import BadExperiment, unknown
 from fedloom.layout import Layout
 
@@ -65,7 +66,7 @@ class Codec:
         """What a message says, if it is written with this codec; `Rejected` otherwise."""
         return decode(data, replace(expected, kinds=(self.kind,)))
 
-    def size(self, frame: Frame, part: Part = Part()) -> Cost:  # noqa: B008
+    def size(self, frame: Frame, part: Part = Part()) -> Bytes:  # noqa: B008
         """Bytes of a message, or of a cohort's [C], without writing it."""
         return size(frame, part, self.kind)
 

@@ -17,6 +17,7 @@ from fedloom.chance import Chance
 from fedloom.layout import Layout
 
 if TYPE_CHECKING:
+    from fedloom.core.costs import Costs
     from fedloom.core.devices import Devices
     from fedloom.neurons.map import NeuronMap
 
@@ -129,6 +130,7 @@ class Reply(NamedTuple):
     strays: Tensor | None = None  # [R] how many others were refused, by their places in `REASONS`
     chance: Chance | None = None  # of the round, for what the server draws once replies are there
     everyone: bool = False  # known on the host: row n is client n, for the whole fleet
+    costs: Costs | None = None  # what the round cost, where the engine measures or simulates it
 
 
 def rows(state: State, keep: slice | Tensor) -> State:
