@@ -14,7 +14,7 @@ from fedloom.chance import Chance
 from fedloom.core.types import Examples, Reply, Setting, State, Task, listed as on_device
 from fedloom.core.work import Batches
 from fedloom.engine.client import Gradient, Learnt, Walk, beside, initial_state, judged, learn, narrowed, reply_of
-from fedloom.engine.cuda.graphs import Replays
+from fedloom.engine.cuda.graphs import Graphs
 from fedloom.engine.gradient.fastest import fastest_gradient
 from fedloom.engine.gradient.plain import PlainGradient
 from fedloom.engine.gradient.stacked import StackedGradient
@@ -68,7 +68,7 @@ class Local:
         states: Place = "device",
     ) -> None:
         self.sliced, self.held = sliced, held  # what clients keep back to try their models on
-        self.walk = Replays() if walk is None and data.x.device.type == "cuda" else walk
+        self.walk = Graphs() if walk is None and data.x.device.type == "cuda" else walk
         self.method, self.setting, self.data, self.shards = method, setting, data, shards
         self.gradient = gradient or fastest_gradient(setting, data)
         self.states = ClientStates(setting.fleet.size, data.x.device, states)
@@ -221,7 +221,7 @@ class Local:
 
     def _may_narrow(self, task: Task) -> bool:
         """Are hidden neurons cut, by steps that are replayed?"""
-        if not self._cuts(task) or task.mask is None or not isinstance(self.walk, Replays):
+        if not self._cuts(task) or task.mask is None or not isinstance(self.walk, Graphs):
             return False
         return task.keep is not None and task.keep.shape[1] == self.setting.neurons.size > 0
 
