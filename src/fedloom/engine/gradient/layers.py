@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedloom.accel.machine import own_kernels
 from fedloom.engine.cpu.pooling import MaxPool, halved
-from fedloom.engine.cuda.convolution import ALL, AnyConv
+from fedloom.engine.cuda.convolution import ALL, MeasuredConv
 from fedloom.engine.gradient.dropout import KeyedDropout
 from fedloom.engine.gradient.products import ClientConv, ClientLinear, Kept, Part, Step, ordered
 
@@ -72,10 +72,10 @@ def linear(layer: nn.Linear, name: str, run: Pass, x: Tensor) -> Tensor:
     if w.dim() == 2:
         return F.linear(x, w, b)
     if run.kept is not None and x.dim() == 2 and not run.low:
-        from fedloom.engine.cuda.compact_linear import NarrowLinear
+        from fedloom.engine.cuda.compact_linear import CompactLinear
 
-        narrow: Tensor = NarrowLinear.apply(x, w, b, run.step_of(name), run.kept_of(name))  # type: ignore[no-untyped-call]
-        return narrow
+        compact: Tensor = CompactLinear.apply(x, w, b, run.step_of(name), run.kept_of(name))  # type: ignore[no-untyped-call]
+        return compact
     out: Tensor = ClientLinear.apply(x, w, b, run.step_of(name), run.part_of(name), run.low, run.lane)  # type: ignore[no-untyped-call]
     return out
 
@@ -98,7 +98,7 @@ def conv(layer: nn.Conv1d | nn.Conv2d, name: str, run: Pass, x: Tensor) -> Tenso
         return out
     if x.device.type == "cuda":
         precision = "bf16" if run.low else "tf32" if torch.backends.cudnn.allow_tf32 else "float32"
-        out = AnyConv.apply(x, w, b, how, precision, run.step_of(name), run.kept_of(name))  # type: ignore[no-untyped-call]
+        out = MeasuredConv.apply(x, w, b, how, precision, run.step_of(name), run.kept_of(name))  # type: ignore[no-untyped-call]
         return out
     folded = x.unflatten(0, (run.clients, -1)).transpose(0, 1).flatten(1, 2)  # [B, C * channels, ...]
     folded = folded.contiguous(memory_format=torch.channels_last) if last else folded
