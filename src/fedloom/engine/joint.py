@@ -17,9 +17,8 @@ from torch import Tensor
 
 from fedloom.core.types import State, listed as on_device, rows
 from fedloom.core.work import Batches
-from fedloom.engine.client import Learnt
-from fedloom.engine.gradient.plain import PlainGradient
-from fedloom.engine.local import Chunk, Local
+from fedloom.engine.client import Chunk, Learnt
+from fedloom.engine.local import Local
 from fedloom.method import Method
 from fedloom.parts.upload.as_sent import AsSent
 
@@ -88,9 +87,9 @@ def _next_group(waiting: list[_Waiting]) -> tuple[list[_Waiting], list[_Waiting]
 
 
 def alike(one: Local, other: Local) -> bool:
-    """May rows of these engines be trained in one matrix? They must share network and data, and train by one rule."""
-    same = one.gradient is other.gradient and one.data.x is other.data.x and one.sliced == other.sliced
-    return same and why_apart(one) is None and training(one.method) == training(other.method)
+    """Whether rows of these engines may be trained in one matrix: they share network, data, plan and rule."""
+    shared = one.gradient is other.gradient and one.clients.data.x is other.clients.data.x and one.plan == other.plan
+    return shared and why_apart(one) is None and training(one.clients.method) == training(other.clients.method)
 
 
 def training(method: Method) -> tuple[Any, ...]:
@@ -100,11 +99,11 @@ def training(method: Method) -> tuple[Any, ...]:
 
 def why_apart(engine: Local) -> str | None:
     """Why an engine's rows cannot be trained with another's; None: they can."""
-    if isinstance(engine.gradient, PlainGradient):
+    if engine.plan.gradient == "one by one":
         return "its clients are trained one after another"
-    if not engine.shards.resident:
+    if not engine.clients.shards.resident:
         return "its examples do not fit where they are trained on"
-    return foreign_rule(engine.method)
+    return foreign_rule(engine.clients.method)
 
 
 def foreign_rule(method: Method) -> str | None:

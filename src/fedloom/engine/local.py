@@ -11,15 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedloom.accel.precision import Precision
 from fedloom.chance import Chance
 from fedloom.core.types import Reply, State, Task
 from fedloom.engine.client import Chunk, Learnt, learn
 from fedloom.engine.clients import Clients, join
-from fedloom.engine.gradient.protocol import Gradient
+from fedloom.engine.cuda.graphs import Graphs
+from fedloom.engine.facts import facts_of
+from fedloom.engine.gradient.fastest import Chosen, fastest_gradient
 from fedloom.engine.personal import personal_accuracy
-from fedloom.engine.plan import StepPlan
+from fedloom.engine.plan import StepPlan, plan_steps
 from fedloom.engine.sliced import SlicePlaces, learn_sliced, many, widths
 from fedloom.engine.steps import Start, Steps, take_steps
+from fedloom.engine.storage.placement import client_bytes, training_budget
 
 Trainer = Callable[[list[Chunk]], list[tuple[Learnt, State]]]  # trains the chunks of a round
 
@@ -28,10 +32,11 @@ class Local:
     """A cohort as matrices; within a chunk clients stand in falling order of their steps."""
 
     def __init__(
-        self, clients: Clients, gradient: Gradient, plan: StepPlan, chunk: int, steps: Steps = take_steps
+        self, clients: Clients, chosen: Chosen, plan: StepPlan, chunk: int, steps: Steps = take_steps
     ) -> None:
         """`chunk`: how many clients train at once, at most. `steps` takes their steps as the plan says."""
-        self.clients, self.gradient, self.plan, self.chunk = clients, gradient, plan, chunk
+        self.clients, self.chosen, self.plan, self.chunk = clients, chosen, plan, chunk
+        self.gradient = chosen.gradient
         self._steps = steps
         self._trainer: Trainer | None = None
         self._places = SlicePlaces(clients.setting)
@@ -154,3 +159,27 @@ class Local:
         if self.plan.parts not in ("compact", "sliced or compact") or task.keep is None or task.mask is None:
             return False
         return task.keep.shape[1] == self.clients.setting.neurons.size > 0
+
+
+def local_engine(
+    clients: Clients,
+    chunk: int | None = None,
+    precision: Precision = "default",
+    sliced: bool = True,
+    chosen: Chosen | None = None,
+    graphs: Graphs | None = None,
+) -> Local:
+    """The engine for these clients, with the fastest gradient and the plan of steps that fit them.
+
+    `chunk`: clients trained at once; None: as many as fit. `sliced`: sub-models may be cut. `chosen`: a gradient that
+    was chosen before for an equal network on the same data. `graphs`: takes steps in static buffers; by default a GPU's
+    are captured, and a CPU has none.
+    """
+    device = clients.data.x.device
+    chosen = chosen or fastest_gradient(clients.setting, clients.data, precision)
+    if graphs is None and device.type == "cuda":
+        graphs = Graphs()
+    plan = plan_steps(facts_of(clients, chosen.gradient, chosen.slower, sliced, graphs is not None))
+    if chunk is None:
+        chunk = max(1, training_budget(device) // client_bytes(clients.method, clients.setting))
+    return Local(clients, chosen, plan, chunk, graphs if graphs is not None and plan.captured else take_steps)

@@ -146,8 +146,8 @@ class Compact:
         )  # fmt: skip
 
 
-def fits(neurons: NeuronMap) -> bool:
-    """Has every tensor whole groups of neurons along its first two axes, and none along others?"""
+def fits(neurons: NeuronMap) -> str:
+    """Why these buffers cannot hold such a network; empty if every tensor has whole groups along its first two axes."""
 
     def whole(axis: tuple[Segment, ...] | None, fan: int) -> bool:
         """One group from its first neuron to its last, or nothing that is cut."""
@@ -155,11 +155,13 @@ def fits(neurons: NeuronMap) -> bool:
             return True
         return len(axis) == 1 and axis[0].stop - axis[0].start == neurons.widths[axis[0].group] and axis[0].fan <= fan
 
-    return all(
-        whole(axis, 2**31 if place == 1 else 1 if place == 0 else 0)
-        for axes in neurons.axes.values()
+    mixed = [
+        name
+        for name, axes in neurons.axes.items()
         for place, axis in enumerate(axes)
-    )
+        if not whole(axis, 2**31 if place == 1 else 1 if place == 0 else 0)
+    ]
+    return f"the axes of '{mixed[0]}' are not whole groups of neurons" if mixed else ""
 
 
 def _facts(neurons: NeuronMap, layout: Layout, first: dict[str, int]) -> tuple[list[list[int]], list[int]]:

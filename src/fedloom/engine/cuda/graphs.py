@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedloom.engine.client import Start, step_by_step
 from fedloom.engine.cuda.step_buffers import StepBuffers, is_uniform
-from fedloom.engine.gradient.plain import PlainGradient
+from fedloom.engine.steps import Start
 
 log = logging.getLogger("fedloom")
 
@@ -33,8 +32,6 @@ class Graphs:
 
     def __call__(self, start: Start) -> tuple[Tensor, Tensor]:
         """Return the weights after all steps [C, P] and the summed losses [C]."""
-        if isinstance(start.gradient, PlainGradient):  # one client after another, which cannot be captured
-            return step_by_step(start)
         buffers = self._buffers_for(start)
         buffers.fill(start)
         try:
@@ -53,7 +50,7 @@ class Graphs:
         clients, steps, width = start.batches.examples.shape
         names = tuple(start.task.extras), tuple(start.state), tuple(start.moments)
         shapes = (width, start.first.shape[1], start.task.mask is None, start.held, *names, id(start.data.x))
-        kind = (getattr(start.gradient, "layout", None), shapes)
+        kind = (start.gradient.layout, shapes)
         for key, buffers in self._buffers.items():
             fits = clients <= buffers.clients <= SPARE * clients and steps <= buffers.steps
             if fits and key[:2] == kind:

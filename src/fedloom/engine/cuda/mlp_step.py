@@ -14,9 +14,8 @@ from fedloom.engine.cuda.convolution_kernels import tile_of
 from fedloom.engine.cuda.mlp_kernels import MAX_OUTPUTS, forward_kernel, input_gradient_kernel, weight_step_kernel
 
 if TYPE_CHECKING:
-    from fedloom.core.types import Examples
+    from fedloom.core.types import Examples, Setting
     from fedloom.engine.cuda.step_buffers import StepBuffers
-    from fedloom.engine.gradient.stacked import StackedGradient
     from fedloom.engine.stages import Stage
 
 
@@ -147,9 +146,12 @@ def precision(exact: bool) -> str:
     return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3" if exact else "ieee"
 
 
-def fits(layers: tuple[Stage, ...], gradient: StackedGradient, data: Examples) -> bool:
-    """Can these kernels take the steps?"""
-    x, y = data
-    last = gradient.setting.module.get_parameter(f"{layers[-1].name}.weight")
-    same = x.dtype == last.dtype == torch.float32 and y.dtype == torch.int64
-    return same and x.is_contiguous() and y.is_contiguous() and last.shape[0] <= MAX_OUTPUTS
+def fits(layers: tuple[Stage, ...], setting: Setting, data: Examples) -> str:
+    """Why these kernels cannot take the steps; empty if they can."""
+    (x, y), kind = data, next(setting.module.parameters()).dtype
+    if not x.dtype == kind == torch.float32 or y.dtype != torch.int64:
+        return f"examples are {x.dtype}, targets {y.dtype} and parameters {kind}; they need float32, int64 and float32"
+    if not (x.is_contiguous() and y.is_contiguous()):
+        return "examples do not lie in one block of memory"
+    outputs = setting.module.get_parameter(f"{layers[-1].name}.weight").shape[0] if layers else 0
+    return "" if outputs <= MAX_OUTPUTS else f"the network has {outputs} outputs; they take at most {MAX_OUTPUTS}"

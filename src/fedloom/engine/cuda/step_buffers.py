@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedloom.core.optimiser import Sgd
 from fedloom.core.types import Batch, State, column, rows
-from fedloom.engine.client import Start
 from fedloom.engine.cuda.momentum import momentum_step
 from fedloom.engine.cuda.row_scaling import RowScaling
 from fedloom.engine.gradient.products import Step
-from fedloom.engine.gradient.stacked import StackedGradient
-from fedloom.engine.ways import links_of, ways
+from fedloom.engine.steps import Start
 
 if TYPE_CHECKING:
     from fedloom.engine.cuda.compact import Compact
@@ -30,20 +27,21 @@ class StepBuffers:
     """Buffers for at most `clients` clients and `steps` steps, and the training step that reads and writes them."""
 
     def __init__(self, start: Start, steps: int) -> None:
-        method, gradient, data, task, state, moments, first, batches, held = start
+        method, gradient, data, task, first, batches = (
+            start.method, start.gradient, start.data, start.task, start.first, start.batches,
+        )  # fmt: skip
         self.method, self.gradient, self.data = method, gradient, data
         self.clients, _, width = batches.examples.shape
         self.steps, self.device = steps, first.device
         self.graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
         self.pool: Any = None  # memory shared by these graphs: no two of them run at the same time
         rule, optimiser = method.local, method.optimiser
-        # fused: the step is part of the backward pass; numbers that the mask holds are put back afterwards
-        self.fused, self.momentum = ways(method, gradient)
-        self.per_tensor = self.fused or self.momentum  # one buffer per tensor, not one [C, P]
-        self.compact = self._make_compact(start) if held else None
-        stacked = gradient if isinstance(gradient, StackedGradient) and self.per_tensor else None
-        self.scaling = RowScaling(stacked.layout, first) if stacked and rule.scaled else None
-        self.corrects = rule.corrects and self.scaling is None
+        self.way = start.plan.steps[0]  # fused: numbers that a mask holds are put back after the step
+        self.per_tensor = self.way != "autograd"  # one buffer per tensor, not one [C, P]
+        self.compact = self._make_compact(start) if start.held else None
+        stacked = gradient.stacked if self.per_tensor else None
+        self.scaling = RowScaling(stacked.layout, first) if stacked and rule.traits.scales else None
+        self.corrects = rule.traits.corrects and self.scaling is None
         self.masked = rule.trains(task) is not None and self.compact is None
         self.rate = torch.zeros((), dtype=torch.float64, device=self.device)
         self.round = torch.zeros((), dtype=torch.int64, device=self.device)
@@ -58,16 +56,16 @@ class StepBuffers:
             extras={name: _buffer_like(value) for name, value in task.extras.items()} if self.corrects else {},
             ids=None if task.ids is None else _buffer_like(task.ids),
         )
-        self.state = {name: _buffer_like(value) for name, value in state.items()} if self.corrects else {}
-        kept = moments or ({} if self.per_tensor else optimiser.begin(first[:, : task.trained]))
+        self.state = {name: _buffer_like(value) for name, value in start.state.items()} if self.corrects else {}
+        kept = start.moments or ({} if self.per_tensor else optimiser.begin(first[:, : task.trained]))
         self.moments = {name: _buffer_like(value) for name, value in kept.items()}
         self.first = _buffer_like(first) if self.corrects or (self.masked and not self.per_tensor) else None
         self.params = first.new_zeros(0) if self.per_tensor else _buffer_like(first)
         self.tensors: dict[str, Tensor] = {}
         if self.compact is not None:
             self.tensors = self.compact.tensors
-            assert isinstance(gradient, StackedGradient)
-            self.gradient = gradient.keeping(self.compact.counts)
+            assert stacked is not None
+            self.gradient = stacked = stacked.keeping(self.compact.counts)
         elif stacked is not None:  # so that products can take steps in place
             self.tensors = {name: _buffer_like(t) for name, t in stacked.layout.split(first).items()}
         self.movable: dict[str, Tensor] = {}  # where a mask holds numbers: True for those that a step changes
@@ -75,10 +73,11 @@ class StepBuffers:
         self.zeroed: dict[str, Tensor] = {}  # `~movable`, where the others are put back to zero
         if self.per_tensor and self.masked:
             self.movable = {name: torch.zeros_like(t, dtype=torch.bool) for name, t in self.tensors.items()}
-            self.held_values = {} if rule.cuts else {name: torch.zeros_like(t) for name, t in self.tensors.items()}
-            self.zeroed = {name: torch.zeros_like(m) for name, m in self.movable.items()} if rule.cuts else {}
-        without_velocity = getattr(optimiser, "momentum", 0.0) == 0 and links_of(method, gradient, data) is not None
-        names = stacked.layout.parameters if stacked and self.momentum and not without_velocity else ()
+            cuts = rule.traits.cuts
+            self.held_values = {} if cuts else {name: torch.zeros_like(t) for name, t in self.tensors.items()}
+            self.zeroed = {name: torch.zeros_like(m) for name, m in self.movable.items()} if cuts else {}
+        moving = self.way == "momentum" or (self.way == "kernels" and optimiser.momentum > 0)
+        names = stacked.layout.parameters if stacked and moving else ()
         self.velocity = {name: torch.zeros_like(self.tensors[name]) for name in names}
         self.losses = first.new_zeros(self.clients)
         self.step_index = torch.zeros(1, dtype=torch.int64, device=self.device)  # of the next step
@@ -86,28 +85,24 @@ class StepBuffers:
         self.examples = torch.zeros((steps, self.clients, width), dtype=torch.int64, device=self.device)
         self.weight = first.new_zeros((steps, self.clients, width))
         self.keys = torch.zeros((steps, self.clients), dtype=torch.int64, device=self.device)
-        self.mlp_step = self._make_mlp_step()
+        self.stacked = stacked
+        self.mlp_step = self._make_mlp_step(start) if self.way == "kernels" else None
         if self.mlp_step is not None:  # its kernels leave held numbers alone
             self.held_values, self.zeroed = {}, {}
 
-    def _make_mlp_step(self) -> MlpStep | None:
-        """Kernels for the whole step of a chain of linear layers; None for other networks."""
-        links = links_of(self.method, self.gradient, self.data)
-        if links is None:
-            return None
+    def _make_mlp_step(self, start: Start) -> MlpStep:
+        """Kernels for the whole step of linear layers in a row."""
         from fedloom.engine.cuda.mlp_step import MlpStep
 
-        return MlpStep(links, self)
+        return MlpStep(start.plan.layers, self)
 
     def _make_compact(self, start: Start) -> Compact:
         """Buffers in which the neurons that a client keeps come first, so that kernels leave out the others."""
         from fedloom.engine.cuda.compact import Compact
 
-        assert isinstance(self.gradient, StackedGradient)
-        clear = (
-            links_of(self.method, self.gradient, self.data) is None
-        )  # kernels for chains never read beyond the kept neurons
-        return Compact(self.gradient.setting.neurons, self.gradient.layout, start.first, clear)
+        assert start.neurons is not None
+        clear = self.way != "kernels"  # kernels for whole steps never read beyond the kept neurons
+        return Compact(start.neurons, start.gradient.layout, start.first, clear)
 
     def changed_tensors(self) -> list[Tensor]:
         """Tensors that a step changes."""
@@ -140,7 +135,6 @@ class StepBuffers:
                     value.zero_()  # moments that start from zero every round
         _fill_rows(self.first, first)
         if self.tensors:
-            assert isinstance(self.gradient, StackedGradient)
             trains, layout = self.method.local.trains(task) if self.masked else None, self.gradient.layout
             if self.scaling is not None:
                 self.scaling.begin(self.method.local.scales(task, self.scaling.at, first.dtype), first)
@@ -185,20 +179,20 @@ class StepBuffers:
             weight = weight * stepping[:, None]
         x = self.data.x.index_select(0, index.flatten()).unflatten(0, index.shape)
         batch = Batch(x, self.data.y[index], weight, keys)
-        take = self._fused_step if self.fused else self._momentum_step if self.momentum else self._plain_step
+        take = {"fused": self._fused_step, "momentum": self._momentum_step}.get(self.way, self._plain_step)
         losses = take(now, batch, stepping, uniform)
         self.losses[now] += losses
         self.step_index += 1
 
     def _fused_step(self, now: slice, batch: Batch, stepping: Tensor, uniform: bool) -> Tensor:
         """Step inside the backward pass; without weight a gradient is zero, but decay and statistics are put back."""
-        assert isinstance(self.gradient, StackedGradient)
-        layout, decay = self.gradient.layout, self.method.optimiser.weight_decay
+        assert self.stacked is not None
+        layout, decay = self.stacked.layout, self.method.optimiser.weight_decay
         here = {name: value[now] for name, value in self.tensors.items()}
         names = list(layout.names if decay else layout.names[len(layout.parameters) :])
         before = {} if uniform else {name: here[name].clone() for name in names}
         step = Step(self.rate, 1 - self.rate * decay if decay else 1.0)
-        losses = self.gradient.advance(here, batch, step)
+        losses = self.stacked.advance(here, batch, step)
         for name, old in before.items():
             here[name].copy_(torch.where(stepping.view(-1, *(1,) * (old.dim() - 1)), here[name], old))
         for name in self.movable:
@@ -207,13 +201,12 @@ class StepBuffers:
 
     def _momentum_step(self, now: slice, batch: Batch, stepping: Tensor, uniform: bool) -> Tensor:
         """Step with momentum, tensor by tensor; running statistics have no velocity and are put back afterwards."""
-        assert isinstance(self.gradient, StackedGradient)
-        assert isinstance(self.method.optimiser, Sgd)
+        assert self.stacked is not None
         momentum, decay = self.method.optimiser.momentum, self.method.optimiser.weight_decay
         here = {name: value[now] for name, value in self.tensors.items()}
         rest = [name for name in here if name not in self.velocity]
         before = {} if uniform else {name: here[name].clone() for name in rest}
-        losses, grads = self.gradient.slopes(here, batch)
+        losses, grads = self.stacked.slopes(here, batch)
         for name, grad in grads.items():
             movable = self.movable[name][now] if self.movable else None
             speed = self.velocity[name][now]
@@ -234,7 +227,7 @@ class StepBuffers:
             here.masked_fill_(self.zeroed[name][now], 0)
 
     def _plain_step(self, now: slice, batch: Batch, stepping: Tensor, uniform: bool) -> Tensor:
-        """Differentiate, correct and step, as `client.step_by_step` does."""
+        """Differentiate, correct and step, as `engine.steps` does without buffers."""
         rule, trained, part = self.method.local, self.task.trained, self.task.rows(now)
         here, moments, first = self.params[now], rows(self.moments, now), self.params[now]
         if self.first is not None:
@@ -263,7 +256,6 @@ class StepBuffers:
             if trains is not None and self.first is not None:  # running statistics outside the mask stay as well
                 params = torch.where(trains, params, self.first[: self.cohort])
             return params, self.losses[: self.cohort].clone()
-        assert isinstance(self.gradient, StackedGradient)
         if self.compact is not None:
             last = self.compact.end(self.cohort, self.scaling)
         else:

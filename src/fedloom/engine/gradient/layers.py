@@ -31,7 +31,6 @@ class Pass(NamedTuple):
     fused: frozenset[str]  # layers that may
     parts: dict[str, Part]  # layers of whose weight only a part moves
     low: bool = False  # products of bfloat16 numbers
-    lane: Tensor | None = None  # the trained part of a layer's inputs, where it alone has a gradient
     kept: dict[str, Kept] | None = None  # of layers of which clients keep the first so many neurons; the rest is zero
 
     @property
@@ -76,7 +75,7 @@ def linear(layer: nn.Linear, name: str, run: Pass, x: Tensor) -> Tensor:
 
         compact: Tensor = CompactLinear.apply(x, w, b, run.step_of(name), run.kept_of(name))  # type: ignore[no-untyped-call]
         return compact
-    out: Tensor = ClientLinear.apply(x, w, b, run.step_of(name), run.part_of(name), run.low, run.lane)  # type: ignore[no-untyped-call]
+    out: Tensor = ClientLinear.apply(x, w, b, run.step_of(name), run.part_of(name), run.low)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -93,8 +92,8 @@ def conv(layer: nn.Conv1d | nn.Conv2d, name: str, run: Pass, x: Tensor) -> Tenso
         out: Tensor = call(ordered(x, w), w, None, *how)
         return out if b is None else out.add_(b.view(-1, *(1,) * (x.dim() - 2)))
     last = x.device.type == "cpu" and x.dim() == 4  # channels last: on CPUs pooling gains most
-    if x.device.type == "cpu" and (x.shape[1] > 1 or run.clients == 1 or run.lane is not None):
-        out = ClientConv.apply(x, w, b, how, run.step_of(name), run.part_of(name), run.lane)  # type: ignore[no-untyped-call]
+    if x.device.type == "cpu" and (x.shape[1] > 1 or run.clients == 1):
+        out = ClientConv.apply(x, w, b, how, run.step_of(name), run.part_of(name))  # type: ignore[no-untyped-call]
         return out
     if x.device.type == "cuda":
         precision = "bf16" if run.low else "tf32" if torch.backends.cudnn.allow_tf32 else "float32"
