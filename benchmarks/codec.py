@@ -69,7 +69,7 @@ def measure(width: int, cycles: int) -> dict[str, dict[str, float]]:
     }
     found = {}
     for name, (values, part, policy) in ways.items():
-        codec = Codec(values)  # type: ignore[arg-type]
+        codec = Codec(values=values)  # type: ignore[arg-type]
         data = codec.encode(frame, stamp, model, part, key=key)
         expected = Expected(frame, stamp, policy, (codec.kind,))
         writing = seconds(lambda: codec.encode(frame, stamp, model, part, key=key), cycles)  # noqa: B023

@@ -11,7 +11,7 @@ from fedloom.chance import Chance
 from fedloom.codec import Codec
 from fedloom.errors import BadExperiment
 
-LOSSY = [Codec("float16"), Codec("bfloat16"), Codec("int8"), Codec("int8", "tensor")]
+LOSSY = [*(Codec(values=values) for values in ("float16", "bfloat16", "int8")), Codec(values="int8", scale="tensor")]
 every_lossy = pytest.mark.parametrize("codec", LOSSY, ids=lambda codec: codec.kind)
 LAYOUT = frame().layout
 
@@ -24,7 +24,7 @@ def keys(count: int, round: int = 1) -> torch.Tensor:
 def test_int8_is_unbiased(scale):
     draws = 4000
     values = torch.randn(LAYOUT.total, generator=torch.Generator().manual_seed(1))
-    received = Codec("int8", scale).roundtrip(values.expand(draws, -1), keys(draws), layout=LAYOUT)
+    received = Codec(values="int8", scale=scale).roundtrip(values.expand(draws, -1), keys(draws), layout=LAYOUT)
     step = values.abs().max() / 127  # of the widest scale; one draw is off by half of it or less on average
     off = (received.double().mean(0) - values.double()).abs()
     assert off.max() < 5 * 0.5 * step / draws**0.5
@@ -33,7 +33,7 @@ def test_int8_is_unbiased(scale):
 
 def test_int8_keeps_zeros_and_the_largest():
     values = torch.tensor([[0.0, -0.0, 127.0, -127.0, 3.0, 1e-30]])
-    received = Codec("int8").roundtrip(values.expand(50, -1), keys(50))
+    received = Codec(values="int8").roundtrip(values.expand(50, -1), keys(50))
     assert torch.equal(received[:, :5], values[:, :5].expand(50, -1))
     assert (received[:, 5] == 0).all()
 
@@ -66,7 +66,7 @@ def test_what_is_not_finite_stays_so(codec):
 
 
 def test_beyond_its_range_float16_is_infinite():
-    assert Codec("float16").roundtrip(torch.tensor([[65504.0, 7e4]])).tolist() == [[65504.0, torch.inf]]
+    assert Codec(values="float16").roundtrip(torch.tensor([[65504.0, 7e4]])).tolist() == [[65504.0, torch.inf]]
 
 
 def test_double_precision_is_rounded_as_single():
@@ -79,7 +79,7 @@ def test_double_precision_is_rounded_as_single():
 
 @every_lossy
 def test_feedback_adds_up(codec):
-    codec = Codec(codec.values, codec.scale, feedback=True)
+    codec = codec.model_copy(update={"feedback": True})
     rounds, residual = 30, torch.zeros(2, LAYOUT.total)
     given = received = torch.zeros(2, LAYOUT.total, dtype=torch.float64)
     for number in range(rounds):
@@ -108,19 +108,19 @@ def test_with_feedback_rounding_does_not_pile_up(codec):
             sum_ += received
         return (sum_ - many * values.double()).abs().mean()
 
-    assert total(Codec(codec.values, codec.scale, feedback=True)) < total(codec) / 3
+    assert total(codec.model_copy(update={"feedback": True})) < total(codec) / 3
 
 
 def test_without_feedback_nothing_is_corrected():
     values, residual = numbers(1, 2, 9), numbers(2, 2, 9)
-    same, _, kept = Codec("int8").correct(values, residual, keys(2))
+    same, _, kept = Codec(values="int8").correct(values, residual, keys(2))
     assert same is values
     assert kept is residual
 
 
 def test_float32_loses_nothing():
     values = numbers(3, 2, 50)
-    codec = Codec(feedback=True)
+    codec = Codec()
     assert torch.equal(codec.roundtrip(values).view(torch.int32), values.view(torch.int32))
     assert codec.correct(values, torch.zeros_like(values))[2].abs().max() == 0
     assert codec.bound(values.abs()).max() == 0
@@ -128,9 +128,9 @@ def test_float32_loses_nothing():
 
 def test_what_rounding_needs_is_asked_for():
     with pytest.raises(BadExperiment, match="key"):
-        Codec("int8").roundtrip(torch.zeros(1, 3))
+        Codec(values="int8").roundtrip(torch.zeros(1, 3))
     with pytest.raises(BadExperiment, match="layout"):
-        Codec("int8", "tensor").roundtrip(torch.zeros(1, 3), keys(1))
+        Codec(values="int8", scale="tensor").roundtrip(torch.zeros(1, 3), keys(1))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator")

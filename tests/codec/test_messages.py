@@ -22,7 +22,7 @@ every_message = pytest.mark.parametrize(("word", "kind"), [(word, kind) for word
 
 def codec_of(kind: str) -> Codec:
     values, _, scale = kind.partition("/")
-    return Codec(values, scale or "block")  # type: ignore[arg-type]
+    return Codec(values=values, scale=scale or "block")  # type: ignore[arg-type]
 
 
 def sent(values: Tensor, part: Part, neurons: NeuronMap | None) -> Tensor:
@@ -194,8 +194,6 @@ def test_what_cannot_be_written_is_refused(change, text):
         lambda: AnyKeep(0.0),
         lambda: AnyMask(1.01),
         lambda: AnyMask(float("nan")),
-        lambda: Codec("int4"),  # type: ignore[arg-type]
-        lambda: Codec(scale="row"),  # type: ignore[arg-type]
         lambda: Expected(frame(), parcel().expected.stamp, kinds=("int8",)),  # type: ignore[arg-type]
         lambda: Expected(Frame(frame().layout), parcel().expected.stamp, AnyKeep(1.0)),
         lambda: Expected(frame(), parcel().expected.stamp, Part(mask=torch.ones(3, dtype=torch.bool))),
@@ -206,11 +204,17 @@ def test_manifests_and_codecs_are_checked_when_made(make):
         make()
 
 
+@pytest.mark.parametrize("wrong", [{"values": "int4"}, {"scale": "row"}, {"feedback": 2}, {"value": "int8"}])
+def test_codecs_are_checked_when_made(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Codec(**wrong)
+
+
 def test_a_codec_reads_its_own_kind_only():
     item = parcel("all", "float16")
-    assert torch.equal(Codec("float16").decode(item.data, item.expected).values, item.values.half().float())
+    assert torch.equal(Codec(values="float16").decode(item.data, item.expected).values, item.values.half().float())
     with pytest.raises(Exception, match="dtype"):
-        Codec("float32").decode(item.data, item.expected)
+        Codec().decode(item.data, item.expected)
 
 
 def test_parts_say_how_they_travel():

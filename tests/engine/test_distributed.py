@@ -27,7 +27,7 @@ from fedloom.round import ask_cohort
 from fedloom.runs.build import prepare
 from fedloom.runs.experiment import Experiment
 from fedloom.world.channel import Bernoulli
-from fedloom.world.simulated import Simulated, World as Around
+from fedloom.world.simulated import Simulated
 from worlds import METHODS, Run, assert_close, everything, play, world
 
 TESTS = Path(__file__).parents[1]
@@ -119,10 +119,10 @@ def test_states_live_on_one_rank_each(lead: Lead) -> None:
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "loom", "safari"])
 def test_in_a_world_that_loses(name: str, lead: Lead) -> None:
-    here, method, around = world("mlp"), method_of(name), Around(channel=Bernoulli(up=0.4, down=0.4))
+    here, method, channel = world("mlp"), method_of(name), Bernoulli(up=0.4, down=0.4)
     with lead("mlp", name) as engine:
-        ours = play(here, method, Simulated(engine, method, here.setting, around))
-    theirs = play(here, method, Simulated(here.local(method), method, here.setting, around))
+        ours = play(here, method, Simulated(engine, method, here.setting, channel=channel))
+    theirs = play(here, method, Simulated(here.local(method), method, here.setting, channel=channel))
     assert not all(bool(reply.arrived.all()) for reply in ours.replies)
     same(ours, theirs)
 

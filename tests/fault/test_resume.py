@@ -34,7 +34,7 @@ from fedloom.runs.experiment import Experiment
 from fedloom.runs.ledger import Ledger
 from fedloom.runs.play import _round, ledger_of, resume, run
 from fedloom.world.channel import Bursty
-from fedloom.world.simulated import Simulated, World
+from fedloom.world.simulated import Simulated
 from fedloom.world.wire import Wire
 
 # ---- every method, by its pieces: play two rounds, save, put back into fresh engines, play two more
@@ -45,7 +45,7 @@ def simulation(method: Method, codec: Codec) -> Simulation:
     here = worlds.world("mlp")
     engine = here.local(method)
     wire = Wire(engine, method, here.setting, codec)
-    world = Simulated(wire, method, here.setting, World(channel=Bursty(enter=0.3, leave=0.5)), wire.price)
+    world = Simulated(wire, method, here.setting, price=wire.price, channel=Bursty(enter=0.3, leave=0.5))
     clients = list(range(len(worlds.SIZES)))
     return Simulation(
         method,
@@ -82,7 +82,7 @@ def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{k: repr(v) for k, v in row.items() if k not in ("wall_seconds", "evaluation_seconds")} for row in rows]
 
 
-@pytest.mark.parametrize("codec", [Codec(), Codec("int8", feedback=True)], ids=["float32", "int8-feedback"])
+@pytest.mark.parametrize("codec", [Codec(), Codec(values="int8", feedback=True)], ids=["float32", "int8-feedback"])
 @worlds.every_method
 def test_straight_equals_resumed(method, codec, tmp_path):
     straight = simulation(method, codec)

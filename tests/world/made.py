@@ -14,7 +14,8 @@ from fedloom.core.types import Setting
 from fedloom.method import Method
 from fedloom.world.channel import Channel, Delivered
 from fedloom.world.fleets import make_devices
-from fedloom.world.simulated import Simulated, World as Around
+from fedloom.world.simulated import Simulated
+from fedloom.world.world import World as Around
 from worlds import SIZES, World, world
 
 FLEET = len(SIZES)
@@ -39,8 +40,9 @@ def with_devices(setting: Setting, devices: Devices | None) -> Setting:
 
 
 def simulated(here: World, method: Method, **settings: Any) -> Simulated:
-    """The local engine in a world of these settings."""
-    return Simulated(here.local(method), method, here.setting, Around(**settings))
+    """The local engine in a world of these settings, and what is built for it."""
+    built = {name: settings.pop(name) for name in ("channel", "pieces", "trace") if name in settings}
+    return Simulated(here.local(method), method, here.setting, Around(**settings), **built)
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,10 @@ from fedloom.methods.scaffold import scaffold
 from fedloom.parts.local.keep_own import KeepOwn
 from fedloom.parts.select.uniform import Uniform
 from fedloom.round import play_round
+from fedloom.runs.experiment import Experiment
 from fedloom.world.channel import Bernoulli, Bursty, Pieces
 from fedloom.world.fleets import make_devices
-from fedloom.world.simulated import FATES, Simulated, World as Around
+from fedloom.world.simulated import FATES, Simulated
 from fedloom.world.trace import read_trace
 from pieces import Forced
 from world.made import FLEET, Cut, equipped, made, simulated
@@ -485,8 +486,16 @@ def test_a_world_needs_devices():
 
 @pytest.mark.parametrize(
     "settings",
-    [{"deadline": 0}, {"first": 0}, {"server_up": -1}, {"idle": 0}, {"deadline": float("nan")}, {"compute": "guess"}],
+    [
+        {"deadline": 0},
+        {"first": 0},
+        {"server_up": -1},
+        {"patience": 0},
+        {"piece_loss": 1.1},
+        {"deadline": float("nan")},
+        {"compute": "guess"},
+    ],
 )
 def test_impossible_worlds_are_refused(settings):
-    with pytest.raises(BadExperiment):
-        Around(**settings)
+    with pytest.raises(BadExperiment, match=next(iter(settings))):
+        Experiment(fleet="equal", world=settings)

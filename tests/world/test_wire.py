@@ -16,7 +16,7 @@ from fedloom.method import Method
 from fedloom.methods.fjord import fjord
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.play import run
-from fedloom.world.simulated import Simulated, World as Around
+from fedloom.world.simulated import Simulated
 from fedloom.world.wire import Wire
 from world.made import Cut, equipped
 from worlds import World, assert_identical, every_method, everything, play, small, world
@@ -146,8 +146,8 @@ def test_a_residual_moves_on_though_the_reply_is_lost() -> None:
     here, method = equipped(), small(Method())
     found = []
     for lost in ((), tuple((1, client) for client in range(12))):
-        wire = Wire(here.local(method), method, here.setting, Codec("int8", feedback=True))
-        engine = Simulated(wire, method, here.setting, Around(channel=Cut(up=lost)), wire.price)
+        wire = Wire(here.local(method), method, here.setting, Codec(values="int8", feedback=True))
+        engine = Simulated(wire, method, here.setting, price=wire.price, channel=Cut(up=lost))
         arrived = play(here, method, engine, rounds=1).replies[0].arrived
         assert bool(arrived.any()) == (not lost)
         known = wire.residuals.known().tolist()

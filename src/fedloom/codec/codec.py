@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from dataclasses import replace
+from typing import Literal, Self
 
+from pydantic import model_validator
 from torch import Tensor
 
 from fedloom.codec import kinds
@@ -17,30 +18,27 @@ from fedloom.codec.read import decode
 from fedloom.codec.stamp import Stamp
 from fedloom.codec.write import check_kind, encode
 from fedloom.core.costs import Bytes
-from fedloom.errors import BadExperiment, unknown
+from fedloom.core.section import Section
+from fedloom.errors import BadExperiment
 from fedloom.layout import Layout
 
-Values = Literal["float32", "float16", "bfloat16", "int8"]
-Scale = Literal["block", "tensor"]
 
+class Codec(Section):
+    """How replies are written down, and whether a client makes up for what was rounded away.
 
-@dataclass(frozen=True)
-class Codec:
-    """How values are written, and whether a client makes up for what was rounded away.
-
-    A codec does not ask what the numbers are: for the narrow kinds send changes of the model rather than its weights,
-    which are larger.
+    A codec takes any numbers: for the narrow kinds send changes of the model rather than its weights, which are larger.
     """
 
-    values: Values = "float32"
-    scale: Scale = "block"  # int8: one scale to 256 numbers, or to a tensor
-    feedback: bool = False
+    values: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
+    scale: Literal["block", "tensor"] = "block"  # of int8: one for 256 numbers, or one for a tensor
+    feedback: bool = False  # a client adds what rounding took from its last reply to its next
 
-    def __post_init__(self) -> None:
-        """Both words must exist."""
-        for name, word, words in (("values", self.values, Values), ("scale", self.scale, Scale)):
-            if word not in get_args(words):
-                raise BadExperiment(unknown(f"{name} of a codec", str(word), get_args(words)))
+    @model_validator(mode="after")
+    def _check_feedback(self) -> Self:
+        """Refuse feedback where nothing is rounded."""
+        if self.feedback and self.values == "float32":
+            raise ValueError("feedback gives back what rounding took, and float32 loses nothing; set codec.values too")
+        return self
 
     @property
     def kind(self) -> kinds.Kind:

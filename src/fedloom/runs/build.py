@@ -14,7 +14,6 @@ from torch.func import functional_call
 from fedloom.accel.machine import device_of
 from fedloom.accel.precision import precision_note
 from fedloom.chance import Chance
-from fedloom.codec import Codec
 from fedloom.core.devices import Devices
 from fedloom.core.types import Examples, Fleet, Setting
 from fedloom.data.dataset import Dataset, check
@@ -41,7 +40,7 @@ from fedloom.runs.settings import from_file, make
 from fedloom.world.attack import Attacked
 from fedloom.world.channel import Pieces
 from fedloom.world.fleets import make_devices
-from fedloom.world.simulated import Simulated, World
+from fedloom.world.simulated import Simulated
 from fedloom.world.trace import read_trace
 from fedloom.world.wire import Wire
 
@@ -159,8 +158,7 @@ def prepare(
     ranks = sender if isinstance(sender, Distributed) else None
     if attack is not None:
         sender = Attacked(sender, attack, attack.who(len(present), unchanging))
-    wire = Wire(sender, method, setting, Codec(**experiment.codec.model_dump()), experiment.exact_bytes)
-    world = _world(experiment, present, device)
+    wire = Wire(sender, method, setting, experiment.codec, experiment.exact_bytes)
     return Simulation(
         method=method,
         setting=setting,
@@ -168,7 +166,7 @@ def prepare(
         engine=engine,
         ranks=ranks,
         wire=wire,
-        world=None if fleet.devices is None else Simulated(wire, method, setting, world, wire.price),
+        world=None if fleet.devices is None else _world(experiment, wire, present),
         model=flatten(module, layout),
         test=test,
         own_test=own_test,
@@ -196,20 +194,21 @@ def devices_of(experiment: Experiment, present: Ints, device: torch.device) -> D
     return devices.at(torch.from_numpy(present)).to(device)
 
 
-def _world(experiment: Experiment, present: Ints, device: torch.device) -> World:
-    """What is simulated beside the devices."""
-    chosen, trace = experiment.world, None
-    if chosen.trace is not None:
-        trace = read_trace(Path(chosen.trace), experiment.clients, clients=torch.from_numpy(present)).to(device)
-    return World(
+def _world(experiment: Experiment, wire: Wire, present: Ints) -> Simulated:
+    """The wire in the experiment's world."""
+    world, trace = experiment.world, None
+    if world.trace is not None:
+        device = wire.setting.fleet.examples.device
+        trace = read_trace(Path(world.trace), experiment.clients, clients=torch.from_numpy(present)).to(device)
+    return Simulated(
+        wire,
+        wire.method,
+        wire.setting,
+        world,
+        wire.price,
         channel=experiment.build_channel(),
-        pieces=None if chosen.pieces is None else Pieces(chosen.pieces, chosen.piece_loss),
+        pieces=None if world.pieces is None else Pieces(world.pieces, world.piece_loss),
         trace=trace,
-        compute=chosen.compute,
-        deadline=chosen.deadline,
-        first=chosen.first,
-        server_up=chosen.server_up,
-        server_down=chosen.server_down,
     )
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError
 
+from fedloom.codec import Codec
+from fedloom.core.section import Section
 from fedloom.data.load import DATASETS, settings_of as data_settings
 from fedloom.data.partition import PARTITIONS, settings_of as partition_settings
 from fedloom.errors import BadExperiment, unknown
@@ -16,11 +18,12 @@ from fedloom.methods import METHODS
 from fedloom.models import MODELS
 from fedloom.runs.choices import attack_of, takes as takes_of, with_parts
 from fedloom.runs.settings import fit, from_file, make, settings_of
-from fedloom.runs.training import Section, Training
+from fedloom.runs.training import Training
 from fedloom.world.attack import Attack
 from fedloom.world.channel import Bernoulli, Bursty, Channel
 from fedloom.world.fleets import FLEETS
 from fedloom.world.table import TABLES
+from fedloom.world.world import World
 
 CHANNELS: dict[str, type[Channel]] = {"bernoulli": Bernoulli, "bursty": Bursty}
 SUPPLIED = ("shape", "classes", "vocabulary")  # a model's facts about the data, not settings
@@ -40,35 +43,6 @@ def _choice(value: Any) -> Any:
 Named = Annotated[Choice, BeforeValidator(_choice)]
 
 
-class Encoding(Section):
-    """How replies are written down."""
-
-    values: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
-    scale: Literal["block", "tensor"] = "block"  # of int8: one for 256 numbers, or one for a tensor
-    feedback: bool = False  # a client adds what rounding took from its last reply to its next
-
-    @model_validator(mode="after")
-    def _something_is_lost(self) -> Self:
-        """Feedback needs values that are rounded."""
-        if self.feedback and self.values == "float32":
-            raise ValueError("feedback gives back what rounding took, and float32 loses nothing; set codec.values too")
-        return self
-
-
-class WorldSettings(Section):
-    """What is simulated beside the fleet and its channel; any of it needs a fleet."""
-
-    compute: Literal["cycles", "flops"] = "cycles"
-    deadline: float | None = Field(default=None, gt=0, description="seconds after which a reply is too late")
-    first: int | None = Field(default=None, ge=1, description="only so many replies are waited for")
-    server_up: float | None = Field(default=None, gt=0, description="bit/s that all uploads share")
-    server_down: float | None = Field(default=None, gt=0, description="bit/s that all downloads share")
-    pieces: int | None = Field(default=None, ge=1, description="pieces that a reply travels in")
-    piece_loss: float = Field(default=0.1, ge=0, le=1, description="probability that a piece is lost")
-    trace: str | None = Field(default=None, description="a table of who is there, by the second")
-    patience: int | None = Field(default=10, ge=1, description="rounds in a row that nobody answers; then it stops")
-
-
 class Experiment(Section):
     """A method, a model, data and how they are dealt to clients: all that decides a run's numbers."""
 
@@ -81,10 +55,10 @@ class Experiment(Section):
     aggregate: Named = Choice(name="own")
     admit: Named = Choice(name="own")
     attack: Named = Choice(name="none")
-    codec: Encoding = Encoding()
+    codec: Codec = Codec()
     exact_bytes: bool = Field(default=False, description="encode and decode every reply, not one a round")
     training: Training = Training()
-    world: WorldSettings = WorldSettings()
+    world: World = World()
     clients: int = Field(100, ge=1, description="clients in the fleet")
     per_round: int | None = Field(None, ge=1, description="clients a round; None leaves it to the method (10)")
     rounds: int = Field(50, ge=1)
@@ -125,7 +99,7 @@ class Experiment(Section):
         _known("channel", self.channel.name, CHANNELS)
         self.build_channel()
         self.build_attack()
-        if self.fleet.name == "none" and (self.world != WorldSettings() or self.channel.settings):
+        if self.fleet.name == "none" and (self.world != World() or self.channel.settings):
             raise BadExperiment(
                 "channel and world settings need devices, and fleet is 'none'; choose one: fleet=equal."
             )
@@ -180,11 +154,7 @@ def method_maker(name: str) -> Callable[..., Any]:
 
 CHOSEN = ("aggregate", "admit", "attack")  # of any method
 SECTIONS = ("method", "data", "partition", "model", "fleet", "channel", *CHOSEN)  # a name with settings of its own
-GROUPS: dict[str, type[Section]] = {
-    "training": Training,
-    "world": WorldSettings,
-    "codec": Encoding,
-}  # settings without a name
+GROUPS: dict[str, type[Section]] = {"training": Training, "world": World, "codec": Codec}  # settings without a name
 
 
 def with_settings(values: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:

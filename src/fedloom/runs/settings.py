@@ -11,10 +11,11 @@ from functools import lru_cache
 from math import isfinite
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
+from fedloom.core.section import refuse_boolean
 from fedloom.errors import BadExperiment, FedloomError, unknown
 
 
@@ -49,7 +50,7 @@ def fit(
                 unknown(f"setting of {what}", name, takes) if takes else f"{what} takes no settings; got '{name}'."
             )
         kind = hints.get(name, Any)
-        refuse_truth(f"setting '{name}' of {what}", value, kind)
+        refuse_boolean(f"setting '{name}' of {what}", value, kind)
         try:
             fitted[name] = _adapter(function, name).validate_python(value)
         except ValidationError as problem:
@@ -62,12 +63,6 @@ def fit(
         if parameter.default is inspect.Parameter.empty and name not in given:
             raise BadExperiment(f"setting '{name}' of {what} has no default; give it a value.")
     return fitted
-
-
-def refuse_truth(what: str, value: Any, kind: Any) -> None:
-    """True and false are no numbers, though Python takes them for 1 and 0."""
-    if isinstance(value, bool) and {int, float} & {kind, *get_args(kind)} and bool not in get_args(kind):
-        raise BadExperiment(f"{what} is {value}; expected a number.")
 
 
 def make(what: str, function: Callable[..., Any], given: Mapping[str, Any]) -> Any:

@@ -3,29 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict, model_validator
+from typing import Literal
 
 from fedloom.core.optimiser import Adam, Optimiser, Sgd
+from fedloom.core.section import Section
 from fedloom.errors import BadExperiment, unknown
 from fedloom.method import Method
-from fedloom.runs.settings import refuse_truth
-
-
-class Section(BaseModel):
-    """A validated part of an experiment."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _numbers_are_numbers(cls, values: Any) -> Any:
-        """True and false are none."""
-        for name, value in values.items() if isinstance(values, dict) else ():
-            if name in cls.model_fields:
-                refuse_truth(name, value, cls.model_fields[name].annotation)
-        return values
 
 
 class Training(Section):

@@ -3,52 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.core.clock import BYTES, Compute, Seconds, by_cycles, by_flops, forward_flops, processed, transfer
+from fedloom.core.clock import BYTES, Seconds, by_cycles, by_flops, forward_flops, processed, transfer
 from fedloom.core.devices import Devices, known_devices
 from fedloom.core.costs import Bytes, Costs
 from fedloom.core.types import Reply, Setting, State, Task
 from fedloom.engine.protocol import Engine
-from fedloom.errors import BadExperiment, unknown
 from fedloom.method import Method
 from fedloom.world.channel import Bernoulli, Channel, Pieces
 from fedloom.world.sharing import finish_times
 from fedloom.world.trace import Trace
+from fedloom.world.world import World
 
 Price = Callable[[Task, Reply], tuple[Bytes, Bytes]]  # sizes of the cohort's tasks and replies [C each]
 
 MEASURED = ("seconds", "seconds_down", "seconds_compute", "seconds_up", "joules", "bytes_down", "bytes_up")
 FATES = ("arrived", "silent", "unavailable", "download lost", "upload lost", "late", "surplus")
+IDLE = 60.0  # seconds until the next round where nobody was there
 ARRIVED, SILENT, UNAVAILABLE, DOWNLOAD_LOST, UPLOAD_LOST, LATE, SURPLUS = range(len(FATES))
-
-
-@dataclass(frozen=True)
-class World:
-    """What is simulated beside the devices themselves."""
-
-    channel: Channel = Bernoulli()
-    pieces: Pieces | None = None  # replies that arrive in part
-    trace: Trace | None = None  # who is there and how fast the links are, by the second at which a round begins
-    compute: Compute = "cycles"  # seconds by FedDD's formula, or by the operations that the trained network takes
-    deadline: float | None = None  # seconds after which a reply is too late
-    first: int | None = None  # only so many replies are waited for: select more
-    server_up: float | None = None  # bit/s that all uploads share
-    server_down: float | None = None  # and all downloads
-    idle: float = 60.0  # seconds until the next round where nobody was there
-
-    def __post_init__(self) -> None:
-        for name in ("deadline", "first", "server_up", "server_down", "idle"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise BadExperiment(f"{name} of the world is {value}; it must be above 0.")
-        if self.compute not in ("cycles", "flops"):
-            raise BadExperiment(unknown("way to reckon compute seconds", self.compute, ("cycles", "flops")))
 
 
 def plain_bytes(task: Task, reply: Reply) -> tuple[Bytes, Bytes]:
@@ -68,29 +45,42 @@ class Simulated:
     Without a deadline a lost message is noticed when it should have arrived; with one it is silence, and the server
     waits until then. The server knows who is not there, and waits for nobody who may not send. `now` is the virtual
     time.
+
+    `channel`, `pieces` (replies that arrive in part) and `trace` are built by the caller: the names and numbers that
+    `world` and the experiment have for them are not read here.
     """
 
     def __init__(
-        self, engine: Engine, method: Method, setting: Setting, world: World | None = None, price: Price = plain_bytes
+        self,
+        engine: Engine,
+        method: Method,
+        setting: Setting,
+        world: World | None = None,
+        price: Price = plain_bytes,
+        *,
+        channel: Channel | None = None,
+        pieces: Pieces | None = None,
+        trace: Trace | None = None,
     ) -> None:
         self.engine, self.method, self.setting, self.price = engine, method, setting, price
-        self.world = world or World()
+        self.world, self.channel = world or World(), channel or Bernoulli()
+        self.pieces, self.trace = pieces, trace
         self.devices = known_devices(setting.fleet.devices, "a simulated world")
         self.now = torch.zeros((), dtype=torch.float64, device=setting.fleet.examples.device)
-        self._piece = None if self.world.pieces is None else self.world.pieces.piece_of(setting)  # [P]
+        self._piece = None if pieces is None else pieces.piece_of(setting)  # [P]
 
     def train(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
         """Send tasks, train the clients that receive theirs, and simulate which replies arrive when."""
         listed, ids = ids, ids.to(task.model.device, non_blocking=True)
-        world, devices = self.world, self.devices.now(chance, ids)
+        devices, trace, pieces = self.devices.now(chance, ids), self.trace, self.pieces
         present = chance.uniform("availability", ids) < devices.availability
-        if world.trace is not None:
-            link = world.trace(ids, self.now)
+        if trace is not None:
+            link = trace(ids, self.now)
             present = present & link.available
             devices = devices._replace(up=devices.up * link.up, down=devices.down * link.down)
-        delivered = world.channel(ids, self.devices, chance)
+        delivered = self.channel(ids, self.devices, chance)
         received = present & delivered.down
-        if world.trace is not None:
+        if trace is not None:
             received = received & (chance.uniform("trace down", ids) < link.reliability)
         reply = self._train(listed, ids, task, chance, received)
         sends = received & reply.arrived
@@ -100,14 +90,14 @@ class Simulated:
         seconds = self._seconds(ids, task, devices, down, up, present, received, sends)
         end = seconds.total
         through = delivered.up
-        if world.trace is not None:
-            link = world.trace(ids, self.now + end)
+        if trace is not None:
+            link = trace(ids, self.now + end)
             through = through & link.available & (chance.uniform("trace up", ids) < link.reliability)
-        if world.pieces is not None and self._piece is not None:
-            survive = world.pieces.survive(ids, chance)
+        if pieces is not None and self._piece is not None:
+            survive = pieces.survive(ids, chance)
             through = through & survive.any(1)
-            pieces = survive[:, self._piece]  # [C, P]
-            reply = reply._replace(mask=pieces if reply.mask is None else reply.mask & pieces)
+            arrives = survive[:, self._piece]  # [C, P]
+            reply = reply._replace(mask=arrives if reply.mask is None else reply.mask & arrives)
         fate = self._fate(present, received, sends, through, end)
         duration = self._duration(fate == ARRIVED, present & task.authorised, end)
         self.now = self.now + duration
@@ -203,7 +193,7 @@ class Simulated:
         if world.first is not None:
             complete = complete | (arrived.sum() >= world.first)
         silence = (end * waited).max() if world.deadline is None else end.new_tensor(world.deadline)
-        nobody = end.new_tensor(world.deadline or world.idle)
+        nobody = end.new_tensor(world.deadline or IDLE)
         return torch.where(waited.any(), torch.where(complete, (end * arrived).max(), silence), nobody)
 
 

@@ -44,7 +44,7 @@ def teach(host: Host, order: Order, client: int, item: Item, store: Store) -> It
     state = {name: value[0].cpu() for name, value in world.engine.states.get([client], newborn).items()}
     trained = time.perf_counter()
     authorised, data, form = bool(task.authorised[0]), b"", ""
-    codec = Codec(**host.experiment.codec.model_dump())
+    codec = host.experiment.codec
     if codec.feedback:
         state[RESIDUAL] = torch.zeros_like(task.model, device="cpu") if start is None else start[RESIDUAL]
     if authorised:

@@ -27,7 +27,8 @@ from fedloom.flower.protocol.transport import Bytes
 from fedloom.flower.server.costs import Spent, Table
 from fedloom.flower.server.mailbox import Post
 from fedloom.flower.server.roster import Roster
-from fedloom.world.simulated import ARRIVED, DOWNLOAD_LOST, SILENT, UPLOAD_LOST, World
+from fedloom.world.simulated import ARRIVED, DOWNLOAD_LOST, SILENT, UPLOAD_LOST
+from fedloom.world.trace import Trace
 
 log = logging.getLogger("fedloom")
 
@@ -54,7 +55,7 @@ class Network:
         self._run, self._attempt, self._deadline, self._quorum = run, attempt, deadline, quorum
         self._open: dict[str, Errand] = {}  # messages without an answer, of earlier rounds as well
         self._round = 0
-        self.world = World()  # nothing is simulated
+        self.trace: Trace | None = None  # nothing is simulated
         self.now = torch.zeros((), dtype=torch.float64)  # seconds that rounds have taken
         self.costs: Spent | None = None
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import fedloom
 from fedloom.accel.precision import computing
-from fedloom.codec import Codec
 from fedloom.errors import BadData, BadExperiment, RunStopped
 from fedloom.files import replace_file, writing
 from fedloom.flower.node.host import experiment_of
@@ -88,8 +87,7 @@ def serve(
         if missing := roster.missing():
             raise RunStopped(f"nobody hosts clients {missing}, and only their nodes know their data; start those too.")
         world = with_fleet(world, experiment, roster.said, roster.tests)
-    codec = Codec(**experiment.codec.model_dump())
-    packing = Packing(world.method, world.setting, world.wire, codec)
+    packing = Packing(world.method, world.setting, world.wire, experiment.codec)
     run, attempt = _name(terms)
     network = Network(post, roster, packing, run, attempt, terms.deadline, terms.quorum)
     world = world._replace(world=network, ranks=network)

@@ -26,7 +26,7 @@ def fingerprint(experiment: Experiment, world: Simulation) -> dict[str, str]:
     """What stands still during a run, beside the experiment's own words."""
     engine, shards, outside = world.engine, world.engine.shards, world.world
     devices = [value for value in world.setting.fleet.devices or () if isinstance(value, Tensor)]
-    trace = () if outside is None or outside.world.trace is None else outside.world.trace[:4]
+    trace = () if outside is None or outside.trace is None else outside.trace[:4]
     return {
         "method": re.sub(r" at 0x[0-9a-f]+", "", repr(world.method)),
         "network": _hash(repr(world.setting.layout), world.model),
