@@ -14,7 +14,6 @@ from fedloom.core.types import Cohort, Reply, Setting, Task
 from fedloom.core.unsent import read_unsent_as_unchanged
 from fedloom.method import SERVER_SLOTS, Memory, Method
 
-
 if TYPE_CHECKING:
     from fedloom.engine.protocol import Engine
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.core.types import Batch, Examples, Reply, Setting, State, Task, rows
+from fedloom.core.types import Batch, Examples, Reply, Setting, State, Task
 from fedloom.core.work import Batches
 from fedloom.engine.gradient.protocol import Gradient
 from fedloom.engine.steps import Start, Steps, take_steps

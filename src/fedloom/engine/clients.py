@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-import torch
+
 from torch import Tensor
 
 from fedloom.chance import Chance
@@ -15,7 +15,7 @@ from fedloom.engine.storage.client_states import ClientStates
 from fedloom.engine.storage.shards import Shards
 from fedloom.method import Method
 
-Split = tuple[Examples, Shards]  # examples, and which of them are whose
+Owned = tuple[Examples, Shards]  # examples, and which of them are whose
 
 
 class Clients:
@@ -27,8 +27,8 @@ class Clients:
         setting: Setting,
         data: Examples,
         shards: Shards,
-        held_out: Split | None = None,
-        own_test: Split | None = None,
+        held_out: Owned | None = None,
+        own_test: Owned | None = None,
         states: Place = "device",
     ) -> None:
         """`held_out`: examples that clients try their models on; `own_test`: those for their personal accuracy."""

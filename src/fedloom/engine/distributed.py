@@ -12,12 +12,10 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.core.types import Examples, Reply, State, Task, listed as on_device
+from fedloom.core.types import Reply, State, Task, listed as on_device
 from fedloom.engine.client import initial_state
 from fedloom.engine.local import Local
-from fedloom.engine.personal import personal_accuracy
 from fedloom.engine.ranks import Message, Ranks
-from fedloom.engine.storage.shards import Shards
 from fedloom.errors import RunStopped
 from fedloom.method import SLOTS
 

@@ -6,11 +6,13 @@ from typing import Any
 
 from torch import Tensor
 
+from fedloom.accel.precision import Precision
 from fedloom.chance import Chance
 from fedloom.core.types import Reply, State, Task
 from fedloom.engine.client import learn
 from fedloom.engine.clients import Clients, join
 from fedloom.engine.facts import facts_of
+from fedloom.engine.gradient.fastest import Chosen, in_precision
 from fedloom.engine.gradient.plain import PlainGradient
 from fedloom.engine.personal import personal_accuracy
 from fedloom.engine.plan import plan_steps
@@ -21,8 +23,9 @@ from fedloom.errors import RunStopped
 class Loop:
     """One client after another; an error says whose it was."""
 
-    def __init__(self, clients: Clients) -> None:
-        self.clients, self.gradient = clients, PlainGradient(clients.setting)
+    def __init__(self, clients: Clients, precision: Precision = "default") -> None:
+        self.clients = clients
+        self.gradient = in_precision(Chosen(PlainGradient(clients.setting)), precision).gradient
         self.plan = plan_steps(facts_of(clients, self.gradient))
 
     def train(self, ids: Tensor, task: Task, chance: Chance) -> Reply:

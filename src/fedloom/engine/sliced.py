@@ -68,7 +68,10 @@ def learn_sliced(start: Start, setting: Setting, counts: tuple[int, ...], steps:
 
     part = task._replace(mask=None, extras=cut(task.extras), trained=layout.trained)
     small = start._replace(
-        gradient=start.gradient.stacked.of_shapes(layout), task=part, state=cut(state), first=start.first.gather(1, index)
+        gradient=start.gradient.stacked.of_shapes(layout),
+        task=part,
+        state=cut(state),
+        first=start.first.gather(1, index),
     )
     learnt, new = learn(small, steps)
     none = torch.zeros((), dtype=task.model.dtype, device=index.device).expand(len(index), total)

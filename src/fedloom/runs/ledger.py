@@ -127,6 +127,11 @@ class Ledger:
         rows = self.rounds()
         return rows[max(0, len(rows) - count) :]
 
+    @property
+    def measures_time(self) -> bool:
+        """Whether the last round's seconds were measured or simulated: then replies can be lost or late."""
+        return bool(self._rounds) and self._rounds[-1]["virtual"] is not None
+
     def silent(self, most: int | None = None) -> int:
         """How many of the last rounds nobody answered; it looks no further back than `most`."""
         count = 0

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.core.clock import BYTES, Seconds, by_cycles, by_flops, forward_flops, processed, transfer
-from fedloom.core.devices import Devices, known_devices
 from fedloom.core.costs import Bytes, Costs
+from fedloom.core.devices import Devices, known_devices
 from fedloom.core.types import Reply, Setting, State, Task
 from fedloom.engine.protocol import Engine
 from fedloom.method import Method

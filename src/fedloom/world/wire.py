@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedloom.accel.moments import moment
 from fedloom.chance import Chance
-from fedloom.codec import Codec, Expected, Stamp, base_hash
+from fedloom.codec import Expected, Stamp, base_hash
 from fedloom.core.costs import Bytes, Costs
 from fedloom.core.types import Reply, Setting, State, Task
 from fedloom.engine.protocol import Engine

@@ -97,7 +97,7 @@ _refused: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
 def why_not_native(setting: Setting, data: Examples) -> str:
     """Why the C code cannot train this network on these examples; empty if it can."""
-    if (why := why_no_library()):
+    if why := why_no_library():
         return why
     if data.x.dtype != torch.float32 or data.y.dtype != torch.int64:
         return f"examples are {data.x.dtype} with targets {data.y.dtype}; it needs float32 and int64"

@@ -30,15 +30,19 @@ class Chosen(NamedTuple):
 
 def fastest_gradient(setting: Setting, data: Examples, precision: Precision = "default") -> Chosen:
     """Stacked if it knows every layer, else vmapped, else one client after another (logged once, with the reason)."""
-    found = _fastest(setting, data)
-    if precision == "bf16":
-        if found.gradient.kind != "stacked":
-            raise BadExperiment(
-                "precision is 'bf16', which needs layers that are stacked over the clients, and this run trains them "
-                f"{found.gradient.kind}; use engine 'local' with layers it knows, or another precision."
-            )
-        return found._replace(gradient=found.gradient.lowered())
-    return found
+    return in_precision(_fastest(setting, data), precision)
+
+
+def in_precision(found: Chosen, precision: Precision) -> Chosen:
+    """The gradient with its products as exact as asked for."""
+    if precision != "bf16":
+        return found
+    if found.gradient.stacked is None:
+        raise BadExperiment(
+            "precision is 'bf16', which needs layers that are stacked over the clients, and this run's gradients are "
+            f"taken {found.gradient.kind}; use engine 'local' with layers it knows, or another precision."
+        )
+    return found._replace(gradient=found.gradient.stacked.lowered())
 
 
 def _fastest(setting: Setting, data: Examples) -> Chosen:
