@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.core.types import Batch, Examples, Reply, Setting, State, Task, rows
+from fedloom.core.rows import rows
+from fedloom.core.types import Batch, Examples, Reply, Setting, State, Task
 from fedloom.core.work import Batches
 from fedloom.method import Method
 
@@ -178,7 +179,7 @@ def step_by_step(start: Start) -> tuple[Tensor, Tensor]:
     method, task, first = start.method, start.task, start.first
     rule, optimiser, rate = method.local, method.optimiser, task.rate
     batches = Feed(start.data, start.batches)
-    if (optimiser.plain or optimiser.heavy) and not rule.corrects and (start.held or rule.trains(task) is None):
+    if (optimiser.plain or optimiser.heavy) and not rule.traits.corrects and (start.held or rule.trains(task) is None):
         shrink, momentum = 1 - rate * optimiser.weight_decay, getattr(optimiser, "momentum", 0.0)
         done = start.gradient.descend(first, batches, rate, shrink, momentum)
         if done is not None:
@@ -206,7 +207,7 @@ def narrowed(
 ) -> tuple[Task, State]:
     """The task with the part that each client itself chooses to train, of examples `rows` [C, M] (padded)."""
     own, moments = _apart(state)
-    each = method.local.looks  # 0: it chooses without data
+    each = method.local.traits.looks  # 0: it chooses without data
     look = [_look(data, ids, rows, setting.fleet.examples[ids], each, chance)] if each else []
     mask, own = method.local.narrow(setting, ids, task, own, look, chance)
     return task._replace(mask=mask, keep=None), _together(own, moments)

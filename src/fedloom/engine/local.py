@@ -104,8 +104,10 @@ class Local:
             for each, then in zip(facts, [*lists[1:], []]):
                 self.shards.soon(then)
                 replies.append(self._play(*each))
-        whole = replies[0] if len(replies) == 1 else _join(replies)
-        whole = whole if order == sorted(order) else _reorder(whole, order)
+        if order != sorted(order):
+            whole = Reply.cat(replies, [on_device(places, ids.device) for places in chunks])
+        else:
+            whole = replies[0] if len(replies) == 1 else Reply.cat(replies)
         return whole._replace(ids=ids, arrived=task.authorised)  # the very tensors of the task: nobody is lost here
 
     def _met(self, listed: list[int]) -> bool:
@@ -166,7 +168,7 @@ class Local:
         if not whole:
             at = on_device(places, ids.device)
             ids, task = ids[at], task.rows(at)
-        if self.method.local.keeps:
+        if self.method.local.traits.keeps_network:
             task = beside(self.setting, task)
         sizes = [self.shards.sizes[i] for i in listed]
         if self._newborn is None or not self._met(listed):
@@ -174,7 +176,7 @@ class Local:
         state = self.states.get(listed, self._newborn)
         data, rows = self.shards.hand(self.data, ids, listed)
         batches = self.method.work.plan(ids, rows, sizes, chance)
-        if self.method.local.looks is not None:
+        if self.method.local.traits.chooses:
             task, state = narrowed(self.method, self.setting, ids, task, state, data, rows, chance)
         return Chunk(ids, listed, data, task, task.model.expand(len(ids), -1), state, batches, width)
 
@@ -195,7 +197,7 @@ class Local:
     def _finish(self, chunk: Chunk, learnt: Learnt, state: State, chance: Chance) -> Reply:
         """Keep the states, and answer."""
         report: State = {}
-        if self.method.local.judges:
+        if self.method.local.traits.judges:
             report, state = self._judge(chunk.ids, chunk.listed, chunk.task, learnt, state, chunk.batches)
         self.states.put(chunk.listed, state)
         return reply_of(self.method, self.setting, chunk.ids, chunk.task, learnt, state, chunk.batches, chance, report)
@@ -213,7 +215,7 @@ class Local:
     def _cuts(self, task: Task) -> bool:
         """Are really smaller networks trained? Only where the rule leaves the rest out and the graph is ours to run."""
         stacked = isinstance(self.gradient, StackedGradient)
-        return self.sliced and stacked and task.keep is not None and self.method.local.cuts
+        return self.sliced and stacked and task.keep is not None and self.method.local.traits.cuts
 
     def _narrows(self, task: Task) -> bool:
         """Are networks of several sizes trained side by side, by kernels that leave out what a client has not?"""
@@ -227,8 +229,8 @@ class Local:
 
     def _freezes(self, task: Task) -> bool:
         """Does the whole network run of which only the sent neurons are trained? Then other gradients are left out."""
-        stacked, rule = isinstance(self.gradient, StackedGradient) and self.walk is None, self.method.local
-        return self.sliced and stacked and task.keep is not None and rule.whole and rule.trains(task) is task.mask
+        stacked = isinstance(self.gradient, StackedGradient) and self.walk is None
+        return self.sliced and stacked and task.keep is not None and self.method.local.traits.freezes
 
     def _fitting(self) -> int:
         """How many clients fit the budget."""
@@ -261,36 +263,3 @@ class Loop(Local):
             return super()._play(ids, listed, places, task, chance, width)
         except Exception as problem:
             raise RunStopped(f"client {listed[0]} failed in round {task.round}: {problem}") from problem
-
-
-def _join(replies: list[Reply]) -> Reply:
-    """Chunks one below the other."""
-
-    def states(name: str) -> State:
-        parts = [getattr(reply, name) for reply in replies]
-        return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
-
-    masks = [reply.mask for reply in replies]
-    if any(mask is not None for mask in masks):  # some send everything, others do not
-        masks = [torch.ones_like(r.params, dtype=torch.bool) if r.mask is None else r.mask for r in replies]
-    return Reply(
-        ids=torch.cat([reply.ids for reply in replies]),
-        params=torch.cat([reply.params for reply in replies]),
-        mask=None if masks[0] is None else torch.cat([m for m in masks if m is not None]),
-        extras=states("extras"),
-        report=states("report"),
-        arrived=torch.cat([reply.arrived for reply in replies]),
-    )
-
-
-def _reorder(reply: Reply, order: list[int]) -> Reply:
-    """Undo the sorting by steps: row k of `reply` belongs at place `order[k]`."""
-    back = on_device(order, reply.ids.device).argsort()
-    return Reply(
-        ids=reply.ids[back],
-        params=reply.params[back],
-        mask=None if reply.mask is None else reply.mask[back],
-        extras={name: value[back] for name, value in reply.extras.items()},
-        report={name: value[back] for name, value in reply.report.items()},
-        arrived=reply.arrived[back],
-    )

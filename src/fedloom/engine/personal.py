@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from fedloom.accel.machine import at_once
+from fedloom.core.rows import expanded
 from fedloom.core.types import Examples, listed
 from fedloom.engine.client import initial_state
 from fedloom.engine.local import Local
@@ -20,7 +21,7 @@ def personal_accuracy(engine: Local, model: Tensor, data: Examples, shards: Shar
     have before its first round.
     """
     rule, newborn = engine.method.local, initial_state(engine.method, engine.setting, model)
-    born = rule.personal(engine.setting, model, {name: value[None] for name, value in newborn.items()})
+    born = rule.personal(engine.setting, model, expanded(newborn, 1))
     accuracy = _global(engine, model if born is None else born[0], data, shards)
     if born is None:
         return accuracy

@@ -28,10 +28,10 @@ ZERO_CALLS = (torch.relu, F.relu, torch.flatten, operator.add, torch.add, "relu"
 
 def ways(method: Method, gradient: Gradient) -> tuple[bool, bool]:
     """Is the step part of the backward pass? Or one with momentum, tensor by tensor?"""
-    rule, optimiser = method.local, method.optimiser
-    if (rule.corrects and not rule.scaled) or not isinstance(gradient, StackedGradient):
+    traits, optimiser = method.local.traits, method.optimiser
+    if (traits.corrects and not traits.scales) or not isinstance(gradient, StackedGradient):
         return False, False
-    return optimiser.plain and not rule.scaled, optimiser.heavy or (optimiser.plain and rule.scaled)
+    return optimiser.plain and not traits.scales, optimiser.heavy or (optimiser.plain and traits.scales)
 
 
 def links_of(method: Method, gradient: Gradient, data: Examples) -> tuple[Stage, ...] | None:

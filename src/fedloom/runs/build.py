@@ -140,7 +140,7 @@ def prepare(
     own = _own_split(parts.validation, present, train)
     held = own_test if own is None else shelve(*own, device, plan.examples, 0)
     train, shards = shelve(train, shards, device, plan.examples, plan.room)
-    if method.local.judges and held is None:
+    if method.local.traits.judges and held is None:
         raise BadExperiment(
             "split keeps nothing back, and the method's clients try their models on examples of their own; set it to "
             "training, validation and test shares, as in split=[0.7,0,0.3]."

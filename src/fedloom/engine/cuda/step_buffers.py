@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from fedloom.core.optimiser import Sgd
-from fedloom.core.types import Batch, State, column, rows
+from fedloom.core.rows import rows
+from fedloom.core.types import Batch, State, column
 from fedloom.engine.client import Start
 from fedloom.engine.cuda.momentum import move
 from fedloom.engine.cuda.row_scaling import Scaled
@@ -42,8 +43,8 @@ class Course:
         self.apart = self.fused or self.heavy  # every tensor by itself
         self.narrow = self._narrow(start) if held else None
         stacked = gradient if isinstance(gradient, StackedGradient) and self.apart else None
-        self.scaled = Scaled(stacked.layout, first) if stacked and rule.scaled else None
-        self.corrects = rule.corrects and self.scaled is None
+        self.scaled = Scaled(stacked.layout, first) if stacked and rule.traits.scales else None
+        self.corrects = rule.traits.corrects and self.scaled is None
         self.held = rule.trains(task) is not None and self.narrow is None
         self.rate = torch.zeros((), dtype=torch.float64, device=self.device)
         self.round = torch.zeros((), dtype=torch.int64, device=self.device)
@@ -75,8 +76,8 @@ class Course:
         self.rest: dict[str, Tensor] = {}  # which may not, where that is zero
         if self.apart and self.held:
             self.may = {name: torch.zeros_like(t, dtype=torch.bool) for name, t in self.tensors.items()}
-            self.old = {} if rule.cuts else {name: torch.zeros_like(t) for name, t in self.tensors.items()}
-            self.rest = {name: torch.zeros_like(m) for name, m in self.may.items()} if rule.cuts else {}
+            self.old = {} if rule.traits.cuts else {name: torch.zeros_like(t) for name, t in self.tensors.items()}
+            self.rest = {name: torch.zeros_like(m) for name, m in self.may.items()} if rule.traits.cuts else {}
         light = getattr(optimiser, "momentum", 0.0) == 0 and links_of(method, gradient, data) is not None
         names = stacked.layout.parameters if stacked and self.heavy and not light else ()
         self.velocity = {name: torch.zeros_like(self.tensors[name]) for name in names}

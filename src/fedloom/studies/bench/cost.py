@@ -29,7 +29,7 @@ def cost(world: Simulation, task: Task, reply: Reply) -> Cost:
     activations 4 times (written and read, and so their gradients), examples 3 times (gathered, then read).
     """
     setting, method = world.setting, world.method
-    cuts = world.engine.sliced and task.keep is not None and method.local.cuts
+    cuts = world.engine.sliced and task.keep is not None and method.local.traits.cuts
     whole = torch.ones(len(reply.ids), setting.neurons.size, dtype=torch.bool, device=reply.ids.device)
     forward = setting.neurons.flops(task.keep if cuts and task.keep is not None else whole)  # [C]
     samples = processed(method.work, setting.fleet.examples[reply.ids])
