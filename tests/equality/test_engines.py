@@ -51,7 +51,7 @@ def test_chunks_equal_the_whole(method: Method, chunk: int) -> None:
     assert_close(everything(part), everything(whole), 1e-5)
 
 
-CUTTING = [name for name, make in METHODS if make().local.cuts]
+CUTTING = [name for name, make in METHODS if make().local.traits.cuts]
 
 
 @pytest.mark.parametrize("name", CUTTING)

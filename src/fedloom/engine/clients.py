@@ -89,11 +89,3 @@ class Clients:
     def _counts(self) -> State:
         """Whole numbers that a network counts by itself, such as the batches that batch norm has seen."""
         return {name: v for name, v in self.setting.module.state_dict().items() if not v.is_floating_point()}
-
-
-def join(replies: list[Reply], order: list[int]) -> Reply:
-    """Replies of chunks as one; row k of all chunks in turn belongs at place `order[k]` of the cohort."""
-    whole = replies[0] if len(replies) == 1 else Reply.cat(replies)
-    if order == sorted(order):
-        return whole
-    return whole.rows(on_device(order, whole.ids.device).argsort())

@@ -48,7 +48,9 @@ class Distributed:
         orders = {rank: _order(here[rows], task.rows(rows), chance) for rank, rows in at.items() if rank}
         lead = None if 0 not in at else lambda: _answer(self.local.train(ids[shares[0]], task.rows(at[0]), chance))
         answers = self._ask(orders, lead)
-        return _joined(here, [(at[rank], answers[rank].tensors) for rank in sorted(answers)])
+        replies = [_reply_of(here[at[rank]], answers[rank].tensors) for rank in sorted(answers)]
+        whole = replies[0] if len(replies) == 1 else Reply.cat(replies, [at[rank] for rank in sorted(answers)])
+        return whole._replace(ids=here)
 
     def personal(self, model: Tensor) -> Tensor | None:
         """The accuracy of every client's own model [N]; each rank tries those it keeps."""
@@ -205,21 +207,10 @@ def _answer(reply: Reply) -> Message:
     return Message({}, {"params": reply.params, "arrived": reply.arrived, **mask, **extras, **report})
 
 
-def _joined(ids: Tensor, parts: list[tuple[Tensor, State]]) -> Reply:
-    """The ranks' answers as one reply, each client's rows at its place in the cohort."""
-    if any("mask" in part for _, part in parts):  # some send everything, others do not
-        for _, part in parts:
-            part.setdefault("mask", torch.ones_like(part["params"], dtype=torch.bool))
-    whole: State = {}
-    for name, like in parts[0][1].items():
-        if len(parts) == 1:  # one rank has them all, in order
-            whole[name] = like
-            continue
-        whole[name] = like.new_empty((len(ids), *like.shape[1:]))
-        for at, part in parts:
-            whole[name][at] = part[name]
-    extras, report = named("extras.", whole), named("report.", whole)
-    return Reply(ids, whole["params"], whole.get("mask"), extras, report, whole["arrived"])
+def _reply_of(ids: Tensor, found: State) -> Reply:
+    """A rank's answer as the reply of the clients `ids` [c]."""
+    extras, report = named("extras.", found), named("report.", found)
+    return Reply(ids, found["params"], found.get("mask"), extras, report, found["arrived"])
 
 
 def named(prefix: str, tensors: State) -> State:

@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.core.types import State, listed as on_device, rows
+from fedloom.core.rows import cat_states, rows
+from fedloom.core.types import State, Task, listed as on_device
 from fedloom.core.work import Batches
 from fedloom.engine.client import Chunk, Learnt
 from fedloom.engine.local import Local
@@ -139,22 +140,11 @@ def _joined(chunks: Sequence[Chunk]) -> tuple[Chunk, list[Tensor | slice]]:
     device, still = chunks[0].ids.device, order == list(range(len(steps)))
     at, whose = on_device([order, [owner[row] for row in order]], device)
 
-    def together(read: Callable[[Chunk], Tensor]) -> Tensor:
-        rows = torch.cat([read(chunk) for chunk in chunks])
-        return rows if still else rows.index_select(0, at)
-
-    def states(read: Callable[[Chunk], State]) -> State:
-        return {name: together(lambda chunk, n=name: read(chunk)[n]) for name in read(chunks[0])}  # type: ignore[misc]
-
-    first = chunks[0].task
-    task = first._replace(  # its model is one run's: nobody may read it, see `why_apart`
-        mask=None if first.mask is None else together(lambda chunk: chunk.task.mask),  # type: ignore[arg-type, return-value]
-        keep=None if first.keep is None else together(lambda chunk: chunk.task.keep),  # type: ignore[arg-type, return-value]
-        share=together(lambda chunk: chunk.task.share),
-        authorised=together(lambda chunk: chunk.task.authorised),
-        extras=states(lambda chunk: chunk.task.extras),
-        ids=together(lambda chunk: chunk.ids),
-    )
+    # its model is one run's: nobody may read it, see `why_apart`
+    task = Task.cat([chunk.task._replace(ids=chunk.ids) for chunk in chunks])
+    state = cat_states([chunk.state for chunk in chunks])
+    if not still:
+        task, state = task.rows(at), rows(state, at)
     params = torch.stack([chunk.task.model for chunk in chunks]).index_select(0, whose)
     batches = _stacked([chunk.batches for chunk in chunks])
     moved = {} if still else {name: v.index_select(0, at) for name, v in batches._asdict().items() if name != "active"}
@@ -166,7 +156,7 @@ def _joined(chunks: Sequence[Chunk]) -> tuple[Chunk, list[Tensor | slice]]:
         chunks[0].data,
         task,
         params,
-        states(lambda chunk: chunk.state),
+        state,
         batches._replace(**moved),
         chunks[0].width,
     )

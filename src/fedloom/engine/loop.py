@@ -10,7 +10,7 @@ from fedloom.accel.precision import Precision
 from fedloom.chance import Chance
 from fedloom.core.types import Reply, State, Task
 from fedloom.engine.client import learn
-from fedloom.engine.clients import Clients, join
+from fedloom.engine.clients import Clients
 from fedloom.engine.facts import facts_of
 from fedloom.engine.gradient.fastest import Chosen, in_precision
 from fedloom.engine.gradient.plain import PlainGradient
@@ -38,7 +38,8 @@ class Loop:
                 replies.append(self._play(ids, client, place, task, chance))
             except Exception as problem:
                 raise RunStopped(f"client {client} failed in round {task.round}: {problem}") from problem
-        return join(replies, list(range(len(listed))))._replace(ids=ids, arrived=task.authorised)
+        whole = replies[0] if len(replies) == 1 else Reply.cat(replies)
+        return whole._replace(ids=ids, arrived=task.authorised)
 
     def _play(self, ids: Tensor, client: int, place: int, task: Task, chance: Chance) -> Reply:
         """One client's part of the round."""

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedloom.core.types import Examples, State, Task, rows
+from fedloom.core.rows import rows
+from fedloom.core.types import Examples, State, Task
 from fedloom.core.work import Batches
 from fedloom.engine.cpu.native_steps import native_steps
 from fedloom.engine.feed import Feed

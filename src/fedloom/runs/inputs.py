@@ -1,4 +1,4 @@
-"""What a run is made from, before any engine: data dealt to clients, the fleet, the network, and where all of it lies."""
+"""What a run is made from, before any engine: data dealt to clients, the fleet, the network, and their places."""
 
 from __future__ import annotations
 

@@ -53,9 +53,8 @@ class Ledger:
         costs = reply.costs
         assert costs is not None  # every engine of a run prices its messages
         facts = {"ids": reply.ids, "share": task.share, "arrived": reply.arrived}
-        for name, value in (("rejected", reply.rejected), ("trained", costs.trained), ("sent", costs.sent)):
-            if value is not None:
-                facts[name] = value
+        maybe = {"rejected": reply.rejected, "trained": costs.trained, "sent": costs.sent}
+        facts |= {name: value for name, value in maybe.items() if value is not None}
         more = {
             **{name: value for name, value in reply.report.items() if value.dim() == 1},
             **(costs.columns or {}),  # also of clients whose reply did not arrive

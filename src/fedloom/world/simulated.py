@@ -12,6 +12,7 @@ from fedloom.chance import Chance
 from fedloom.core.clock import BYTES, Seconds, by_cycles, by_flops, forward_flops, processed, transfer
 from fedloom.core.costs import Bytes, Costs
 from fedloom.core.devices import Devices, known_devices
+from fedloom.core.rows import expanded
 from fedloom.core.types import Reply, Setting, State, Task
 from fedloom.engine.protocol import Engine
 from fedloom.method import Method
@@ -129,13 +130,14 @@ class Simulated:
             return self.engine.train(listed, task, chance)
         at = received.nonzero().flatten()
         if len(at):
-            return _spread(self.engine.train(listed[at.to(listed.device)], task.rows(at), chance), ids, at, task)
-        return _spread(self._nobody(ids, task), ids, at, task)
+            reply = self.engine.train(listed[at.to(listed.device)], task.rows(at), chance)
+            return reply.scatter(at, ids, task.model)
+        return self._nobody(ids, task).scatter(at, ids, task.model)
 
     def _nobody(self, ids: Tensor, task: Task) -> Reply:
         """A reply of no rows, with all the names that others would have."""
         rule, none = self.method.local, task.model.expand(0, -1)
-        state = {name: v.expand(0, *v.shape) for name, v in rule.client_state(self.setting, task.model).items()}
+        state = expanded(rule.client_state(self.setting, task.model), 0)
         _, extras, _ = rule.finish(task.rows(slice(0, 0)), state, none, none, ids[:0])
         report = {"examples": self.setting.fleet.examples[:0], "steps": ids[:0], "loss": none.new_zeros(0)}
         mask = None if task.mask is None else task.mask[:0]
@@ -200,19 +202,3 @@ class Simulated:
 def reached(fate: Tensor) -> Tensor:
     """Who received its task and did the work, whatever became of the reply [C]."""
     return (fate != UNAVAILABLE) & (fate != DOWNLOAD_LOST)
-
-
-def _spread(reply: Reply, ids: Tensor, at: Tensor, task: Task) -> Reply:
-    """The reply of the clients at places `at` among all `ids`; the others send nothing."""
-
-    def among(values: Tensor) -> Tensor:
-        return values.new_zeros(len(ids), *values.shape[1:]).index_copy(0, at, values)
-
-    return Reply(
-        ids=ids,
-        params=task.model.repeat(len(ids), 1).index_copy(0, at, reply.params),
-        mask=None if reply.mask is None else among(reply.mask),
-        extras={name: among(value) for name, value in reply.extras.items()},
-        report={name: among(value) for name, value in reply.report.items()},
-        arrived=among(reply.arrived),
-    )

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedloom.core.types import Batch, State, column, rows
+from fedloom.core.rows import rows
+from fedloom.core.types import Batch, State, column
 from fedloom.engine.cuda.momentum import momentum_step
 from fedloom.engine.cuda.row_scaling import RowScaling
 from fedloom.engine.gradient.products import Step

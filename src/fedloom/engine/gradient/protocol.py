@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 GradientKind = Literal["stacked", "vmapped", "one by one"]
 
 
-# all steps of `w <- shrink * w - rate * g`, from (first [C, P], batches, rate, shrink) to parameters [C, P] and losses [C]
+# all steps of `w <- shrink * w - rate * g`: (first [C, P], batches, rate, shrink) -> (parameters [C, P], losses [C])
 Descent = Callable[[Tensor, Iterable[Batch], float, float], tuple[Tensor, Tensor]]
 
 

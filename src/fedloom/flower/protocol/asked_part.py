@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedloom.codec import AnyKeep, AnyMask, Expected, Part, Range, Rejected
 from fedloom.codec.part import keep_word
+from fedloom.core.rows import expanded
 from fedloom.core.types import Setting, State, Task
 from fedloom.method import Method
 from fedloom.neurons.map import NeuronMap
@@ -26,7 +27,7 @@ FORMS: dict[str, Part | AnyMask | AnyKeep] = {
 
 def chooses(method: Method) -> bool:
     """Does a client choose by itself what it sends?"""
-    return not isinstance(method.upload, AsSent) or method.local.looks is not None
+    return not isinstance(method.upload, AsSent) or method.local.traits.chooses
 
 
 def chosen_part(method: Method, setting: Setting, mask: Tensor | None) -> Part:
@@ -55,7 +56,7 @@ def reply_of_nobody(method: Method, setting: Setting, task: Task) -> tuple[State
     """Extras of a reply of no rows, and the ranges of its report: what every reply will have."""
     rule, none = method.local, task.model.expand(0, -1)
     empty = task.rows(slice(0, 0))
-    state = {name: v.expand(0, *v.shape) for name, v in rule.client_state(setting, task.model).items()}
+    state = expanded(rule.client_state(setting, task.model), 0)
     _, extras, own = rule.finish(empty, state, none, none, torch.zeros(0, dtype=torch.int64, device=none.device))
-    columns = rule.judge(empty, own, none.new_zeros(0), none.new_zeros(0))[0] if rule.judges else {}
+    columns = rule.judge(empty, own, none.new_zeros(0), none.new_zeros(0))[0] if rule.traits.judges else {}
     return extras, {**REPORT, **{name: Range() for name in columns}}

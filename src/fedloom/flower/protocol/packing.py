@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedloom.codec import Codec, Cost, Expected, Frame, Message, Part
 from fedloom.codec.places import pack_bits
+from fedloom.core.rows import expanded, rows
 from fedloom.core.types import Setting, State, Task
 from fedloom.flower.protocol.asked_part import chooses, expected, form_of, reply_of_nobody
 from fedloom.flower.protocol.records import Item
@@ -34,7 +35,7 @@ class Packing:
         self, order: Order, client: int, model: Tensor, part: Part = EVERYTHING, extras: State = NOTHING
     ) -> bytes:
         """A message of the model's part and the extras that travel."""
-        frame = self.wire.frame({name: value[None] for name, value in extras.items()}, {}, part)
+        frame = self.wire.frame(expanded(extras, 1), {}, part)
         carried = {name: value for name, value in extras.items() if name in frame.extras}
         return Codec().encode(frame, order.stamp(client, "down"), model, part, carried)
 
@@ -57,7 +58,7 @@ class Packing:
             if task.keep is not None:
                 own = part.keep is not None and torch.equal(part.keep, task.keep[row])
                 facts["keep"] = "part" if own else bytes(pack_bits(task.keep[row].cpu().numpy())).hex()
-            extras = {name: value[row] for name, value in task.extras.items()}
+            extras = rows(task.extras, row)
             items.append(Item(facts, self.model(order, client, task.model, part, extras)))
         return items
 

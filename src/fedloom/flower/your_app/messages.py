@@ -69,7 +69,7 @@ class Letters:
         word = word_of(setting, part)
         stamp, frame = self._stamp(row, "down"), frame_of(setting, word)
         items = [Item({}, encode(frame, stamp, task.model, part))]
-        if first is not None and self.method.local.whole and not part.whole:
+        if first is not None and self.method.local.traits.needs_whole and not part.whole:
             items.append(Item({}, encode(frame_of(setting, "all"), stamp, first)))
         self.down += sum(len(item.data) for item in items)
         facts = {

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from fedloom.chance import Chance
 from fedloom.codec import Expected, Message as Parcel, Part, decode, encode
+from fedloom.core.rows import expanded, rows
 from fedloom.core.types import Fleet, State, Task
 from fedloom.errors import BadExperiment, FedloomError
 from fedloom.flower.protocol.asked_part import expected
@@ -76,7 +77,7 @@ class Masked:
         sent, extras, state = self.method.local.finish(task, state, first, last, torch.ones(1))
         if extras:
             raise BadExperiment(f"local={self.method.local} sends {', '.join(extras)} along, which a mod cannot carry.")
-        context.state[STATE] = ArrayRecord({name: value[0] for name, value in state.items()})
+        context.state[STATE] = ArrayRecord(rows(state, 0))
         data = self._packed(asked, parcel, task, state, first, sent) if bool(task.authorised) else b""
         rest = {other: record for other, record in reply.content.items() if other != name}
         reply.content = RecordDict({**rest, **pack(Answer({}, [Item({}, data)]))})
@@ -118,15 +119,15 @@ class Masked:
         """What the rule remembers, one row; a newcomer begins with the network as the server built it."""
         if STATE in context.state:
             kept = context.state.array_records[STATE].to_torch_state_dict()
-            return {name: value[None] for name, value in kept.items()}
+            return expanded(kept, 1)
         if built is None and parcel.mask is None:
             built = parcel.values
-        if built is None and self.method.local.whole:
+        if built is None and self.method.local.traits.needs_whole:
             raise FedloomError("this node's state is gone, and it was sent only a part of the model; ask it once more.")
         if built is not None:
             load(self.setting.module, self.setting.layout, built)  # rules read it from there
         first = flatten(self.setting.module, self.setting.layout)
-        return {name: value[None] for name, value in self.method.local.client_state(self.setting, first).items()}
+        return expanded(self.method.local.client_state(self.setting, first), 1)
 
     def _packed(
         self, asked: Mapping[str, Any], parcel: Parcel, task: Task, state: State, first: Tensor, sent: Tensor
