@@ -14,8 +14,9 @@ pytest.importorskip("triton", reason="Triton is not installed")
 if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs a GPU, or TRITON_INTERPRET=1", allow_module_level=True)
 
-import fedloom.engine.cuda.step_buffers as step_buffers
 import fedloom.engine.ways as ways
+
+import fedloom.engine.cuda.step_buffers as step_buffers
 from fedloom.chance import Chance
 from fedloom.data.dataset import Dataset
 from fedloom.engine.cuda.compact import Compact, fits

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.core.work import Batches, Work
+from fedloom.engine.protocol import Engine
 from fedloom.method import Method
-from fedloom.round import Engine
 from pieces import NETWORKS
 from worlds import METHODS, World, assert_close, every_method, everything, play, played, states_of, world
 
