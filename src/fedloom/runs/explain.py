@@ -1,4 +1,4 @@
-"""What a run will do, in words: how steps are taken and why, where examples and states lie, and what memory it takes."""
+"""What a run will do, in words: how and why it takes its steps so, where things lie, and what memory it takes."""
 
 from __future__ import annotations
 
