@@ -29,14 +29,12 @@ from fedloom.engine.ranks import rank_device, ranks_here
 from fedloom.engine.storage.offload import at_home, shelve
 from fedloom.engine.storage.placement import Plan, budget_of, plan as plan_memory, sizes_of
 from fedloom.engine.storage.shards import Shards
-from fedloom.errors import BadData, BadExperiment, BadModel
+from fedloom.errors import BadData, BadExperiment
 from fedloom.layout import flatten, layout_of
 from fedloom.method import Method
-from fedloom.models import build
 from fedloom.models.trial import FIRST, own_copy, try_network
 from fedloom.round import Engine
 from fedloom.runs.experiment import Experiment
-from fedloom.runs.settings import from_file, make
 from fedloom.world.attack import Attacked
 from fedloom.world.channel import Pieces
 from fedloom.world.fleets import make_devices
@@ -224,13 +222,7 @@ def network_of(experiment: Experiment, dataset: Dataset) -> nn.Module:
     shape = tuple(dataset.x_train.shape[1:])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(experiment.seed)
-        if ".py:" in experiment.model.name:
-            name = experiment.model.name
-            module = make(f"model '{name}'", from_file("model", name), experiment.model.settings)
-            if not isinstance(module, nn.Module):
-                raise BadModel(f"model '{experiment.model.name}' gave {type(module).__name__}; expected an nn.Module.")
-            return module
-        return build(experiment.model.name, shape, dataset.classes, dataset.vocabulary, **experiment.model.settings)
+        return experiment.build_model(shape, dataset.classes, dataset.vocabulary)
 
 
 def _shards(lists: Lists, device: torch.device) -> Shards:
