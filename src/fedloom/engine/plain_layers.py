@@ -15,7 +15,7 @@ from fedloom.core.types import Loss, Setting
 from fedloom.layout import Layout, flatten
 
 
-class Stage(NamedTuple):
+class PlainLayer(NamedTuple):
     """A layer with weights and what follows it. Max-pooling and ReLU give the same numbers in either order."""
 
     name: str
@@ -25,10 +25,10 @@ class Stage(NamedTuple):
     relu: bool = False
 
 
-_known: WeakKeyDictionary[nn.Module, tuple[Stage, ...] | None] = WeakKeyDictionary()
+_known: WeakKeyDictionary[nn.Module, tuple[PlainLayer, ...] | None] = WeakKeyDictionary()
 
 
-def stages_of(setting: Setting) -> tuple[Stage, ...] | None:
+def plain_layers(setting: Setting) -> tuple[PlainLayer, ...] | None:
     """The network's layers, if all it has is plain convolutions, then linear layers, and a cross-entropy."""
     if setting.module not in _known:
         found = _read(setting.module, setting.layout, setting.loss)
@@ -36,54 +36,54 @@ def stages_of(setting: Setting) -> tuple[Stage, ...] | None:
     return _known[setting.module]
 
 
-def _answers_alike(stages: tuple[Stage, ...], setting: Setting) -> bool:
+def _answers_alike(layers: tuple[PlainLayer, ...], setting: Setting) -> bool:
     """Whether the layers as they were read give the network's own outputs for two examples."""
     module, x = setting.module.eval(), setting.example.double()
     tensors = {name: t.detach().double() for name, t in setting.layout.split(flatten(module, setting.layout)).items()}
     with torch.no_grad():
         theirs, ours = functional_call(module, tensors, (x,)), x
-        for stage in stages:
-            weight, bias = tensors[f"{stage.name}.weight"], tensors.get(f"{stage.name}.bias")
-            if stage.padding is None:
+        for layer in layers:
+            weight, bias = tensors[f"{layer.name}.weight"], tensors.get(f"{layer.name}.bias")
+            if layer.padding is None:
                 ours = F.linear(ours.flatten(1), weight, bias)
             else:
-                ours = F.conv2d(ours, weight, bias, padding=stage.padding)
-            ours = F.max_pool2d(ours, 2) if stage.pool else ours
-            ours = F.relu(ours) if stage.relu else ours
+                ours = F.conv2d(ours, weight, bias, padding=layer.padding)
+            ours = F.max_pool2d(ours, 2) if layer.pool else ours
+            ours = F.relu(ours) if layer.relu else ours
     return torch.allclose(ours, theirs)
 
 
-def _read(module: nn.Module, layout: Layout, loss: Loss) -> tuple[Stage, ...] | None:
+def _read(module: nn.Module, layout: Layout, loss: Loss) -> tuple[PlainLayer, ...] | None:
     """The layers in order; None: there is something else."""
     try:
         graph = fx.Tracer().trace(module)
     except Exception:  # noqa: BLE001  any network may break tracing in its own way
         return None
-    stages: list[Stage] = []
+    layers: list[PlainLayer] = []
     flat = False
     row = _row(graph)
     if row is None:
         return None
     for node in row:
-        layer = module.get_submodule(str(node.target)) if node.op == "call_module" else None
-        last = stages[-1] if stages else None
-        if _flattens(node, layer):
+        part = module.get_submodule(str(node.target)) if node.op == "call_module" else None
+        last = layers[-1] if layers else None
+        if _flattens(node, part):
             flat = True
-        elif type(layer) is nn.Linear and flat:
-            stages.append(Stage(str(node.target), layer.bias is not None))
-        elif type(layer) is nn.Conv2d and not flat and (padding := plain_padding(layer)) is not None:
-            stages.append(Stage(str(node.target), layer.bias is not None, padding))
-        elif _rectifies(node, layer) and last is not None and not last.relu:
-            stages[-1] = last._replace(relu=True)
-        elif isinstance(layer, nn.MaxPool2d) and last is not None and not (flat or last.pool) and halves(layer):
-            stages[-1] = last._replace(pool=True)
+        elif type(part) is nn.Linear and flat:
+            layers.append(PlainLayer(str(node.target), part.bias is not None))
+        elif type(part) is nn.Conv2d and not flat and (padding := plain_padding(part)) is not None:
+            layers.append(PlainLayer(str(node.target), part.bias is not None, padding))
+        elif _rectifies(node, part) and last is not None and not last.relu:
+            layers[-1] = last._replace(relu=True)
+        elif isinstance(part, nn.MaxPool2d) and last is not None and not (flat or last.pool) and pools_by_two(part):
+            layers[-1] = last._replace(pool=True)
         else:
             return None
-    names = {f"{stage.name}.{kind}" for stage in stages for kind in ("weight", "bias")[: 1 + stage.bias]}
-    once = len({stage.name for stage in stages}) == len(stages) > 0
+    names = {f"{layer.name}.{kind}" for layer in layers for kind in ("weight", "bias")[: 1 + layer.bias]}
+    once = len({layer.name for layer in layers}) == len(layers) > 0
     exact = once and names == set(layout.names) == set(layout.parameters)
-    ends = exact and stages[-1].padding is None and not stages[-1].relu
-    return tuple(stages) if ends and _is_cross_entropy(loss) else None
+    ends = exact and layers[-1].padding is None and not layers[-1].relu
+    return tuple(layers) if ends and _is_cross_entropy(loss) else None
 
 
 def _row(graph: fx.Graph) -> list[fx.Node] | None:
@@ -104,7 +104,7 @@ def plain_padding(conv: nn.Conv2d) -> tuple[int, int] | None:
     return down, right
 
 
-def halves(pool: nn.MaxPool2d) -> bool:
+def pools_by_two(pool: nn.MaxPool2d) -> bool:
     """Windows of 2 x 2 side by side?"""
     sizes = [(size, size) if isinstance(size, int) else tuple(size) for size in
              (pool.kernel_size, pool.stride, pool.padding, pool.dilation)]  # fmt: skip
