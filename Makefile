@@ -35,8 +35,9 @@ fuzz: $(VENV)/.ready
 	cd fuzz && OMP_NUM_THREADS=1 ../$(BIN)/python decode_payload.py $(FUZZ)
 	cd fuzz && OMP_NUM_THREADS=1 ../$(BIN)/python read_checkpoint.py $(FUZZ)
 
-# torch and what only torch brings, of which there is another set for every kind of device
-UNLOCKED := torch triton cuda-bindings cuda-pathfinder cuda-toolkit $(addprefix nvidia-, cublas cuda-cupti cuda-nvrtc \
+# torch and what only torch brings, of which there is another set for every kind of device; triton is locked, in the
+# version that torch for CUDA asks for, since tests interpret our kernels with it where torch brings none
+UNLOCKED := torch cuda-bindings cuda-pathfinder cuda-toolkit $(addprefix nvidia-, cublas cuda-cupti cuda-nvrtc \
 	cuda-runtime cudnn-cu13 cufft cufile curand cusolver cusparse cusparselt-cu13 nccl-cu13 nvjitlink nvshmem-cu13 nvtx)
 lock:
 	{ grep '^#' requirements.lock; uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --quiet \
