@@ -1,5 +1,5 @@
 # make demo   set up .venv and train 100 clients on the embedded digits
-# make test   set up .venv, check style and types, run the tests
+# make test   set up .venv, check style, types and the law of imports, run the tests
 # make docs   build the documentation into docs/_build/html (a test does the same)
 # make bench  milliseconds a round on this machine, loop against local
 # make fuzz   let atheris loose on both decoders, SECONDS each (make fuzz RUNS=1000000 counts runs instead)
@@ -22,6 +22,7 @@ check: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 docs: $(VENV)/.ready
 	$(BIN)/python -m sphinx -W -E -a -q -b html -d docs/_build/doctrees docs docs/_build/html
