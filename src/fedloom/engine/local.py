@@ -65,7 +65,7 @@ class Local:
         else:
             replies = []
             for each, then in zip(facts, [*lists[1:], []]):
-                clients.shards.soon(then)
+                clients.shards.prefetch(then)
                 replies.append(self._play(*each))
         if order == sorted(order):
             whole = replies[0] if len(replies) == 1 else Reply.cat(replies)

@@ -60,7 +60,7 @@ def _stacked(gradient: Gradient, own: Tensor, data: Examples, shards: Shards, id
     """Own models [C, P] on own splits, a slice of every split at a time."""
     own_sizes = [shards.sizes[i] for i in ids]
     sizes, widest = listed(own_sizes, own.device), max(own_sizes)
-    data, rows = shards.hand(data, listed(ids, own.device), ids)  # [C, widest]
+    data, rows = shards.examples_of(data, listed(ids, own.device), ids)  # [C, widest]
     hits = torch.zeros(len(ids), dtype=torch.float64, device=own.device)
     wide = max(1, at_once(data.x) // len(ids))
     for a in range(0, widest, wide):
