@@ -40,7 +40,7 @@ class _Waiting(NamedTuple):
     chunk: Chunk
 
 
-class Joint:
+class JointTraining:
     """Trains what several runs ask for at the same time, as much of it at once as goes together."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Joint:
         while waiting:
             group, waiting = _next_group(waiting)
             began = time.perf_counter()
-            learnt = learn_joined(group[0].lead, [one.chunk for one in group])
+            learnt = learn_jointly(group[0].lead, [one.chunk for one in group])
             each = (time.perf_counter() - began) / sum(len(one.chunk.ids) for one in group)
             for one, own in zip(group, learnt):
                 found[one.asker][one.place] = own
@@ -68,7 +68,7 @@ class Joint:
     def _lead(self, engine: Local) -> Local:
         """The engine that trains for this one: always the same, so that what it captured is used again."""
         for lead in self._leads:
-            if lead is engine or alike(lead, engine):
+            if lead is engine or trains_like(lead, engine):
                 return lead
         self._leads.append(engine)
         return engine
@@ -87,13 +87,15 @@ def _next_group(waiting: list[_Waiting]) -> tuple[list[_Waiting], list[_Waiting]
     return group, others
 
 
-def alike(one: Local, other: Local) -> bool:
+def trains_like(one: Local, other: Local) -> bool:
     """Whether rows of these engines may be trained in one matrix: they share network, data, plan and rule."""
     shared = one.gradient is other.gradient and one.clients.data.x is other.clients.data.x and one.plan == other.plan
-    return shared and why_apart(one) is None and training(one.clients.method) == training(other.clients.method)
+    return (
+        shared and why_apart(one) is None and training_parts(one.clients.method) == training_parts(other.clients.method)
+    )
 
 
-def training(method: Method) -> tuple[Any, ...]:
+def training_parts(method: Method) -> tuple[Any, ...]:
     """All of a method that training itself reads."""
     return method.local, method.optimiser, isinstance(method.upload, AsSent)
 
@@ -104,20 +106,20 @@ def why_apart(engine: Local) -> str | None:
         return "its clients are trained one after another"
     if not engine.clients.shards.resident:
         return "its examples do not fit where they are trained on"
-    return foreign_rule(engine.clients.method)
+    return why_rule_apart(engine.clients.method)
 
 
-def foreign_rule(method: Method) -> str | None:
+def why_rule_apart(method: Method) -> str | None:
     """Rules of a user's own may read `task.model`, which is no row; none of ours does."""
     names = [type(one).__name__ for one in method.local.members() if not type(one).__module__.startswith("fedloom.")]
     return f"{names[0]} may read the global model, which differs from run to run" if names else None
 
 
-def learn_joined(lead: Local, chunks: Sequence[Chunk]) -> list[tuple[Learnt, State]]:
+def learn_jointly(lead: Local, chunks: Sequence[Chunk]) -> list[tuple[Learnt, State]]:
     """Train chunks of one kind together; each gets its own rows back."""
     if len(chunks) == 1:
         return [lead.learn(chunks[0])]
-    whole, places = joined(chunks)
+    whole, places = cat_chunks(chunks)
     learnt, state = lead.learn(whole)
     return [
         (Learnt(learnt.first[at], learnt.sent[at], rows(learnt.extras, at), learnt.losses[at]), rows(state, at))
@@ -125,14 +127,14 @@ def learn_joined(lead: Local, chunks: Sequence[Chunk]) -> list[tuple[Learnt, Sta
     ]
 
 
-def joined(chunks: Sequence[Chunk]) -> tuple[Chunk, list[Tensor | slice]]:
+def cat_chunks(chunks: Sequence[Chunk]) -> tuple[Chunk, list[Tensor | slice]]:
     """One chunk of all, in falling order of steps, and the places of each one's rows in it."""
     turn = sorted(range(len(chunks)), key=lambda n: -len(chunks[n].batches.active))  # then often no row has to move
-    whole, places = _joined([chunks[n] for n in turn])
+    whole, places = _cat_in_order([chunks[n] for n in turn])
     return whole, [places[turn.index(n)] for n in range(len(chunks))]
 
 
-def _joined(chunks: Sequence[Chunk]) -> tuple[Chunk, list[Tensor | slice]]:
+def _cat_in_order(chunks: Sequence[Chunk]) -> tuple[Chunk, list[Tensor | slice]]:
     """The same in the order of the chunks, as far as steps allow it."""
     steps = [count for chunk in chunks for count in _steps(chunk.batches.active, len(chunk.ids))]
     order = sorted(range(len(steps)), key=lambda row: -steps[row])  # ties keep their order
@@ -146,7 +148,7 @@ def _joined(chunks: Sequence[Chunk]) -> tuple[Chunk, list[Tensor | slice]]:
     if not still:
         task, state = task.rows(at), rows(state, at)
     params = torch.stack([chunk.task.model for chunk in chunks]).index_select(0, whose)
-    batches = _stacked([chunk.batches for chunk in chunks])
+    batches = _cat_batches([chunk.batches for chunk in chunks])
     moved = {} if still else {name: v.index_select(0, at) for name, v in batches._asdict().items() if name != "active"}
     ids = [client for chunk in chunks for client in chunk.listed]
     assert task.ids is not None
@@ -169,25 +171,25 @@ def _joined(chunks: Sequence[Chunk]) -> tuple[Chunk, list[Tensor | slice]]:
     return whole, [on_device([place[row] for row in range(a, b)], device) for a, b in pairwise(ends)]
 
 
-def _stacked(parts: Sequence[Batches]) -> Batches:
+def _cat_batches(parts: Sequence[Batches]) -> Batches:
     """Batches one below the other; shorter and narrower ones are padded, which takes no part in training."""
     longest, widest = (max(part.examples.shape[axis] for part in parts) for axis in (1, 2))
-    alike = [list(some) for _, some in groupby(parts, key=lambda part: part.examples.shape[1:])]  # padded at once
+    same_shape = [list(some) for _, some in groupby(parts, key=lambda part: part.examples.shape[1:])]  # padded at once
 
-    def stacked(read: Callable[[Batches], Tensor], rest: bool) -> Tensor:
-        return _below([_padded(_below([read(part) for part in some]), longest, widest, rest) for some in alike])
+    def cat_padded(read: Callable[[Batches], Tensor], rest: bool) -> Tensor:
+        return _cat([_padded(_cat([read(part) for part in some]), longest, widest, rest) for some in same_shape])
 
     return Batches(
-        examples=stacked(lambda part: part.examples, False),
+        examples=cat_padded(lambda part: part.examples, False),
         # a step that nobody takes has weights too, else they would be no numbers
-        real=stacked(lambda part: part.real, True),
-        steps=_below([part.steps for part in parts]),
+        real=cat_padded(lambda part: part.real, True),
+        steps=_cat([part.steps for part in parts]),
         active=[sum(part.active[k] for part in parts if k < len(part.active)) for k in range(longest)],
-        keys=stacked(lambda part: part.keys, False),
+        keys=cat_padded(lambda part: part.keys, False),
     )
 
 
-def _below(values: list[Tensor]) -> Tensor:
+def _cat(values: list[Tensor]) -> Tensor:
     """One below the other."""
     return values[0] if len(values) == 1 else torch.cat(values)
 
