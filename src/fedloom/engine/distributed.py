@@ -21,7 +21,7 @@ from fedloom.method import SLOTS
 
 log = logging.getLogger("fedloom")
 
-NOBODY = -1
+NO_OWNER = -1
 
 
 class Distributed:
@@ -42,7 +42,7 @@ class Distributed:
 
     def train(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
         """Train the cohort, each rank its share of it; replies stand in the order of `ids`."""
-        shares, device = self._dealt(ids, task), task.model.device
+        shares, device = self._assigned(ids, task), task.model.device
         here = ids.to(device, non_blocking=True) if task.ids is None else task.ids  # `ids` may be on the host
         at = {rank: on_device(places, device) for rank, places in enumerate(shares) if places}
         orders = {rank: _order(here[rows], task.rows(rows), chance) for rank, rows in at.items() if rank}
@@ -95,27 +95,27 @@ class Distributed:
                 raise RunStopped(f"rank {rank} of {self.ranks.size} failed: {answer.facts['failed']}")
         return answers
 
-    def _dealt(self, ids: Tensor, task: Task) -> list[list[int]]:
+    def _assigned(self, ids: Tensor, task: Task) -> list[list[int]]:
         """The places of the cohort that each rank plays; whoever keeps a state stays where it is first met."""
         if self._owner is None:
-            self._owner = torch.full((self.local.clients.setting.fleet.size,), NOBODY)
+            self._owner = torch.full((self.local.clients.setting.fleet.size,), NO_OWNER)
             self._stateless = not initial_state(self.local.clients.method, self.local.clients.setting, task.model)
         listed = ids.tolist()
         steps = self.local.clients.method.work.steps_of([self.local.clients.shards.sizes[client] for client in listed])
         work = [taken * share for taken, share in zip(steps, task.share.tolist())]
-        places = deal(work, self._owner[listed].tolist(), self.ranks.size)
+        places = assign(work, self._owner[listed].tolist(), self.ranks.size)
         if not self._stateless:
             for rank, mine in enumerate(places):
                 self._owner[[listed[place] for place in mine]] = rank
         return places
 
 
-def deal(work: list[float], owner: list[int], ranks: int) -> list[list[int]]:
+def assign(work: list[float], owner: list[int], ranks: int) -> list[list[int]]:
     """Places for each rank: those with an owner go there, the others, most work first, where least is to be done."""
     load, places = [0.0] * ranks, [[] for _ in range(ranks)]  # type: list[float], list[list[int]]
-    free = [place for place, rank in enumerate(owner) if rank == NOBODY]
+    free = [place for place, rank in enumerate(owner) if rank == NO_OWNER]
     for place, rank in enumerate(owner):
-        if rank != NOBODY:
+        if rank != NO_OWNER:
             load[rank] += work[place]
             places[rank].append(place)
     for place in sorted(free, key=lambda place: -work[place]):
@@ -125,7 +125,7 @@ def deal(work: list[float], owner: list[int], ranks: int) -> list[list[int]]:
     return [sorted(mine) for mine in places]
 
 
-def follow(ranks: Ranks, build: Callable[[], Local]) -> Message:
+def serve_rank(ranks: Ranks, build: Callable[[], Local]) -> Message:
     """What every rank but the first does: prepare, then obey until rank 0 says stop, and how. Faults go to rank 0."""
     device, local, fault = torch.device("cpu"), None, None
     try:
@@ -138,7 +138,7 @@ def follow(ranks: Ranks, build: Callable[[], Local]) -> Message:
             if fault is not None:
                 raise fault
             assert local is not None
-            answer = _obey(local, order)
+            answer = _carry_out(local, order)
         except BaseException as problem:  # noqa: BLE001  rank 0 ends the run and says why
             failed = f"{type(problem).__name__}: {problem}"
             answer = Message({"failed": failed, "trace": "".join(traceback.format_exception(problem))}, {})
@@ -146,14 +146,14 @@ def follow(ranks: Ranks, build: Callable[[], Local]) -> Message:
     return order
 
 
-def dismiss(ranks: Ranks, facts: dict[str, Any], tensors: State | None = None) -> None:
+def stop_ranks(ranks: Ranks, facts: dict[str, Any], tensors: State | None = None) -> None:
     """The run is over: tell the others what came of it."""
     for rank in range(1, ranks.size):
         with suppress(RunStopped):  # one that is gone needs no telling
             ranks.send(rank, Message({"do": "stop", **facts}, tensors or {}))
 
 
-def _obey(local: Local, order: Message) -> Message:
+def _carry_out(local: Local, order: Message) -> Message:
     """Do what rank 0 asks for."""
     if order.facts["do"] == "ready":
         return Message(_prepared(local), {})
@@ -196,7 +196,7 @@ def _task_of(order: Message) -> Task:
     found = order.tensors
     numbers = {name: order.facts[name] for name in _NUMBERS}
     parts: dict[str, Any] = {name: found.get(name) for name in _ROWS}
-    return Task(model=found["model"], extras=named("extras.", found), ids=found["ids"], **parts, **numbers)
+    return Task(model=found["model"], extras=without_prefix("extras.", found), ids=found["ids"], **parts, **numbers)
 
 
 def _answer(reply: Reply) -> Message:
@@ -209,10 +209,10 @@ def _answer(reply: Reply) -> Message:
 
 def _reply_of(ids: Tensor, found: State) -> Reply:
     """A rank's answer as the reply of the clients `ids` [c]."""
-    extras, report = named("extras.", found), named("report.", found)
+    extras, report = without_prefix("extras.", found), without_prefix("report.", found)
     return Reply(ids, found["params"], found.get("mask"), extras, report, found["arrived"])
 
 
-def named(prefix: str, tensors: State) -> State:
+def without_prefix(prefix: str, tensors: State) -> State:
     """Those whose names begin so, without it."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

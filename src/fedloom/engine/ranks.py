@@ -45,7 +45,7 @@ class Ranks(NamedTuple):
             (name, str(value.dtype), [*value.shape], [*message.tensors[name].shape]) for name, value in thin.items()
         ]
         header = bytearray(json.dumps({"facts": message.facts, "tensors": spec}).encode())
-        with _contact(to):
+        with _connection(to):
             dist.send(torch.tensor([len(header)]), to)
             dist.send(torch.frombuffer(header, dtype=torch.uint8), to)
             for value in thin.values():
@@ -54,7 +54,7 @@ class Ranks(NamedTuple):
 
     def receive(self, of: int, device: torch.device) -> Message:
         """What rank `of` sends next, its tensors on `device`."""
-        with _contact(of):
+        with _connection(of):
             length = torch.zeros(1, dtype=torch.int64)
             dist.recv(length, of)
             header = torch.empty(int(length), dtype=torch.uint8)
@@ -79,7 +79,7 @@ def _bytes(value: Tensor) -> Tensor:
 
 
 @contextmanager
-def _contact(rank: int) -> Iterator[None]:
+def _connection(rank: int) -> Iterator[None]:
     """What torch says of a lost connection, in our words."""
     try:
         yield
@@ -105,7 +105,7 @@ def rank_device(name: str) -> str:
 
 
 @contextmanager
-def joined(device: str) -> Iterator[Ranks]:
+def join_ranks(device: str) -> Iterator[Ranks]:
     """In company with the other ranks, with a fair share of the machine's cores; as before afterwards.
 
     A process group that is there already is used and left alone.

@@ -35,7 +35,7 @@ from fedloom.runs.interrupt import held
 from fedloom.runs.ledger import Ledger
 from fedloom.runs.result import Result
 from fedloom.runs.threads import threads_for
-from fedloom.runs.torchrun import together
+from fedloom.runs.torchrun import run_on_ranks
 from fedloom.runs.watch import Watch, shown
 
 log = logging.getLogger("fedloom")
@@ -82,7 +82,7 @@ def run(
         raise BadExperiment(
             "resume does not go with engine=distributed: clients' states lie with many ranks; use local."
         )
-    return together(experiment, play, lambda: prepare(experiment, method, model, data))
+    return run_on_ranks(experiment, play, lambda: prepare(experiment, method, model, data))
 
 
 def _run(
