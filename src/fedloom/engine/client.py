@@ -24,7 +24,7 @@ def initial_state(method: Method, setting: Setting, model: Tensor) -> State:
     if method.optimiser.fresh:
         return state
     moments = method.optimiser.begin(model[None, : setting.layout.trained])
-    return _together(state, {name: value[0] for name, value in moments.items()})
+    return _with_moments(state, {name: value[0] for name, value in moments.items()})
 
 
 class Chunk(NamedTuple):
@@ -53,7 +53,7 @@ def reply_of(
     method: Method, setting: Setting, chunk: Chunk, learnt: Learnt, state: State, chance: Chance, columns: State
 ) -> Reply:
     """Choose what goes back; `columns` [C each] are added to the report."""
-    own, _ = _apart(state)
+    own, _ = _without_moments(state)
     mask = method.upload(setting, chunk.task, own, learnt.first, learnt.sent, chance)
     report = {
         "examples": setting.fleet.examples[chunk.ids],
@@ -70,11 +70,11 @@ def learn(start: Start, steps: Steps = take_steps) -> tuple[Learnt, State]:
     `start.state` is the client's whole state [C, ...], which is returned as it is after the round.
     """
     rule, task = start.method.local, start.task
-    own, moments = _apart(start.state)
+    own, moments = _without_moments(start.state)
     first = rule.start(task, own, start.first)
     last, losses = steps(start._replace(state=own, moments=moments, first=first))
     sent, extras, own = rule.finish(task, own, first, last, start.batches.steps)
-    return Learnt(first, sent, extras, losses), _together(own, moments)
+    return Learnt(first, sent, extras, losses), _with_moments(own, moments)
 
 
 def keep_network(setting: Setting, task: Task) -> Task:
@@ -96,11 +96,11 @@ def choose_part(
     chance: Chance,
 ) -> tuple[Task, State]:
     """The task with the part that each client itself chooses to train, of examples `rows` [C, M] (padded)."""
-    own, moments = _apart(state)
+    own, moments = _without_moments(state)
     each = method.local.traits.looks  # 0: it chooses without data
     look = [_look(data, ids, rows, setting.fleet.examples[ids], each, chance)] if each else []
     mask, own = method.local.narrow(setting, ids, task, own, look, chance)
-    return task._replace(mask=mask, keep=None), _together(own, moments)
+    return task._replace(mask=mask, keep=None), _with_moments(own, moments)
 
 
 def _look(data: Examples, ids: Tensor, rows: Tensor, sizes: Tensor, each: int, chance: Chance) -> Batch:
@@ -132,20 +132,20 @@ def judge(
     `held_out`: a data set, rows of it [C, M] (padded), and how many of each client's rows are real [C].
     """
     data, rows, sizes = held_out
-    own, moments = _apart(state)
+    own, moments = _without_moments(state)
     output = gradient.outputs(learnt.sent, data.x[rows])
     losses = setting.loss(output.flatten(0, 1), data.y[rows].flatten()).unflatten(0, rows.shape)
     real = torch.arange(rows.shape[1], device=rows.device) < sizes[:, None]
     mean = torch.where(real, losses, 0).sum(1) / sizes  # NaN where there is none
     columns, own = method.local.judge(chunk.task, own, learnt.losses / chunk.batches.steps, mean)
-    return columns, _together(own, moments)
+    return columns, _with_moments(own, moments)
 
 
-def _apart(state: State) -> tuple[State, State]:
+def _without_moments(state: State) -> tuple[State, State]:
     """What the rule remembers, and what a kept optimiser does."""
     own = {name: value for name, value in state.items() if not name.startswith(_MOMENTS)}
     return own, {name.removeprefix(_MOMENTS): v for name, v in state.items() if name.startswith(_MOMENTS)}
 
 
-def _together(own: State, moments: State) -> State:
+def _with_moments(own: State, moments: State) -> State:
     return {**own, **{f"{_MOMENTS}{name}": value for name, value in moments.items()}}

@@ -25,7 +25,7 @@ def personal_accuracy(clients: Clients, gradient: Gradient, model: Tensor, chunk
     (data, shards), setting = clients.own_test, clients.setting
     rule, newborn = clients.method.local, initial_state(clients.method, setting, model)
     born = rule.personal(setting, model, {name: value[None] for name, value in newborn.items()})
-    accuracy = _global(setting, model if born is None else born[0], data, shards)
+    accuracy = _of_global_model(setting, model if born is None else born[0], data, shards)
     if born is None:
         return accuracy
     known = [client for client in clients.states.known().tolist() if shards.sizes[client]]
@@ -33,11 +33,11 @@ def personal_accuracy(clients: Clients, gradient: Gradient, model: Tensor, chunk
         ids = known[a : a + chunk]
         own = rule.personal(setting, model, clients.states.get(ids, newborn))
         assert own is not None
-        accuracy[listed(ids, accuracy.device)] = _stacked(gradient, own, data, shards, ids)
+        accuracy[listed(ids, accuracy.device)] = _of_own_models(gradient, own, data, shards, ids)
     return accuracy
 
 
-def _global(setting: Setting, model: Tensor, data: Examples, shards: Shards) -> Tensor:
+def _of_global_model(setting: Setting, model: Tensor, data: Examples, shards: Shards) -> Tensor:
     """One model on everybody's split, in one pass."""
     tensors, module = setting.layout.split(model), setting.module.eval()
     with torch.no_grad():
@@ -56,7 +56,7 @@ def _right(output: Tensor, y: Tensor) -> Tensor:
     return (output.argmax(-1) == y) & output.isfinite().all(-1)
 
 
-def _stacked(gradient: Gradient, own: Tensor, data: Examples, shards: Shards, ids: list[int]) -> Tensor:
+def _of_own_models(gradient: Gradient, own: Tensor, data: Examples, shards: Shards, ids: list[int]) -> Tensor:
     """Own models [C, P] on own splits, a slice of every split at a time."""
     own_sizes = [shards.sizes[i] for i in ids]
     sizes, widest = listed(own_sizes, own.device), max(own_sizes)

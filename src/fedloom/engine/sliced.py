@@ -21,12 +21,12 @@ def widths(setting: Setting, keep: Tensor | None) -> list[tuple[int, ...]]:
     return [tuple(row) for row in torch.stack(counts, 1).tolist()]
 
 
-def many(own: list[tuple[int, ...]], neurons: int) -> bool:
+def whole_is_faster(own: list[tuple[int, ...]], neurons: int) -> bool:
     """Are there so many sizes, of so many neurons, that one bucket of whole networks with zeros takes less time?"""
     return len(set(own)) > 2 and 3 * sum(map(sum, own)) >= len(own) * neurons
 
 
-class SlicePlaces:
+class SliceCounts:
     """How many entries every list of the neurons' map keeps, for each width of sub-models met so far."""
 
     def __init__(self, setting: Setting) -> None:

@@ -127,7 +127,7 @@ def _tried(setting: Setting, data: Examples) -> str:
     return "" if difference <= 1e-2 else f"it differs from plain PyTorch by {difference:.1e}"
 
 
-def compiled_outputs(setting: Setting, layout: Layout, params: Tensor, x: Tensor) -> Tensor | None:
+def native_outputs(setting: Setting, layout: Layout, params: Tensor, x: Tensor) -> Tensor | None:
     """What networks [C, P] say of their own examples [C, B, ...]; None: torch is as quick, or it cannot be done."""
     plain = x.dtype == params.dtype == torch.float32 and x.device.type == params.device.type == "cpu"
     layers = plain_layers(setting)
