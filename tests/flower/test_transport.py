@@ -30,10 +30,10 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_connection import http_request_response
 
-from fedloom.flower.protocol.records import Item, Parcel, pack
-from fedloom.flower.protocol.transport import APP, CONNECTION, Bytes, Load, connections, exchange, waiting
-from fedloom.flower.server.costs import Table
+from fedloom.flower.protocol.records import NodeMessage, Payload, pack
+from fedloom.flower.server.costs import CostRecorder
 from fedloom.flower.server.meter import Meter
+from fedloom.flower.server.transport import APP, CONNECTION, Bytes, Load, connections, exchange, waiting
 from flower_world import NODES, fake, served, tiny, tiny_data
 
 MIB = 2**20
@@ -42,13 +42,13 @@ ANSWER += b"content-length: 100\r\ncontent-type: application/protobuf\r\n\r\n"
 NUMBER = 2**63 + 5  # as long as Flower's own are
 
 
-def parcel(*sizes: int) -> Parcel:
+def content(*sizes: int) -> NodeMessage:
     """A message with payloads of so many bytes, no two alike."""
     facts = {"run": "a" * 32, "round": 3, "attempt": 1, "base": "b" * 32, "classes": 10}
-    return Parcel(facts, [Item({"client": number}, os.urandom(size)) for number, size in enumerate(sizes)])
+    return NodeMessage(facts, [Payload({"client": number}, os.urandom(size)) for number, size in enumerate(sizes)])
 
 
-def message(said: Parcel, to: Message | None = None) -> tuple[Message, dict[str, bytes]]:
+def message(said: NodeMessage, to: Message | None = None) -> tuple[Message, dict[str, bytes]]:
     """As Flower sends it, and its objects."""
     TaskIdentity._run_id, TaskIdentity._node_id, TaskIdentity._task_id = NUMBER, NUMBER, NUMBER
     if to is None:
@@ -67,7 +67,7 @@ def on_the_wire(size: int, body: int) -> int:
 class Link:
     """A link in memory that hands out one message, takes the answer, and counts."""
 
-    def __init__(self, asked: Parcel, answer: Parcel) -> None:
+    def __init__(self, asked: NodeMessage, answer: NodeMessage) -> None:
         self.asked, self.up, self.down = message(asked), 0, 0
         self.answer = message(answer, self.asked[0])
 
@@ -110,7 +110,7 @@ class Link:
 )
 def test_the_model_is_what_flowers_node_asks(down: Any, up: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """By Flower's own connection, message and signature; what is not ours is within 3 %."""
-    asked, answer = parcel(*down), parcel(*up)
+    asked, answer = content(*down), content(*up)
     link, key = Link(asked, answer), ec.generate_private_key(ec.SECP384R1())
     monkeypatch.setattr(httpx, "Client", partial(httpx.Client, transport=httpx.MockTransport(link)))
     with http_request_response("127.0.0.1:8000", False, None, (key, key.public_key())) as connection:
@@ -163,15 +163,15 @@ def test_a_node_says_how_long_it_was_busy_and_is_not_believed_beyond_the_time_th
 def test_clients_of_a_node_share_its_link(sizes: list[tuple[int, int]], up: int, down: int) -> None:
     """What they have and what they share is what the link has carried, to the byte."""
     clients = list(range(len(sizes)))
-    table = Table(clients)
+    costs = CostRecorder(clients)
     for client, (sent, came) in enumerate(sizes):
-        table.down[client], table.up[client] = sent, came
-    link = Bytes(sum(table.up.values()) + up, sum(table.down.values()) + down)
-    table.carried(clients, link)
-    spent = table.spent(None)  # type: ignore[arg-type]
-    assert int((spent.bytes_up + spent.transport_up).sum()) == link.up
-    assert int((spent.bytes_down + spent.transport_down).sum()) == link.down
-    assert int(spent.transport_up.max() - spent.transport_up.min()) <= 1
+        costs.down[client], costs.up[client] = sent, came
+    link = Bytes(sum(costs.up.values()) + up, sum(costs.down.values()) + down)
+    costs.record_link(clients, link)
+    found = costs.measured(None)  # type: ignore[arg-type]
+    assert int((found.bytes_up + found.transport_up).sum()) == link.up
+    assert int((found.bytes_down + found.transport_down).sum()) == link.down
+    assert int(found.transport_up.max() - found.transport_up.min()) <= 1
 
 
 @given(st.floats(0, 1e4), st.floats(0, 1e4), st.floats(0, 1e4))

@@ -22,7 +22,7 @@ from fedloom.runs.checkpoint.tensors import pack
 from fedloom.world.simulated import Costs
 
 if TYPE_CHECKING:
-    from fedloom.flower.server.costs import Spent
+    from fedloom.flower.server.costs import MeasuredCosts
 
 Columns = dict[str, NDArray[Any]]  # by NumPy, whose calls on so few numbers take a third of the time
 
@@ -55,7 +55,7 @@ class Ledger:
         reply: Reply,
         seconds: float,
         prices: tuple[Cost, Cost],
-        costs: Costs | Spent | None = None,
+        costs: Costs | MeasuredCosts | None = None,
         kept: State | None = None,
     ) -> None:
         """A round that was played. Nothing is computed yet: on a GPU every call counts, and nobody may look so far.

@@ -16,9 +16,9 @@ from typing import Any
 from fedloom.errors import RunStopped
 from fedloom.flower.deploy.control import Control, Scalars, State
 from fedloom.flower.deploy.folder import WARM, Deployment, link_command, node_command, write_folder
-from fedloom.flower.deploy.measured import Measured, measured
 from fedloom.flower.deploy.processes import Processes, stopped_by_signals
-from fedloom.flower.deploy.sockets import Relay, Traffic
+from fedloom.flower.deploy.relay import Relay, Traffic
+from fedloom.flower.deploy.trial_result import Measured, measured
 from fedloom.runs.build import prepare
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.folder import check

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from fedloom.flower.protocol.transport import APP, CONNECTION, Bytes, Load, connections, exchange, waiting
+from fedloom.flower.server.transport import APP, CONNECTION, Bytes, Load, connections, exchange, waiting
 
 
 class Meter:

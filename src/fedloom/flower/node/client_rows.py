@@ -1,4 +1,4 @@
-"""Which rows does a node keep? Those of its own clients, at their places in the whole fleet of N."""
+"""A simulation cut down to the rows of some clients, at their places in the whole fleet of N."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from fedloom.runs.build import Simulation
 Split = tuple[Examples, Shards]
 
 
-def only(world: Simulation, places: Mapping[int, int], size: int) -> Simulation:
-    """The same for the clients of `places` alone: by a client's place in a fleet of `size`, its place in `world`'s."""
+def restrict(world: Simulation, places: Mapping[int, int], size: int) -> Simulation:
+    """Keep some clients only: `places` maps a client's place in a fleet of `size` to its place in `world`'s."""
     engine, at = world.engine, torch.tensor(sorted(places))
     old = torch.tensor([places[client] for client in sorted(places)])
     fleet = world.setting.fleet
     if size != fleet.size:
         fleet = Fleet(_scattered(fleet.examples, old, at, size), _scattered(fleet.labels, old, at, size))
     setting = replace(world.setting, fleet=fleet)
-    engine.data, engine.shards = _only((engine.data, engine.shards), places, size)
-    engine.held = engine.held and _only(engine.held, places, size)
+    engine.data, engine.shards = _restrict_split((engine.data, engine.shards), places, size)
+    engine.held = engine.held and _restrict_split(engine.held, places, size)
     engine.setting = world.wire.setting = setting
-    own_test = world.own_test and _only(world.own_test, places, size)
+    own_test = world.own_test and _restrict_split(world.own_test, places, size)
     return world._replace(setting=setting, own_test=own_test)
 
 
-def _only(split: Split, places: Mapping[int, int], size: int) -> Split:
-    """Those clients' examples and nobody else's."""
+def _restrict_split(split: Split, places: Mapping[int, int], size: int) -> Split:
+    """The examples of those clients only."""
     data, shards = split
     if not shards.resident:
         raise BadExperiment("a node's examples do not fit its device; set device to cpu, or host fewer clients there.")

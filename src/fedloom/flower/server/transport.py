@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from fedloom.flower.protocol.records import SMALL, Parcel
+from fedloom.flower.protocol.records import SMALL, NodeMessage
 
 CHUNK = 5 * 2**20  # bytes of an array that Flower sends at once
 RECORD, RECORD_HEAD = 2**14, 22  # bytes of a record of TLS, and what it adds
@@ -52,11 +52,11 @@ class Load(NamedTuple):
     size: int  # bytes of payloads and facts
 
     @classmethod
-    def of(cls, parcel: Parcel) -> Load:
+    def of(cls, message: NodeMessage) -> Load:
         """As `fedloom.flower.protocol.records.pack` packs it."""
-        payloads = [len(item.data) for item in parcel.items if item.data]
+        payloads = [len(payload.data) for payload in message.payloads if payload.data]
         arrays = 0 if sum(payloads) <= SMALL else 1 + sum(1 + math.ceil(size / CHUNK) for size in payloads)
-        return cls(3 + arrays, parcel.size)
+        return cls(3 + arrays, message.size)
 
 
 def exchange(asked: Load, answer: Load) -> Bytes:
