@@ -32,8 +32,7 @@ from flwr.supernode.fleet_http_connection import http_request_response
 
 from fedloom.flower.protocol.records import NodeMessage, Payload, pack
 from fedloom.flower.server.costs import CostRecorder
-from fedloom.flower.server.meter import Meter
-from fedloom.flower.server.transport import APP, CONNECTION, Bytes, Load, connections, exchange, waiting
+from fedloom.flower.server.transport import APP, CONNECTION, Bytes, Load, Meter, connections, exchange, waiting
 from flower_world import NODES, fake, served, tiny, tiny_data
 
 MIB = 2**20
@@ -132,14 +131,14 @@ def test_the_model_is_what_flowers_node_asks(down: Any, up: Any, monkeypatch: py
 def test_a_meter_counts_exchanges_and_time() -> None:
     meter, asked, answer = Meter(100.0), Load(3, 1000), Load(3, 2000)
     meter.seen({1, 2}, 110.0)
-    meter.exchange(1, asked, answer, work=0.5, now=120.0)
+    meter.exchange(1, asked, answer, busy=0.5, now=120.0)
     first = meter.take(1, 130.0)
     whole = exchange(asked, answer).plus(CONNECTION).plus(APP).plus(waiting(30.0, 0.5))
     assert first == pytest.approx(whole)
     assert meter.take(1, 130.0) == (0, 0)
-    meter.exchange(1, asked, answer, work=20.0, now=153.0)  # both connections are dropped meanwhile
+    meter.exchange(1, asked, answer, busy=20.0, now=153.0)  # both connections are dropped meanwhile
     assert meter.take(1, 153.0) == pytest.approx(exchange(asked, answer).plus(CONNECTION, 3).plus(waiting(23.0, 20.0)))
-    meter.exchange(1, asked, answer, work=1.0, now=157.0)  # at once: one is still there
+    meter.exchange(1, asked, answer, busy=1.0, now=157.0)  # at once: one is still there
     assert meter.take(1, 157.0) == pytest.approx(exchange(asked, answer).plus(waiting(4.0, 1.0)))
     meter.seen({2}, 200.0)  # node 1 is away, and does not wait
     meter.seen({1, 2, 3}, 300.0)
@@ -151,7 +150,7 @@ def test_a_meter_counts_exchanges_and_time() -> None:
 def test_a_node_says_how_long_it_was_busy_and_is_not_believed_beyond_the_time_that_passed() -> None:
     meter = Meter(0.0)
     meter.seen({1}, 0.0)
-    meter.exchange(1, Load(3, 0), Load(3, 0), work=1e300, now=10.0)
+    meter.exchange(1, Load(3, 0), Load(3, 0), busy=1e300, now=10.0)
     assert meter.take(1, 10.0).up >= exchange(Load(3, 0), Load(3, 0)).up
 
 
@@ -175,10 +174,10 @@ def test_clients_of_a_node_share_its_link(sizes: list[tuple[int, int]], up: int,
 
 
 @given(st.floats(0, 1e4), st.floats(0, 1e4), st.floats(0, 1e4))
-def test_time_adds_up(one: float, other: float, work: float) -> None:
+def test_time_adds_up(one: float, other: float, busy: float) -> None:
     assert waiting(one).plus(waiting(other)) == pytest.approx(waiting(one + other))
-    assert waiting(one, work).up <= waiting(one).up
-    assert 0 <= connections(one, work) <= 3
+    assert waiting(one, busy).up <= waiting(one).up
+    assert 0 <= connections(one, busy) <= 3
 
 
 def test_a_runs_tables_have_it(tmp_path: Path) -> None:

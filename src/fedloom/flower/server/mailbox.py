@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedloom.codec import Rejected
 from fedloom.flower.protocol.records import NodeMessage, Payload, pack, unpack
 from fedloom.flower.server.costs import busy_seconds
-from fedloom.flower.server.meter import Meter
-from fedloom.flower.server.transport import Load
+from fedloom.flower.server.transport import Load, Meter
 
 if TYPE_CHECKING:
     from flwr.app import Message
