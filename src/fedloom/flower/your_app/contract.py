@@ -14,7 +14,7 @@ from fedloom.codec.stamp import Direction
 from fedloom.core.rule import LocalRule
 from fedloom.core.types import Fleet, Setting
 from fedloom.errors import BadExperiment, BadModel
-from fedloom.flower.protocol.asked_part import form_of
+from fedloom.flower.protocol.part_form import form_of
 from fedloom.flower.protocol.records import fact
 from fedloom.layout import layout_of
 from fedloom.method import Method
