@@ -19,9 +19,9 @@ from fedloom.flower.deploy.folder import WARM, Deployment, link_command, node_co
 from fedloom.flower.deploy.processes import Processes, stopped_by_signals
 from fedloom.flower.deploy.relay import Relay, Traffic
 from fedloom.flower.deploy.trial_result import Measured, measured
-from fedloom.runs.inputs import inputs_of
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.folder import check
+from fedloom.runs.inputs import inputs_of
 from fedloom.runs.watch import Watch
 
 LOOK = 0.5  # seconds between looks at a run

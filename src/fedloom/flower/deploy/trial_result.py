@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow.parquet as pq
 
 from fedloom.layout import load
-from fedloom.runs.inputs import Inputs
 from fedloom.runs.experiment import Experiment
+from fedloom.runs.inputs import Inputs
 from fedloom.runs.parquet import table_rows
 from fedloom.runs.result import Result
 

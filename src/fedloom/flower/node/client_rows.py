@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fedloom.core.types import Examples, Fleet
+from fedloom.engine.clients import Owned
 from fedloom.engine.storage.shards import Shards
 from fedloom.errors import BadExperiment
-from fedloom.engine.clients import Owned
 from fedloom.runs.inputs import Inputs
 
 
