@@ -1,7 +1,7 @@
-"""Clients of several runs trained as the rows of one matrix: a training step costs little more for many than for few.
+"""Joint training of several runs, whose clients become rows of one matrix: a step of many rows costs little more.
 
-Each run gathers its own chunks and gets its own rows back; only the training between is shared. Rows never meet in it,
-so a run's numbers are those it has alone, but for the rounding of products of another size.
+Each run gathers its own chunks and gets its own rows back; only the training between is shared. Rows are independent,
+so a run's numbers are those that it has alone, except for the rounding of matrix products of another size.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from fedloom.parts.upload.as_sent import AsSent
 
 
 class Answer(NamedTuple):
-    """What a run gets back."""
+    """The result for one run."""
 
     learnt: list[tuple[Learnt, State]]  # for each of its chunks
     seconds: float  # its share of the training, by rows
 
 
 class _Waiting(NamedTuple):
-    """A chunk that nobody has trained yet."""
+    """A chunk that waits to be trained."""
 
-    asker: int
+    asker: int  # the run's place in the call
     place: int  # among the asker's chunks
     lead: Local
     chunk: Chunk
 
 
 class JointTraining:
-    """Trains what several runs ask for at the same time, as much of it at once as goes together."""
+    """Trains the chunks of several runs, as many together as match and fit."""
 
     def __init__(self) -> None:
-        self._leads: list[Local] = []  # of each kind of training the engine that does it for all
+        self._leads: list[Local] = []  # for each kind of training, the engine that trains all its chunks
 
     def __call__(self, asked: Sequence[tuple[Local, list[Chunk]]]) -> list[Answer]:
-        """The answers in the order of the questions."""
+        """Train all chunks of the runs; answers are in the order of `asked`."""
         found: list[list[Any]] = [[None] * len(chunks) for _, chunks in asked]
         seconds = [0.0] * len(asked)
         waiting = [
@@ -66,7 +66,7 @@ class JointTraining:
         return [Answer(*each) for each in zip(found, seconds)]
 
     def _lead(self, engine: Local) -> Local:
-        """The engine that trains for this one: always the same, so that what it captured is used again."""
+        """The engine that trains the chunks of `engine`; always the same one, so that captured steps are used again."""
         for lead in self._leads:
             if lead is engine or trains_like(lead, engine):
                 return lead
@@ -75,7 +75,7 @@ class JointTraining:
 
 
 def _next_group(waiting: list[_Waiting]) -> tuple[list[_Waiting], list[_Waiting]]:
-    """The first chunk with those that go with it, as many as fit, and the others."""
+    """The first chunk with those that can be trained with it, as many as fit, and all other chunks."""
     lead, kind = waiting[0].lead, _kind(waiting[0].chunk)
     group, others, room = [], [], max(lead.chunk, len(waiting[0].chunk.ids))
     for one in waiting:
@@ -96,7 +96,7 @@ def trains_like(one: Local, other: Local) -> bool:
 
 
 def training_parts(method: Method) -> tuple[Any, ...]:
-    """All of a method that training itself reads."""
+    """The parts of a method that training reads."""
     return method.local, method.optimiser, isinstance(method.upload, AsSent)
 
 
@@ -110,13 +110,13 @@ def why_apart(engine: Local) -> str | None:
 
 
 def why_rule_apart(method: Method) -> str | None:
-    """Rules of a user's own may read `task.model`, which is no row; none of ours does."""
+    """Why a rule's rows cannot be trained with another run's: a user's own rule may read `task.model`; ours do not."""
     names = [type(one).__name__ for one in method.local.members() if not type(one).__module__.startswith("fedloom.")]
     return f"{names[0]} may read the global model, which differs from run to run" if names else None
 
 
 def learn_jointly(lead: Local, chunks: Sequence[Chunk]) -> list[tuple[Learnt, State]]:
-    """Train chunks of one kind together; each gets its own rows back."""
+    """Train chunks of one kind together; the result of each, in order."""
     if len(chunks) == 1:
         return [lead.learn(chunks[0])]
     whole, places = cat_chunks(chunks)
@@ -128,21 +128,21 @@ def learn_jointly(lead: Local, chunks: Sequence[Chunk]) -> list[tuple[Learnt, St
 
 
 def cat_chunks(chunks: Sequence[Chunk]) -> tuple[Chunk, list[Tensor | slice]]:
-    """One chunk of all, in falling order of steps, and the places of each one's rows in it."""
+    """Concatenate chunks, with rows in falling order of steps; the whole, and the places of each chunk's rows in it."""
     turn = sorted(range(len(chunks)), key=lambda n: -len(chunks[n].batches.active))  # then often no row has to move
     whole, places = _cat_in_order([chunks[n] for n in turn])
     return whole, [places[turn.index(n)] for n in range(len(chunks))]
 
 
 def _cat_in_order(chunks: Sequence[Chunk]) -> tuple[Chunk, list[Tensor | slice]]:
-    """The same in the order of the chunks, as far as steps allow it."""
+    """Concatenate chunks in the order given; rows move only where their numbers of steps are out of order."""
     steps = [count for chunk in chunks for count in _steps(chunk.batches.active, len(chunk.ids))]
     order = sorted(range(len(steps)), key=lambda row: -steps[row])  # ties keep their order
     owner = [run for run, chunk in enumerate(chunks) for _ in chunk.listed]
     device, still = chunks[0].ids.device, order == list(range(len(steps)))
     at, whose = on_device([order, [owner[row] for row in order]], device)
 
-    # its model is one run's: nobody may read it, see `why_apart`
+    # `task.model` is that of one run, so no rule may read it; see `why_rule_apart`
     task = Task.cat([chunk.task._replace(ids=chunk.ids) for chunk in chunks])
     state = cat_states([chunk.state for chunk in chunks])
     if not still:
@@ -172,7 +172,7 @@ def _cat_in_order(chunks: Sequence[Chunk]) -> tuple[Chunk, list[Tensor | slice]]
 
 
 def _cat_batches(parts: Sequence[Batches]) -> Batches:
-    """Batches one below the other; shorter and narrower ones are padded, which takes no part in training."""
+    """Concatenate batches; shorter and narrower ones are padded with steps and examples that change nothing."""
     longest, widest = (max(part.examples.shape[axis] for part in parts) for axis in (1, 2))
     same_shape = [list(some) for _, some in groupby(parts, key=lambda part: part.examples.shape[1:])]  # padded at once
 
@@ -181,7 +181,7 @@ def _cat_batches(parts: Sequence[Batches]) -> Batches:
 
     return Batches(
         examples=cat_padded(lambda part: part.examples, False),
-        # a step that nobody takes has weights too, else they would be no numbers
+        # padded steps count as real, else their weights would be divided by 0
         real=cat_padded(lambda part: part.real, True),
         steps=_cat([part.steps for part in parts]),
         active=[sum(part.active[k] for part in parts if k < len(part.active)) for k in range(longest)],
@@ -190,12 +190,12 @@ def _cat_batches(parts: Sequence[Batches]) -> Batches:
 
 
 def _cat(values: list[Tensor]) -> Tensor:
-    """One below the other."""
+    """Concatenate; a single tensor is returned as it is."""
     return values[0] if len(values) == 1 else torch.cat(values)
 
 
 def _padded(values: Tensor, longest: int, widest: int, rest: bool) -> Tensor:
-    """Values [C, S, ...] with that many steps, whose numbers are `rest`, and examples in each, which are zeros."""
+    """Pad values [C, S, ...] to `longest` steps, filled with `rest`, and to `widest` examples, filled with zeros."""
     if values.dim() > 2 and values.shape[2] < widest:
         values = F.pad(values, (0, widest - values.shape[2]))
     if values.shape[1] < longest:
@@ -204,7 +204,7 @@ def _padded(values: Tensor, longest: int, widest: int, rest: bool) -> Tensor:
 
 
 def _steps(active: list[int], clients: int) -> list[int]:
-    """How many steps each client takes, from how many clients (the first so many) take each step."""
+    """The number of steps of each client, given how many clients take each step (always the first ones)."""
     steps = [0] * clients
     for step, (now, after) in enumerate(zip(active, [*active[1:], 0])):
         steps[after:now] = [step + 1] * (now - after)
@@ -212,7 +212,7 @@ def _steps(active: list[int], clients: int) -> list[int]:
 
 
 def _kind(chunk: Chunk) -> tuple[Any, ...]:
-    """What chunks must have in common beside their engines' kind."""
+    """What chunks of the same engine must have in common to be trained together."""
     task = chunk.task
     shapes = tuple((name, value.shape[1:]) for name, value in (*task.extras.items(), *chunk.state.items()))
     return task.round, task.rate, task.base_rate, task.mask is None, task.keep is None, chunk.width, shapes
