@@ -96,7 +96,7 @@ class Distributed:
         return answers
 
     def _assigned(self, ids: Tensor, task: Task) -> list[list[int]]:
-        """The places in the cohort that each rank trains; a client with a state stays on the rank that first trained it."""
+        """The places in the cohort that each rank trains; a client with a state stays on its first rank."""
         if self._owner is None:
             self._owner = torch.full((self.local.clients.setting.fleet.size,), NO_OWNER)
             self._stateless = not initial_state(self.local.clients.method, self.local.clients.setting, task.model)
@@ -111,7 +111,7 @@ class Distributed:
 
 
 def assign(work: list[float], owner: list[int], ranks: int) -> list[list[int]]:
-    """Places for each rank: clients with an owner go there; the others, most work first, to the rank with least work."""
+    """Places for each rank: clients with an owner go there, others to the rank with least work, most work first."""
     load, places = [0.0] * ranks, [[] for _ in range(ranks)]  # type: list[float], list[list[int]]
     free = [place for place, rank in enumerate(owner) if rank == NO_OWNER]
     for place, rank in enumerate(owner):

@@ -55,7 +55,7 @@ def learn_sliced(start: Start, setting: Setting, counts: tuple[int, ...], steps:
     places = {total: index, setting.layout.trained: index[:, : layout.trained]}  # moments are of trained numbers only
 
     def places_of(value: Tensor) -> Tensor | None:
-        """The places of a sub-model's numbers in rows of this length; None: the rows do not hold the model's numbers."""
+        """Places of a sub-model's numbers in rows of this length; None: the rows do not hold the model's numbers."""
         return places.get(value.shape[1]) if value.dim() == 2 else None
 
     def cut(values: State) -> State:
