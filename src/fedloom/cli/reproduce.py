@@ -45,25 +45,16 @@ def reproduce_command(
     minutes: Annotated[
         float | None, typer.Option(min=0, help="begin no more runs after so long; the same command goes on")
     ] = None,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="processes that play runs side by side on the device; left out, 1 on a CPU, and on a GPU what is "
-            "quickest and fits its memory. 1 if memory runs out",
-        ),
-    ] = None,
-    page: Annotated[Path | None, typer.Option(metavar="FILE.md", help="write all pages into this one file too")] = None,
     pages: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="run nothing: write the pages of DIR's Parquets anew")
+        Path | None, typer.Option(metavar="DIR", help="run nothing: write the pages of the Parquet files in DIR again")
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="show the recipes and end")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run the tables and figures of the papers behind our methods, and say what comes out.
+    """Run the tables and figures of the papers behind our methods, and judge the papers' claims.
 
     For example `fedloom reproduce fedumf-table1 --quick`. Finished runs are kept in --out: after Ctrl-C the same
-    command goes on. Verdicts: reproduced, direction only, not reproduced, not run.
+    command continues. Verdicts: reproduced, direction only, not reproduced, not run.
     """
     from fedloom.studies.recipes.page import write_pages
     from fedloom.studies.recipes.table import RECIPES
@@ -80,22 +71,22 @@ def reproduce_command(
     for name in names:
         if name not in RECIPES:
             raise BadExperiment(unknown("recipe", name, RECIPES))
-    from fedloom.studies.recipes.recipe import only as only_of, scaled
+    from fedloom.studies.recipes.recipe import scaled, selected
 
-    recipes = [only_of(scaled(RECIPES[name](quick), scale), only or ()) for name in dict.fromkeys(names)]
+    recipes = [selected(scaled(RECIPES[name](quick), scale), only or ()) for name in dict.fromkeys(names)]
     count = seeds or (QUICK_SEEDS if quick else SEEDS)
-    _reproduce(recipes, list(range(count)), scale, out, device, data_dir, minutes, processes, page, as_json)
+    _reproduce(recipes, list(range(count)), scale, out, device, data_dir, minutes, as_json)
 
 
 def _reproduce(
     recipes: list[Recipe], seeds: list[int], scale: float, out: Path, device: str, data_dir: Path | None,
-    minutes: float | None, processes: int | None, page: Path | None, as_json: bool,
+    minutes: float | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Run, keep, print."""
     from fedloom.accel.machine import device_of, duration
     from fedloom.cli.show import progress
     from fedloom.runs.lock import locked
-    from fedloom.studies.recipes.cost import expected, runs_of
+    from fedloom.studies.recipes.estimate import expected, runs_of
     from fedloom.studies.recipes.runner import play
 
     errors = Console(stderr=True, highlight=False)
@@ -109,16 +100,11 @@ def _reproduce(
     with locked(out / "lock", f"folder '{out}'"):
         try:
             with counted(console, "reproduce", sum(one.rounds for one in runs.values()), progress) as watch:
-                played = play(recipes, seeds, out, device, data_dir, watch, telling(console), minutes, processes)
+                played = play(recipes, seeds, out, device, data_dir, watch, telling(console), minutes)
         except KeyboardInterrupt:
             errors.print(f"interrupted; finished runs are in {out}, the same command goes on", soft_wrap=True)
             raise typer.Exit(130) from None
         found = _write(played, seeds, scale, out, device, time.perf_counter() - began)
-    if page is not None:
-        from fedloom.studies.recipes.page import page as page_of
-        from fedloom.studies.recipes.store import read_table
-
-        page.write_text("\n".join(page_of(read_table(out / f"{_stem(one)}.parquet")) for one in played.recipes))
     if as_json:
         print_json({name: [one.record() for one in some] for name, some in found.items()})
     else:
@@ -206,7 +192,7 @@ def _complain(played: Played, errors: Console) -> None:
 def _show_list(as_json: bool) -> None:
     """Names, what they are, what data they need and how long they should take."""
     from fedloom.accel.machine import duration
-    from fedloom.studies.recipes.cost import expected
+    from fedloom.studies.recipes.estimate import expected
     from fedloom.studies.recipes.table import RECIPES
 
     rows: list[dict[str, Any]] = []
@@ -223,7 +209,7 @@ def _show_list(as_json: bool) -> None:
         return
     table = Table(
         Column("name", no_wrap=True), "what it is", "data", "runs", "quick, 2 cores", "2 cores", "one H200",
-        title="recipes, three seeds (two if quick); times are reckoned, see recipes/cost.py", title_justify="left",
+        title="recipes, three seeds (two if quick); times are estimates", title_justify="left",
     )  # fmt: skip
     for row in rows:
         times = [duration(row[key]) for key in ("quick_cpu_seconds", "cpu_seconds", "h200_seconds")]

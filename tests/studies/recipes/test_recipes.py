@@ -20,10 +20,10 @@ from fedloom.studies.recipes.claims import (
     said,
     verdict,
 )
-from fedloom.studies.recipes.cost import EXAMPLES, SPEEDS, expected, runs_of
+from fedloom.studies.recipes.estimate import EXAMPLES, SPEEDS, expected, runs_of
 from fedloom.studies.recipes.measure import MEASURES, Run, measured, unit
 from fedloom.studies.recipes.page import paper_says, we_found
-from fedloom.studies.recipes.recipe import NEVER, Claim, Measure, Recipe, changed, only, scaled, tuned
+from fedloom.studies.recipes.recipe import NEVER, Claim, Measure, Recipe, changed, scaled, selected, tuned
 from fedloom.studies.recipes.store import key_of
 from fedloom.studies.recipes.table import RECIPES
 
@@ -199,11 +199,11 @@ def test_scaling_choosing_and_tuning() -> None:
     assert scaled(recipe, 1.0) is recipe
     with pytest.raises(BadExperiment, match="scale"):
         scaled(recipe, 0)
-    some = only(recipe, ["mnist/", "Oort"])
+    some = selected(recipe, ["mnist/", "Oort"])
     assert len(some.asked) == 5 + 1 + 1
-    assert [one.prefix for one in only(recipe, ["mnist"]).trials] == ["mnist/"]
+    assert [one.prefix for one in selected(recipe, ["mnist"]).trials] == ["mnist/"]
     assert "cifar10/non-iid-a/Oort" in some.asked
-    assert only(recipe, []).asked == recipe.experiments
+    assert selected(recipe, []).asked == recipe.experiments
     rated = tuned(recipe, {"mnist/": 0.7})
     assert rated.experiments["mnist/non-iid-a/FedDD"].training.rate == 0.7
     assert rated.experiments["fmnist/non-iid-a/FedDD"] == recipe.experiments["fmnist/non-iid-a/FedDD"]

@@ -57,6 +57,11 @@ class Tuning(NamedTuple):
     experiment: Experiment
     rates: tuple[float, ...]
 
+    @property
+    def runs(self) -> list[Experiment]:
+        """The runs that choose the rate, one for each."""
+        return [changed(self.experiment, training={"rate": rate}, seed=TUNING_SEED) for rate in self.rates]
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -120,7 +125,7 @@ def scaled(recipe: Recipe, scale: float) -> Recipe:
     return replace(recipe, experiments={k: less(v) for k, v in recipe.experiments.items()}, tuning=tuning)
 
 
-def only(recipe: Recipe, texts: Iterable[str]) -> Recipe:
+def selected(recipe: Recipe, texts: Iterable[str]) -> Recipe:
     """The same with those runs alone asked for whose label has one of the texts, at its start or behind a slash."""
     texts = tuple(texts)
     chosen = frozenset(label for label in recipe.experiments if any(f"/{text}" in f"/{label}" for text in texts))
