@@ -44,7 +44,7 @@ def bench_command(
     from fedloom.accel.machine import device_of
     from fedloom.studies.bench.limits import limits, machine
     from fedloom.studies.bench.measure import measure
-    from fedloom.studies.bench.report import Report, ratios, read, table
+    from fedloom.studies.bench.results import Report, ratios, read, table
     from fedloom.studies.bench.workloads import WORKLOADS, chosen
 
     notes, console = Console(stderr=True, highlight=False), Console()

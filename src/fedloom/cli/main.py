@@ -99,7 +99,7 @@ def run_command(
     Exit codes: 0 finished, 2 wrong input, 3 stopped by a fault (what was saved is kept), 130 stopped by Ctrl-C.
     """
     from fedloom.cli.show import progress, summary_table
-    from fedloom.report.track import tracked
+    from fedloom.report.trackers import tracked
     from fedloom.runs.experiment import Experiment, with_settings
     from fedloom.runs.folder import experiment_in, new_folder
     from fedloom.runs.play import run

@@ -1,25 +1,25 @@
-"""What does a report say, in which order and in which words?"""
+"""Sections of a report: their order, titles, texts, charts and tables."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fedloom.report.charts import Cells, Chart, Curves
 from fedloom.report.curves import curves_of
-from fedloom.report.fleet import losses_of, shares_of, virtual_time_of, wall_time_of
+from fedloom.report.fleet import fairness_of, losses_of, shares_of, virtual_time_of, wall_time_of
 from fedloom.report.group import Group
-from fedloom.report.inside import classes_of, coverage_of, fairness_of, similarity_of
+from fedloom.report.models import classes_of, coverage_of, similarity_of
 from fedloom.report.tables import summary, target_table
-from fedloom.report.values import Cells, Curves, Value
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with what is seen below it; without a value or tables, `lead` says why."""
+    """A heading with a chart and tables; without these, `lead` says why."""
 
     key: str
     title: str
     lead: str
-    value: Value | None = None
+    chart: Chart | None = None
     tables: list[tuple[str, Cells]] = field(default_factory=list)  # caption and cells
     notes: list[str] = field(default_factory=list)
 
@@ -28,7 +28,7 @@ SEEDS = "Lines are means over seeds, bands reach from the lowest to the highest 
 
 
 def sections_of(groups: list[Group], targets: tuple[float, ...], chosen: bool) -> list[Section]:
-    """All sections; `chosen`: the targets were not asked for."""
+    """All sections; `chosen`: no target was given, so `targets` was chosen from the runs."""
     several = any(len(group.runs) > 1 for group in groups)
     over = " Means over seeds; ± is the 95 % interval (Student's t)." if several else ""
     whisker = " Whiskers reach from the lowest to the highest seed." if several else ""
@@ -46,13 +46,13 @@ def sections_of(groups: list[Group], targets: tuple[float, ...], chosen: bool) -
         lead = f"Of the global model at the last evaluation.{whisker}"
         sections.append(Section("classes", "Accuracy of every class", lead, classes, notes=notes))
     sections += _clients(groups)
-    sections += _inside(groups)
+    sections += _models(groups)
     sections += _time(groups, curves)
     return sections
 
 
 def _targets(groups: list[Group], targets: tuple[float, ...], chosen: bool, over: str) -> Section:
-    """Time to accuracy."""
+    """Costs to reach each target."""
     title = "What it cost to reach a target"
     if not targets:
         return Section("targets", title, "No accuracy was reached by every run; name one with --target.")
@@ -63,7 +63,7 @@ def _targets(groups: list[Group], targets: tuple[float, ...], chosen: bool, over
 
 
 def _clients(groups: list[Group]) -> list[Section]:
-    """Who took part, what was lost, how fair it is."""
+    """Shares, lost replies and fairness."""
     found = []
     shares, notes = shares_of(groups)
     if shares is not None:
@@ -86,8 +86,8 @@ def _clients(groups: list[Group]) -> list[Section]:
     return found
 
 
-def _inside(groups: list[Group]) -> list[Section]:
-    """Neurons, and clients that are alike."""
+def _models(groups: list[Group]) -> list[Section]:
+    """Coverage of neurons, and distances between clients' models."""
     found = []
     coverage, notes = coverage_of(groups)
     lead = "The part of what leads into each neuron that arrives with a reply, over all rounds and seeds."
@@ -106,7 +106,7 @@ def _inside(groups: list[Group]) -> list[Section]:
 
 
 def _time(groups: list[Group], curves: Curves) -> list[Section]:
-    """Virtual and real seconds."""
+    """Virtual time and wall time."""
     found = []
     virtual, wall = virtual_time_of(groups), wall_time_of(groups)
     lead = "What a client spends a round on, by the simulated clock, and how long it then waits for the slowest."

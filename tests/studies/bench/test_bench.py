@@ -14,11 +14,11 @@ from fedloom.cli.main import main
 from fedloom.core.clock import PASSES
 from fedloom.errors import BadData, BadExperiment
 from fedloom.runs.build import prepare
-from fedloom.studies.bench import limits, report, workloads
-from fedloom.studies.bench.cost import cost
+from fedloom.studies.bench import limits, workloads
+from fedloom.studies.bench.flops import cost
 from fedloom.studies.bench.limits import Watched, machine
 from fedloom.studies.bench.measure import Measured, Play, measure
-from fedloom.studies.bench.report import Report, beside, ratios, read, table
+from fedloom.studies.bench.results import Report, beside, ratios, read, table
 from fedloom.studies.bench.workloads import WORKLOADS, Workload, chosen
 
 TINY = Workload("small", shape=(1, 6, 6), clients=4, per_round=3, samples=20, batch=10, test=30)
@@ -42,7 +42,7 @@ def ended(arguments: list[str], monkeypatch) -> int:
 def small(monkeypatch):
     """Only small workloads, and a device that is known at once."""
     table = {"W1": TINY, "W2": replace(TINY, per_round=4, beside="W1"), "broken": replace(TINY, model="cnn1")}
-    for place in (workloads, report):
+    for place in (workloads, results):
         monkeypatch.setattr(place, "WORKLOADS", table)
     monkeypatch.setattr(workloads, "QUICK", ("W1",))
     monkeypatch.setattr(limits, "limits", lambda place: LIMITS)

@@ -16,7 +16,7 @@ from fedloom.evaluate.accuracy import Score, evaluate
 from fedloom.round import play_round
 from fedloom.runs.build import Simulation, prepare
 from fedloom.runs.threads import threads_for
-from fedloom.studies.bench.cost import cost
+from fedloom.studies.bench.flops import cost
 from fedloom.studies.bench.limits import Watched, wait
 from fedloom.studies.bench.workloads import Workload
 
