@@ -41,13 +41,13 @@ def tiny(quick: bool = False) -> Recipe:
 def lost(quick: bool = False) -> Recipe:
     """Needs data that nobody has."""
     one = Experiment(**COMMON, data="speech-commands", model="spu-speech")
-    return Recipe("lost", "speech", {"a": one}, (Claim("value", ("a",), paper=1.0),), quick=quick)
+    return Recipe("tiny-lost", "speech", {"a": one}, (Claim("value", ("a",), paper=1.0),), quick=quick)
 
 
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(RECIPES, "tiny", tiny)
-    monkeypatch.setitem(RECIPES, "lost", lost)
+    monkeypatch.setitem(RECIPES, "tiny-lost", lost)
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
@@ -180,10 +180,12 @@ def test_data_that_are_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("--seeds", "1", "--device", "cpu", "--data-dir", str(tmp_path), "--out", str(tmp_path / "out"))
-    assert command(monkeypatch, "lost", *words) == 3
+    assert command(monkeypatch, "tiny-lost", *words) == 3
     assert "speech-commands.npz" in capsys.readouterr().err.replace("\n", "")
-    assert command(monkeypatch, "lost", "tiny", *words) == 0
-    assert json.loads((tmp_path / "out" / "claims.json").read_text())["lost"][0]["verdict"] == "not run"
+    assert command(monkeypatch, "tiny-lost", "tiny", *words) == 0
+    assert json.loads((tmp_path / "out" / "claims.json").read_text())["tiny-lost"][0]["verdict"] == "not run"
+    failed = [read_table(tmp_path / "out" / f"{name}.parquet").about["failed"] for name in ("tiny", "tiny-lost")]
+    assert list(map(len, failed)) == [0, 1]  # names that begin alike are told apart
 
 
 @pytest.mark.parametrize(
