@@ -89,7 +89,7 @@ def page_of(groups: list[Group], notes: list[str], sections: list[Section], titl
 <h1>{escape(name)}</h1>
 <p class="setup">{escape(setup_of(groups))}</p>
 {_notes(notes)}
-<nav aria-label="sections">{links} <a href="#experiments">The exact experiments</a></nav>
+<nav aria-label="sections">{links} <a href="#experiments">Experiments</a></nav>
 <noscript><p>The charts need JavaScript; the tables do not.</p></noscript>
 </header>
 <main>
@@ -190,8 +190,10 @@ def _experiments(groups: list[Group]) -> str:
                 f'<div class="code"><pre>{escape(text)}</pre>{COPY}</div>'
                 f'<p class="lead">{escape(made)}</p></div></details>'
             )
-    lead = "The command that runs it again, and all its settings. A network, method or data set that was passed from "
-    lead += "Python is not in the command."
+    lead = (
+        "The command that runs each run again, and all its settings. The command leaves out a network, method or data "
+    )
+    lead += "set that was passed from Python."
     return (
         f'<section id="experiments"><h2>The exact experiments</h2><p class="lead">{lead}</p>{"".join(blocks)}</section>'
     )

@@ -76,8 +76,8 @@ NOTES = (
     "One learning rate for all methods: the best of FedAvg's, of 0.01, 0.05 and 0.1, at the third Dirichlet parameter.",
     "Accuracy is the best of the run, as that code reports it.",
     "Four regions of neurons; the first round trains everything, every tenth round all take the last regions.",
-    "OAP erases what nobody trained, as published. The control leaves out the rounds in which all take the last"
-    " regions.",
+    "OAP erases numbers that no client trained, as published. The control leaves out the rounds in which all take the"
+    " last regions.",
 )
 BEST = Measure("best")
 
