@@ -190,13 +190,9 @@ def _experiments(groups: list[Group]) -> str:
                 f'<div class="code"><pre>{escape(text)}</pre>{COPY}</div>'
                 f'<p class="lead">{escape(made)}</p></div></details>'
             )
-    lead = (
-        "The command that runs each run again, and all its settings. The command leaves out a network, method or data "
-    )
-    lead += "set that was passed from Python."
-    return (
-        f'<section id="experiments"><h2>The exact experiments</h2><p class="lead">{lead}</p>{"".join(blocks)}</section>'
-    )
+    lead = "The command that runs each run again, and all its settings. The command leaves out a network, method or "
+    lead += "data set that was passed from Python."
+    return f'<section id="experiments"><h2>Experiments</h2><p class="lead">{lead}</p>{"".join(blocks)}</section>'
 
 
 def _asset(name: str) -> str:
