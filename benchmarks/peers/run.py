@@ -201,7 +201,8 @@ def tables(report: dict[str, Any]) -> str:
             cells += [f"{good[-1]['steps']:g}", f"{good[-1]['accuracy']:.3f}"]
             text.append(f"| {' | '.join(cells)} |")
     text += ["", *(f"- {peer}: {NOTES[peer]}" for peer in report["versions"])]
-    text += ["", "Versions: " + "; ".join(f"{peer}: {version}" for peer, version in report["versions"].items() if version) + "."]
+    versions = [f"{peer}: {version}" for peer, version in report["versions"].items() if version]
+    text += ["", f"Versions: {'; '.join(versions)}."]
     return "\n".join(text) + "\n"
 
 

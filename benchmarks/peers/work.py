@@ -44,9 +44,8 @@ def invent() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
     labels = rng.integers(0, CLASSES, CLIENTS * SAMPLES)
-    blocks = np.kron(rng.random((CLASSES, 7, 7)) < 0.4, np.ones((4, 4))).astype(
-        np.float32
-    )  # with patterns that convolutions can learn
+    # blocks of 4x4 pixels, which convolutions can learn
+    blocks = np.kron(rng.random((CLASSES, 7, 7)) < 0.4, np.ones((4, 4))).astype(np.float32)
     patterns = np.float32(0.4) * (blocks.reshape(CLASSES, 784) - np.float32(0.4))
     images = rng.random((len(labels), 784), np.float32) - np.float32(0.5) + patterns[labels]
     np.save(FOLDER / "images.npy", images.reshape(-1, 1, 28, 28))
