@@ -1,4 +1,4 @@
-"""Looking on, and writing elsewhere too."""
+"""The live view, and trackers."""
 
 from __future__ import annotations
 

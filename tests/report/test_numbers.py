@@ -1,4 +1,4 @@
-"""What the charts show are the numbers of the tables."""
+"""Charts show the numbers of the run folders' tables."""
 
 from __future__ import annotations
 

@@ -28,7 +28,6 @@ class Recorded:
     """The contents of a run folder."""
 
     name: str  # of the folder
-    folder: Path
     about: dict[str, Any]  # experiment.json
     rows: list[dict[str, Any]]  # one a round
     clients: dict[str, Numbers]  # columns of clients.parquet
@@ -56,7 +55,7 @@ def read_run(folder: Path) -> Recorded:
         raise BadData(f"'{kept}' cannot be read ({problem}); delete it to report without what is in it.") from problem
     clients = read_table(folder / "clients.parquet")
     columns = {} if clients is None else {n: clients[n].to_numpy() for n in clients.column_names}
-    return Recorded(folder.absolute().name, folder, about, read_rows(folder), columns, tensors, ended)
+    return Recorded(folder.absolute().name, about, read_rows(folder), columns, tensors, ended)
 
 
 def read_about(folder: Path) -> dict[str, Any]:

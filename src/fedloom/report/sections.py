@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fedloom.report.charts import Cells, Chart, Curves
+from fedloom.report.charts import Cells, Chart
 from fedloom.report.curves import curves_of
 from fedloom.report.fleet import fairness_of, losses_of, shares_of, virtual_time_of, wall_time_of
 from fedloom.report.group import Group
@@ -47,7 +47,7 @@ def sections_of(groups: list[Group], targets: tuple[float, ...], chosen: bool) -
         sections.append(Section("classes", "Accuracy within classes", lead, classes, notes=notes))
     sections += _clients(groups)
     sections += _models(groups)
-    sections += _time(groups, curves)
+    sections += _time(groups)
     return sections
 
 
@@ -103,7 +103,7 @@ def _models(groups: list[Group]) -> list[Section]:
     return found
 
 
-def _time(groups: list[Group], curves: Curves) -> list[Section]:
+def _time(groups: list[Group]) -> list[Section]:
     """Virtual time and wall time."""
     found = []
     virtual, wall = virtual_time_of(groups), wall_time_of(groups)

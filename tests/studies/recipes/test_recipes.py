@@ -1,4 +1,4 @@
-"""Recipes build without data, and say what they claim; verdicts at their borders."""
+"""Recipes build without data; their claims, and verdicts at their borders."""
 
 from __future__ import annotations
 
