@@ -180,7 +180,7 @@ def step_by_step(start: Start) -> tuple[Tensor, Tensor]:
     rule, optimiser, rate = method.local, method.optimiser, task.rate
     batches = Feed(start.data, start.batches)
     if (optimiser.plain or optimiser.heavy) and not rule.traits.corrects and (start.held or rule.trains(task) is None):
-        shrink, momentum = 1 - rate * optimiser.weight_decay, getattr(optimiser, "momentum", 0.0)
+        shrink, momentum = 1 - rate * optimiser.weight_decay, optimiser.momentum
         done = start.gradient.descend(first, batches, rate, shrink, momentum)
         if done is not None:
             return done

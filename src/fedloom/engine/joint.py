@@ -22,7 +22,6 @@ from fedloom.engine.client import Learnt
 from fedloom.engine.gradient.plain import PlainGradient
 from fedloom.engine.local import Chunk, Local
 from fedloom.method import Method
-from fedloom.parts.upload.as_sent import AsSent
 
 
 class Answer(NamedTuple):
@@ -96,7 +95,7 @@ def alike(one: Local, other: Local) -> bool:
 
 def training(method: Method) -> tuple[Any, ...]:
     """All of a method that training itself reads."""
-    return method.local, method.optimiser, isinstance(method.upload, AsSent)
+    return method.local, method.optimiser, method.upload.sends_what_came
 
 
 def why_apart(engine: Local) -> str | None:

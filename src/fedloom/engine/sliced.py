@@ -13,7 +13,6 @@ from fedloom.engine.gradient.stacked import StackedGradient
 from fedloom.method import Method
 from fedloom.neurons.extract import slice_index, slice_shapes
 from fedloom.neurons.map import NeuronMap
-from fedloom.parts.upload.as_sent import AsSent
 
 
 def widths(setting: Setting, keep: Tensor | None) -> list[tuple[int, ...]]:
@@ -71,9 +70,7 @@ def learn_sliced(
     learnt, new = learn(method, gradient.of_shapes(layout), data, part, small, cut(state), batches, walk=walk)
     none = torch.zeros((), dtype=task.model.dtype, device=index.device).expand(len(index), total)
     sent = back(learnt.sent, none)
-    first = (
-        sent if isinstance(method.upload, AsSent) else back(learnt.first, none)
-    )  # as large as all else: only if read
+    first = sent if method.upload.sends_what_came else back(learnt.first, none)  # as large as all else: only if read
     extras = {name: back(v, none) if v.shape[1:] == index.shape[1:] else v for name, v in learnt.extras.items()}
     kept = {name: back(v, state[name]) for name, v in new.items()}
     return Learnt(first, sent, extras, learnt.losses), kept

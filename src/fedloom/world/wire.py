@@ -20,7 +20,6 @@ from fedloom.engine.storage.client_states import ClientStates
 from fedloom.errors import RunStopped
 from fedloom.method import Method
 from fedloom.neurons.rows import rows_of
-from fedloom.parts.upload.as_sent import AsSent
 from fedloom.round import Engine
 from fedloom.world.simulated import MEASURED
 
@@ -117,7 +116,7 @@ class Wire:
 
     def _sent(self, task: Task, reply: Reply) -> Part:
         """What goes up; where the server chose the part, which it is need not travel."""
-        if isinstance(self.method.upload, AsSent):
+        if self.method.upload.sends_what_came:
             return self.asked(task)._replace(known=True)
         return self._described(reply.mask, None, self.method.upload.rows)
 

@@ -104,7 +104,7 @@ class Linked:
             self.grads[layer], self._inputs(layer), course.examples, w, speeds[0], may[0], b, speeds[1], may[1],
             w if course.scaled is None else course.scaled.paces[names[0]], course.rate, course.number, course.taken,
             *self._kept(layer), self.batch, *self._counts(layer), course.clients,
-            float(getattr(optimiser, "momentum", 0.0)), float(optimiser.weight_decay),
+            float(optimiser.momentum), float(optimiser.weight_decay),
             **self._units(layer),
             PICKS=layer == 0, BIAS=link.bias, MAY=held, HEAVY=heavy, SCALED=course.scaled is not None,
             PRECISION=precision(False), TILES=tiles,

@@ -78,7 +78,7 @@ class Course:
             self.may = {name: torch.zeros_like(t, dtype=torch.bool) for name, t in self.tensors.items()}
             self.old = {} if rule.traits.cuts else {name: torch.zeros_like(t) for name, t in self.tensors.items()}
             self.rest = {name: torch.zeros_like(m) for name, m in self.may.items()} if rule.traits.cuts else {}
-        light = getattr(optimiser, "momentum", 0.0) == 0 and links_of(method, gradient, data) is not None
+        light = optimiser.momentum == 0 and links_of(method, gradient, data) is not None
         names = stacked.layout.parameters if stacked and self.heavy and not light else ()
         self.velocity = {name: torch.zeros_like(self.tensors[name]) for name in names}
         self.losses = first.new_zeros(self.clients)

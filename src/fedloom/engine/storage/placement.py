@@ -17,7 +17,6 @@ from fedloom.engine.local import BUDGET, client_bytes
 from fedloom.engine.storage.backing import Place
 from fedloom.errors import BadExperiment
 from fedloom.method import Method
-from fedloom.parts.select.everyone import SomeSend
 
 SPARE = 0.9  # of what is free is planned with
 REPLY = 16  # bytes for each number of a cohort's replies, which stand on the device together: weights and masks, copied
@@ -78,9 +77,7 @@ class Plan(NamedTuple):
 
 def cohort_of(method: Method, fleet_size: int) -> int:
     """How many clients train in a round, at most."""
-    if isinstance(method.select, SomeSend):  # under which all train
-        return fleet_size
-    return min(fleet_size, getattr(method.select, "count", None) or fleet_size)
+    return method.select.cohort_size(fleet_size)
 
 
 def sizes_of(

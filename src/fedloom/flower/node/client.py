@@ -17,7 +17,7 @@ from fedloom.engine.client import initial_state
 from fedloom.engine.storage.client_states import ClientStates
 from fedloom.flower.node.host import Host
 from fedloom.flower.node.state import Kept, Store
-from fedloom.flower.protocol.asked_part import chooses, chosen_part, expected, form_of
+from fedloom.flower.protocol.asked_part import chosen_part, expected, form_of
 from fedloom.flower.protocol.records import Item, fact
 from fedloom.flower.protocol.round_id import Order
 from fedloom.world.wire import CARRIED, ranges_of
@@ -136,7 +136,7 @@ def write_reply(
 ) -> tuple[bytes, str, Tensor | None]:
     """A reply's bytes, the form of its part, and what rounding took from it, if that is given back."""
     method, setting = host.world.method, host.world.setting
-    if chooses(method):
+    if not method.masks_known:
         part = chosen_part(method, setting, None if reply.mask is None else reply.mask[0].cpu())
     else:
         part = asked._replace(known=True)

@@ -14,7 +14,6 @@ from fedloom.core.types import Setting, State, Task
 from fedloom.method import Method
 from fedloom.neurons.map import NeuronMap
 from fedloom.neurons.rows import rows_of
-from fedloom.parts.upload.as_sent import AsSent
 from fedloom.world.wire import REPORT
 
 ROWS = keep_word(True, True)
@@ -23,11 +22,6 @@ FORMS: dict[str, Part | AnyMask | AnyKeep] = {
     "bits": AnyMask(1.0),
     **{keep_word(rows, outputs): AnyKeep(1.0, rows, outputs) for rows in (False, True) for outputs in (False, True)},
 }  # how a part may travel that the receiver does not know
-
-
-def chooses(method: Method) -> bool:
-    """Does a client choose by itself what it sends?"""
-    return not isinstance(method.upload, AsSent) or method.local.traits.chooses
 
 
 def chosen_part(method: Method, setting: Setting, mask: Tensor | None) -> Part:

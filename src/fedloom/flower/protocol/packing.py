@@ -12,7 +12,7 @@ from fedloom.codec import Codec, Cost, Expected, Frame, Message, Part
 from fedloom.codec.places import pack_bits
 from fedloom.core.rows import expanded, rows
 from fedloom.core.types import Setting, State, Task
-from fedloom.flower.protocol.asked_part import chooses, expected, form_of, reply_of_nobody
+from fedloom.flower.protocol.asked_part import expected, form_of, reply_of_nobody
 from fedloom.flower.protocol.records import Item
 from fedloom.flower.protocol.round_id import Order
 from fedloom.method import Method
@@ -68,14 +68,14 @@ class Packing:
         extras, ranges = reply_of_nobody(self.method, self.setting, task)
         asked, found = self.wire.asked(task), {}
         frame = self.wire.frame(extras, ranges, asked)
-        if chooses(self.method) and self.method.upload.rows:
+        if not self.method.masks_known and self.method.upload.rows:
             frame = Frame(frame.layout, self.setting.neurons, frame.extras, frame.report)
         for row, client in enumerate(task.ids.tolist()):
             if bool(task.authorised[row]):
                 stamp = order.stamp(client, "up")
                 part = row_of(asked, row)._replace(known=True)
                 known = Expected(frame, stamp, part, (self.codec.kind,))
-                found[client] = expected(known, "bits") if chooses(self.method) else known
+                found[client] = known if self.method.masks_known else expected(known, "bits")
         return found
 
     def price(self, expected: Expected, message: Message, size: int) -> tuple[int, int, int]:

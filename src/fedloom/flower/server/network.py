@@ -19,7 +19,7 @@ from fedloom.core.refused import REASONS, stray
 from fedloom.core.types import Examples, Reply, Task
 from fedloom.engine.storage.shards import Shards
 from fedloom.flower.node.personal import EVERYBODY, accuracies
-from fedloom.flower.protocol.asked_part import chooses, expected
+from fedloom.flower.protocol.asked_part import expected
 from fedloom.flower.protocol.packing import Packing
 from fedloom.flower.protocol.records import Item, Parcel
 from fedloom.flower.protocol.round_id import Order
@@ -151,7 +151,7 @@ class Network:
             return
         table.fate(client, ARRIVED)
         try:
-            if awaited is not None and chooses(self._packing.method) and client not in inbox.accepted:
+            if awaited is not None and not self._packing.method.masks_known and client not in inbox.accepted:
                 inbox.awaited = {**inbox.awaited, client: expected(awaited, item.facts.get("form"))}
         except Rejected as why:
             inbox.refuse(client, why)

@@ -20,8 +20,6 @@ from fedloom.layout import layout_of
 from fedloom.method import Method
 from fedloom.models.trial import own_copy
 from fedloom.neurons.rows import rows_of
-from fedloom.parts.mask.everything import Everything
-from fedloom.parts.upload.as_sent import AsSent
 
 
 def method_of(method: Method | str, settings: Mapping[str, Any], per_round: int | None = None) -> Method:
@@ -38,7 +36,7 @@ def method_of(method: Method | str, settings: Mapping[str, Any], per_round: int 
 
 def plain(method: Method) -> bool:
     """Do clients do no more than train what they are sent and send it back? Then any ClientApp will do."""
-    whole = isinstance(method.mask, Everything) and isinstance(method.upload, AsSent)
+    whole = method.mask.sends_all and method.upload.sends_what_came
     return whole and type(method.local) is LocalRule
 
 

@@ -20,14 +20,9 @@ from fedloom.flower.protocol.records import FACTS, Item, Parcel, pack, unpack
 from fedloom.flower.your_app.arrays import from_arrays, to_arrays, weight_of
 from fedloom.flower.your_app.contract import described, frame_of, plain, told, word_of
 from fedloom.method import Method
-from fedloom.parts.allocate.latency_and_loss import LatencyAndLoss
-from fedloom.parts.select.power_of_choice import PowerOfChoice
-from fedloom.parts.select.utility import Utility
-from fedloom.parts.upload.as_sent import AsSent
 
 log = logging.getLogger("flwr")
 
-LISTENERS = (LatencyAndLoss, PowerOfChoice, Utility)  # parts that decide by clients' losses
 Metrics = dict[str, Any]
 
 
@@ -96,9 +91,7 @@ class Letters:
             metrics = _metrics(message.content, weight)
             if not bool(self.task.authorised[row]):
                 return True
-            if loss not in metrics and any(
-                isinstance(p, LISTENERS) for p in (self.method.select, self.method.allocate)
-            ):
+            if loss not in metrics and (self.method.select.needs_losses or self.method.allocate.needs_losses):
                 raise Rejected("report", f"the metrics have no '{loss}', by which this method decides; see loss_key.")
             values, mask = self._read(row, message.content)
         except Rejected as refused:
@@ -150,9 +143,9 @@ class Letters:
     def _expected(self, row: int) -> Part | AnyKeep | AnyMask:
         """The part that a client was sent or, where it chooses by itself, any within its share."""
         upload, share = self.method.upload, min(1.0, float(self.task.share[row]))
-        if isinstance(upload, AsSent):
+        if upload.sends_what_came:
             return self._parts[row]._replace(known=True)
-        share = share if getattr(upload, "outputs", True) else 1.0  # the output layer is then sent whole
+        share = 1.0 if upload.sends_all_outputs else share
         return AnyKeep(share, rows=True, outputs=True) if upload.rows else AnyMask(share)
 
 

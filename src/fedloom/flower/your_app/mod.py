@@ -39,7 +39,6 @@ from fedloom.flower.your_app.contract import (
 from fedloom.flower.your_app.gradient_mask import training_only
 from fedloom.layout import flatten, load
 from fedloom.method import Method
-from fedloom.parts.upload.as_sent import AsSent
 
 STATE = "fedloom.masked"  # in `Context.state`
 
@@ -133,7 +132,7 @@ class Masked:
         self, asked: Mapping[str, Any], parcel: Parcel, task: Task, state: State, first: Tensor, sent: Tensor
     ) -> bytes:
         """What goes back, as bytes."""
-        if isinstance(self.method.upload, AsSent):
+        if self.method.upload.sends_what_came:
             word = str(asked["part"])
             part = Part(parcel.mask, parcel.keep, word.startswith("rows"), known=True)
         else:

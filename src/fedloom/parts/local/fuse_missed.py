@@ -14,7 +14,6 @@ from fedloom.core.rule import LocalRule, Traits
 from fedloom.core.types import Batch, Reply, Setting, State, Task, column
 from fedloom.errors import BadExperiment, unknown
 from fedloom.parts.local.drift import trained_only
-from fedloom.parts.select.everyone import Everyone, SomeSend
 
 if TYPE_CHECKING:
     from fedloom.method import Method
@@ -54,9 +53,9 @@ class FuseMissed(LocalRule):
 
     def clash(self, method: Method) -> str | None:
         """Updates can be missed only where those train who may not send; other rules go inside, not beside."""
-        if not isinstance(method.local, FuseMissed):
+        if method.local != self:
             return "it must know what the other rules train; write FuseMissed(inner=Chain((...))) around them."
-        if not isinstance(method.select, Everyone | SomeSend):
+        if not method.select.whole_fleet:
             name = type(method.select).__name__
             return f"clients that {name} leaves out do not train, so there is nothing to fuse; select with SomeSend()."
         return self.inner.clash(method)

@@ -14,7 +14,6 @@ from fedloom.core.pruning import PRUNERS, SCOPES, Scope, pruned
 from fedloom.core.rule import LocalRule, Traits
 from fedloom.core.types import Batch, Setting, State, Task
 from fedloom.errors import BadExperiment, unknown
-from fedloom.parts.upload.as_sent import AsSent
 
 if TYPE_CHECKING:
     from fedloom.method import Method
@@ -55,7 +54,7 @@ class Prune(LocalRule):
 
     def clash(self, method: Method) -> str | None:
         """The server does not know what a client chose."""
-        if not isinstance(method.upload, AsSent):
+        if not method.upload.sends_what_came:
             return None
         return "clients choose what they train, which the server must be told; put AsTrained() into upload."
 

@@ -11,7 +11,6 @@ from torch import Tensor
 from fedloom.core.rule import LocalRule, Traits
 from fedloom.core.types import Setting, State, Task
 from fedloom.errors import BadExperiment
-from fedloom.parts.select.still_running import StillRunning
 
 if TYPE_CHECKING:
     from fedloom.method import Method
@@ -38,7 +37,7 @@ class StopEarly(LocalRule):
 
     def clash(self, method: Method) -> str | None:
         """Somebody must listen."""
-        if isinstance(method.select, StillRunning):
+        if method.select.skips_stopped:
             return None
         return f"clients stop, but {type(method.select).__name__} goes on asking them; put StillRunning() into select."
 
