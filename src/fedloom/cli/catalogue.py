@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import pkgutil
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import fedloom
 from fedloom.core.part import ServerPart, Upload
 from fedloom.core.rule import LocalRule
 from fedloom.data.load import DATASETS, settings_of as data_settings
@@ -51,21 +48,7 @@ def catalogue(kind: str) -> list[Row]:
 
 
 def _parts() -> list[Row]:
-    """Every part that fills a slot, with the slot's folder."""
-    for module in pkgutil.walk_packages(fedloom.__path__, "fedloom."):
-        if module.name.split(".")[1] in (
-            "select",
-            "allocate",
-            "mask",
-            "local",
-            "upload",
-            "admit",
-            "repair",
-            "aggregate",
-            "methods",
-            "world",  # what a device can afford
-        ):
-            importlib.import_module(module.name)
+    """Every part that fills a slot, with the slot; `fedloom.methods` has imported them all."""
     found, waiting = [], [ServerPart, Upload, LocalRule]
     while waiting:
         part = waiting.pop()

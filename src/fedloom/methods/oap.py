@@ -20,7 +20,7 @@ from fedloom.method import Method
 from fedloom.parts.aggregate.coverage_mean import CoverageMean
 from fedloom.parts.allocate.tiers import Tiers
 from fedloom.parts.local.sub_model import SubModel
-from fedloom.parts.mask.online import Largest
+from fedloom.parts.mask.largest import Largest
 
 
 @dataclass(frozen=True)
