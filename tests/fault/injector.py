@@ -17,7 +17,6 @@ from fedloom.codec import AnyKeep, AnyMask, Codec, Expected, Inbox, Part, Range,
 from fedloom.core.types import Reply, Setting, Task
 from fedloom.engine.protocol import Engine
 from fedloom.method import Method
-from fedloom.parts.upload.as_sent import AsSent
 from fedloom.world.wire import Wire
 
 DEADLINE = 100.0  # seconds on the injector's clock
@@ -211,7 +210,7 @@ class Injector:
             mask, keep = (None if given is None else given[row] for given in (part.mask, part.keep))
             own = part._replace(mask=mask, keep=keep)
             asked: Part | AnyMask | AnyKeep = own
-            if not isinstance(self.method.upload, AsSent) and not own.whole:
+            if not self.method.upload.sends_what_came and not own.whole:
                 wide = keep is not None and frame.neurons is not None and len(keep) > frame.neurons.size
                 asked = AnyMask(1.0) if keep is None else AnyKeep(1.0, own.rows, wide)
             client = int(reply.ids[row])

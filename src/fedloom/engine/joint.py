@@ -21,7 +21,6 @@ from fedloom.core.work import Batches
 from fedloom.engine.client import Chunk, Learnt
 from fedloom.engine.local import Local
 from fedloom.method import Method
-from fedloom.parts.upload.as_sent import AsSent
 
 
 class Answer(NamedTuple):
@@ -95,7 +94,7 @@ def alike(one: Local, other: Local) -> bool:
 
 def training(method: Method) -> tuple[Any, ...]:
     """All of a method that training itself reads."""
-    return method.local, method.optimiser, isinstance(method.upload, AsSent)
+    return method.local, method.optimiser, method.upload.sends_what_came
 
 
 def why_apart(engine: Local) -> str | None:
