@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedloom.codec import AnyKeep, AnyMask, Expected, Frame, Message, Part, Range, Stamp, base_hash, encode
-from fedloom.codec.container import BEFORE, BEHIND
+from fedloom.codec.container import AFTER, BEFORE
 from fedloom.codec.kinds import DTYPES
 from fedloom.layout import layout_of
 from fedloom.neurons.trace import neuron_map
@@ -118,9 +118,9 @@ def parcel(word: str = "neurons", kind: Any = "float32", seed: int = 0, width: i
 
 def reseal(data: bytes) -> bytes:
     """The message with the checksum that belongs to it."""
-    if len(data) < BEHIND:
+    if len(data) < AFTER:
         return data
-    return data[:BEFORE] + b"%08x" % crc32(data[BEHIND:], crc32(data[:8])) + data[BEHIND:]
+    return data[:BEFORE] + b"%08x" % crc32(data[AFTER:], crc32(data[:8])) + data[AFTER:]
 
 
 def edit(data: bytes, old: str | None, new: str) -> bytes:

@@ -1,4 +1,4 @@
-"""What names are there? For `fedloom list`."""
+"""Tables of names for `fedloom list`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from fedloom.data.load import DATASETS, settings_of as data_settings
 from fedloom.data.partition import PARTITIONS, settings_of as partition_settings
 from fedloom.methods import METHODS
 from fedloom.models import MODELS
-from fedloom.runs.choices import ADMITS, AGGREGATES, ATTACKS, TOLD
 from fedloom.runs.experiment import CHANNELS, SUPPLIED
+from fedloom.runs.named_parts import ADMITS, AGGREGATES, ATTACKS, FACTS
 from fedloom.runs.settings import settings_of
 from fedloom.world.fleets import FLEETS
 
@@ -26,7 +26,7 @@ CHOSEN: dict[str, dict[str, Any]] = {"aggregates": AGGREGATES, "checks": ADMITS,
 
 
 class Row(NamedTuple):
-    """One name."""
+    """One name, with its settings and what it is."""
 
     name: str
     settings: str
@@ -34,7 +34,7 @@ class Row(NamedTuple):
 
 
 def catalogue(kind: str) -> list[Row]:
-    """Everything of one kind, by name."""
+    """All names of one kind."""
     if kind == "methods":
         return [Row(name, _settings(maker), _about(inspect.getmodule(maker))) for name, maker in METHODS.items()]
     if kind == "models":
@@ -48,12 +48,12 @@ def catalogue(kind: str) -> list[Row]:
     if kind == "channels":
         return [Row(name, _settings(make), _about(make)) for name, make in CHANNELS.items()]
     if kind in CHOSEN:
-        return [Row(name, _settings(make, TOLD), _about(make)) for name, make in CHOSEN[kind].items()]
+        return [Row(name, _settings(make, FACTS), _about(make)) for name, make in CHOSEN[kind].items()]
     return _parts()
 
 
 def _parts() -> list[Row]:
-    """Every part that fills a slot, with the slot's folder."""
+    """Every part of a method, with its slot."""
     for room in (fedloom.parts, fedloom.methods, fedloom.world):
         for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
             if not module.name.endswith("_kernel"):  # these need Triton

@@ -1,4 +1,4 @@
-"""How does a message become bytes and back, strictly checked?"""
+"""The codec: messages as bytes, and bytes as strictly checked messages."""
 
 from fedloom.codec.codec import Codec
 from fedloom.codec.expected import Expected, Message

@@ -1,4 +1,4 @@
-"""How many bytes would a message take? By formula, to the byte, for thousands of clients at once. C clients."""
+"""The size of a message by formula, exact to the byte, for thousands of clients at once. C clients."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class Cost(NamedTuple):
     """Bytes of each client's message [C]."""
 
     values: Tensor  # numbers of the model with their scales, and extras
-    indices: Tensor  # what says which numbers they are
+    indices: Tensor  # the mask
     overhead: Tensor  # header and report
 
     @property
     def total(self) -> Tensor:
-        """All of them."""
+        """All bytes."""
         return self.values + self.indices + self.overhead
 
 
 def size(frame: Frame, part: Part = Part(), kind: Kind = "float32") -> Cost:  # noqa: B008  a NamedTuple does not change
-    """What sending this part of the model costs; masks [C, P] or keeps [C, K] give one price for each client.
+    """Bytes of a message with this part of the model; masks [C, P] or keeps [C, K] give one size per client.
 
-    A keep is priced from its counts, so a mask beside it is not looked at.
+    A keep is priced from its counts; a mask next to it is not read.
     """
     word = part.word(frame.neurons)
     if part.keep is not None:
@@ -52,7 +52,7 @@ def size(frame: Frame, part: Part = Part(), kind: Kind = "float32") -> Cost:  # 
 
 
 def price(frame: Frame, kind: Kind, word: str, count: Tensor, index: Tensor) -> Cost:
-    """The same from counts [C] of numbers sent and bytes of places; `word` is `Part.word`."""
+    """Bytes of messages from the counts [C] of numbers and the bytes [C] of masks; `word` is `Part.word`."""
     scales = scale_count(kind, count, len(frame.layout.names))
     entries = frame.entries(kind, word, 0, 0)
     fixed = {entry.name: entry.nbytes for entry in entries if entry.name.startswith("extra.") or entry.name == "report"}

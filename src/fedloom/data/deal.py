@@ -1,6 +1,6 @@
-"""Ways to deal examples to clients: from labels to the client that owns each example.
+"""Partition schemes: from labels to the client that owns each example.
 
-N clients, n examples, K classes. Owners are [n], -1 where nobody owns the example.
+N clients, n examples, K classes. Owners are [n]; -1 marks an example without an owner.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ NOBODY = -1
 
 
 class Dealt(NamedTuple):
-    """Who owns each example, and in words what was done and why some are left out."""
+    """The owner of each example; in words, what was done and why some examples are left out."""
 
     owner: Ints  # [n]
     done: str
@@ -25,14 +25,14 @@ class Dealt(NamedTuple):
 
 
 def iid(labels: Ints, clients: int, rng: Random) -> Dealt:
-    """Shuffled equal shares."""
+    """Shuffled parts of equal size."""
     owner = np.empty(len(labels), np.int64)
     owner[rng.permutation(len(labels))] = np.arange(len(labels)) % clients
     return Dealt(owner, f"examples dealt evenly and at random to {clients} clients")
 
 
 def dirichlet(labels: Ints, clients: int, rng: Random, *, alpha: float = 0.1, min_size: int = 1) -> Dealt:
-    """Each class is cut by a Dirichlet draw over the clients; small alpha means few classes per client."""
+    """Each class is divided by a Dirichlet draw over the clients; a small alpha means few classes per client."""
     alpha = number("alpha", alpha, 0, 1e9, above=True)
     min_size = whole("min_size", min_size, 0, len(labels) // clients)
     owner = np.empty(len(labels), np.int64)
@@ -69,7 +69,7 @@ def n_classes(labels: Ints, clients: int, rng: Random, *, n: int = 3) -> Dealt:
 
 
 def shards(labels: Ints, clients: int, rng: Random, *, per_client: int = 2) -> Dealt:
-    """Each client has a few blocks of one label each, so at most that many classes (FedUMF: 2)."""
+    """Each client has `per_client` blocks of one label each, so at most as many classes (FedUMF: 2)."""
     per_client = whole("per_client", per_client, 1, len(labels) // clients)
     codes, kinds = _classes(labels)
     blocks, sizes = clients * per_client, np.bincount(codes)
@@ -88,7 +88,7 @@ def shards(labels: Ints, clients: int, rng: Random, *, per_client: int = 2) -> D
 
 
 def groups(labels: Ints, clients: int, rng: Random, *, groups: int = 2) -> Dealt:
-    """Neighbouring clients form groups, and each group owns neighbouring labels, evenly (SAFARI: 2 groups)."""
+    """Consecutive clients form groups, and each group owns consecutive labels, evenly (SAFARI: 2 groups)."""
     codes, kinds = _classes(labels)
     groups = whole("groups", groups, 1, min(clients, kinds))
     group_of_client = np.arange(clients) * groups // clients
@@ -98,11 +98,11 @@ def groups(labels: Ints, clients: int, rng: Random, *, groups: int = 2) -> Dealt
 
 
 def lognormal(labels: Ints, clients: int, rng: Random, *, sigma: float = 0.3, alpha: float | None = None) -> Dealt:
-    """Unequal sizes by a log-normal draw, with all labels or (alpha) the client's own Dirichlet mix of them."""
+    """Log-normal sizes, with labels at random or (alpha) a Dirichlet mix of labels for each client."""
     sigma = number("sigma", sigma, 0, 10)
-    # every client has one example at least
+    # every client has at least one example
     sizes = 1 + portion(len(labels) - clients, np.exp(sigma * rng.standard_normal(clients)))
-    slots = np.repeat(np.arange(clients), sizes)  # [n] one slot for each example
+    slots = np.repeat(np.arange(clients), sizes)  # [n] a slot for each example: the number of its client
     owner = np.empty(len(labels), np.int64)
     done = f"log-normal sizes (sigma {sigma:g}, {sizes.min()} to {sizes.max()} examples) for {clients} clients"
     if alpha is None:
@@ -120,7 +120,7 @@ def lognormal(labels: Ints, clients: int, rng: Random, *, sigma: float = 0.3, al
 def rare_classes(
     labels: Ints, clients: int, rng: Random, *, rare: Sequence[int] = (0, 1, 2), ratio: float = 0.4, n: int = 3
 ) -> Dealt:
-    """Some labels are cut to a fraction of the others' equal number; n classes per client (FedDD Fig. 21)."""
+    """Rare labels have a fraction of the others' equal number; n classes per client (FedDD Fig. 21)."""
     names, codes = _codes(labels)
     ratio = number("ratio", ratio, 0, 1, above=True)
     if not isinstance(rare, list | tuple):
@@ -140,7 +140,7 @@ def rare_classes(
 
 
 def own(labels: Ints, clients: int | None, rng: Random, *, client_ids: Ints | None) -> Dealt:
-    """The clients that the data come with, in the order of their ids; fewer are chosen at random."""
+    """The data's own clients, in the order of their ids; fewer than all are chosen at random."""
     if client_ids is None:
         raise BadExperiment("partition 'own' needs data with client ids (client_train); choose another partition")
     if len(client_ids) != len(labels):
@@ -159,19 +159,19 @@ def own(labels: Ints, clients: int | None, rng: Random, *, client_ids: Ints | No
 
 
 def _codes(values: Ints) -> tuple[Ints, Ints]:
-    """The distinct values, and each value's place among them."""
+    """The distinct values, and each value's index among them."""
     names, codes = np.unique(values, return_inverse=True)
     return names, codes.astype(np.int64)
 
 
 def _classes(labels: Ints) -> tuple[Ints, int]:
-    """Class codes from 0 without gaps, and how many classes there are."""
+    """Class codes from 0 without gaps, and the number of classes."""
     names, codes = _codes(labels)
     return codes, len(names)
 
 
 def _random_owners(counts: Ints, kinds: int, rng: Random) -> NDArray[np.bool_]:
-    """Which client owns which class [N, K]: a given number for each client, and no class ownerless if possible."""
+    """Which client owns which class [N, K]: `counts` [N] classes each, and if possible an owner for every class."""
     rank = np.argsort(np.argsort(rng.random((len(counts), kinds)), axis=1), axis=1)
     owns = rank < counts[:, None]
     for orphan in np.flatnonzero(~owns.any(axis=0)):
@@ -185,7 +185,7 @@ def _random_owners(counts: Ints, kinds: int, rng: Random) -> NDArray[np.bool_]:
 
 
 def _among_owners(classes: list[Ints], owns: NDArray[np.bool_], total: int, rng: Random, what: str) -> Dealt:
-    """Each class's examples dealt evenly among the clients that own it."""
+    """Divide each class's examples evenly among the clients that own it."""
     owner = np.full(total, NOBODY)
     for kind, indices in enumerate(classes):
         holders = rng.permutation(np.flatnonzero(owns[:, kind]))
@@ -202,24 +202,26 @@ def _among_owners(classes: list[Ints], owns: NDArray[np.bool_], total: int, rng:
 
 
 def _top_up(owner: Ints, labels: Ints, clients: int, least: int, rng: Random) -> int:
-    """Move examples, in place, from clients with more than `least` to those with fewer; say how many moved."""
+    """Move examples in place from clients with more than `least` to those with fewer; return how many were moved."""
     sizes = np.bincount(owner, minlength=clients)
     missing = np.maximum(least - sizes, 0)
     order = np.lexsort((rng.random(len(owner)), owner))  # by client, shuffled within
     rank = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     moved = rng.permutation(order[rank >= least])[: missing.sum()]
-    moved = moved[np.argsort(labels[moved], kind="stable")]  # neighbours share a label: the skew stays
+    moved = moved[
+        np.argsort(labels[moved], kind="stable")
+    ]  # consecutive examples share a label, which preserves the skew
     poor = rng.permutation(clients)
     owner[moved] = np.repeat(poor, missing[poor])
     return len(moved)
 
 
 def _labels_for(slots: Ints, mix: NDArray[np.float64], left: Ints, rng: Random) -> Ints:
-    """A label for each client's slot [n], drawn from the client's mix of the labels not yet used up."""
+    """Draw a label for each client's slot [n] from the client's mix of the labels that are left."""
     kinds = mix.shape[1]
     wanted = np.full(len(slots), NOBODY)
     open_slots = rng.permutation(len(slots))
-    for _ in range(kinds):  # each turn fills every slot or uses up a label
+    for _ in range(kinds):  # each pass fills every slot or uses up a label
         if not len(open_slots):
             return wanted
         odds = np.where(left > 0, np.maximum(mix, np.finfo(np.float64).tiny * left), 0.0)

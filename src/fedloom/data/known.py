@@ -1,4 +1,4 @@
-"""The named datasets: what each is, what its file must hold, and where it can be had."""
+"""The named datasets: what each is, what its file must hold, and where it can be downloaded."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -7,14 +7,14 @@ from fedloom.data.prepare import Scale
 
 
 class Hub(NamedTuple):
-    """Where Hugging Face keeps a dataset, and under which column names."""
+    """A dataset's repository on Hugging Face, and its column names."""
 
     repository: str
     x: str
     y: str
     client: str | None = None
-    test: str | None = "test"  # None: no test set of its own, a fifth of the training set is taken
-    first_labels: int | None = None  # only the labels below this number are taken
+    test: str | None = "test"  # None: there is no test set; a fifth of the training set is taken
+    first_labels: int | None = None  # only labels below this number are taken
 
 
 class Known(NamedTuple):
@@ -24,7 +24,7 @@ class Known(NamedTuple):
     classes: int
     rows: tuple[int, ...]  # shape of one example as a model sees it; () for texts
     dtype: str  # of x in the file
-    scale: Scale | None = None  # None: measured on the training set, where x is uint8
+    scale: Scale | None = None  # None: measured on the training set if x is uint8
     hub: Hub | None = None
 
 
@@ -78,13 +78,13 @@ KNOWN = {
 
 
 def expected(name: str, folder: Path) -> str:
-    """What a named set's file must hold, for a message."""
+    """What a named dataset's file must hold, for an error message."""
     known = KNOWN[name]
     if not known.rows:
         stem = folder / name.replace("-", "_")
         return f"{stem}_train.csv and {stem}_test.csv, each with columns text and label (0 to {known.classes - 1})"
     shape = ", ".join(str(size) for size in known.rows)
-    if known.dtype == "uint8":  # as image files usually lie: no axis for grey, colours last
+    if known.dtype == "uint8":  # as images are usually stored: no axis for grey, colours last
         channels, height, width = known.rows
         shape = f"{height}, {width}" if channels == 1 else f"{height}, {width}, {channels}"
     return (

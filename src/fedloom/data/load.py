@@ -1,4 +1,4 @@
-"""Loading a dataset by name or path."""
+"""`load`, which reads a dataset by name or path."""
 
 import os
 from collections.abc import Mapping
@@ -30,10 +30,10 @@ TEXT_SETTINGS = ("vocabulary_size", "length")
 
 
 def load(name: str, /, folder: Path | None = None, **settings: Any) -> Dataset:
-    """A dataset by its name in `DATASETS`, or by the path of an .npz, a .csv, a .parquet or a folder of tables.
+    """Load a dataset by its name in `DATASETS`, or by the path of an .npz, a .csv, a .parquet or a folder of tables.
 
-    Named sets lie in the folder given, else FEDLOOM_DATA, else fedloom's cache folder. Texts take the settings
-    `vocabulary_size` and `length`; 'synthetic' takes `alpha`, `beta`, `clients`, `seed` and `iid`.
+    Named datasets are read from `folder`, else from FEDLOOM_DATA, else from fedloom's cache folder. Texts take the
+    settings `vocabulary_size` and `length`; 'synthetic' takes `alpha`, `beta`, `clients`, `seed` and `iid`.
     """
     if not isinstance(folder, str | Path | None):
         raise BadExperiment(f"folder of data '{name}' is {folder!r}; expected a path.")
@@ -55,12 +55,12 @@ def load(name: str, /, folder: Path | None = None, **settings: Any) -> Dataset:
 
 
 def at_hand(name: str, folder: Path | None = None) -> bool:
-    """Would nothing be fetched to load it?"""
+    """Whether the dataset can be loaded without a download."""
     return name not in KNOWN or _find(name, data_folder() if folder is None else Path(folder)) is not None
 
 
 def settings_of(name: str) -> dict[str, Any]:
-    """A data set's settings and their defaults."""
+    """A dataset's settings and their defaults."""
     if name == "synthetic":
         return {p.name: p.default for p in signature(synthetic).parameters.values()}
     numbers = name == "digits" or (KNOWN[name].rows if name in KNOWN else name.endswith(".npz"))
@@ -68,7 +68,7 @@ def settings_of(name: str) -> dict[str, Any]:
 
 
 def data_folder() -> Path:
-    """Where named datasets lie, unless a folder is given."""
+    """The folder of named datasets, unless another is given."""
     if given := os.environ.get("FEDLOOM_DATA"):
         return Path(given).expanduser()
     return cache_folder()
@@ -82,7 +82,7 @@ def _allow(name: str, settings: Mapping[str, Any], names: tuple[str, ...]) -> No
 
 
 def _path(name: str, folder: Path) -> Path:
-    """The path that is meant: as it stands, or inside the data folder."""
+    """The path itself, or that in the data folder."""
     paths = (Path(name).expanduser(), folder / name)
     for path in paths:
         if path.is_dir() or (path.suffix in (".npz", *TABLES) and (path.is_file() or any(pair(path)))):
@@ -97,7 +97,7 @@ def _path(name: str, folder: Path) -> Path:
 
 
 def _digits() -> Dataset:
-    """scikit-learn's digits, a fixed fifth of each class for testing."""
+    """Load scikit-learn's digits; a fixed fifth of each class is for testing."""
     rows = _digits_rows()
     x = (rows[:, :-1] / 16).astype(np.float32).reshape(-1, 1, 8, 8)
     y = rows[:, -1].astype(np.int64)
@@ -106,19 +106,19 @@ def _digits() -> Dataset:
 
 
 def _digits_rows() -> NDArray[np.float64]:
-    """64 pixels and the label of each, from the file itself: importing scikit-learn takes two seconds."""
+    """Read 64 pixels and the label of each digit from the file, since importing scikit-learn takes two seconds."""
     spec = find_spec("sklearn")
     for place in [] if spec is None else spec.submodule_search_locations or []:
         if (file := Path(place) / "datasets" / "data" / "digits.csv.gz").is_file():
             return np.loadtxt(file, delimiter=",")
-    from sklearn.datasets import load_digits  # it may lie elsewhere in other versions
+    from sklearn.datasets import load_digits  # for versions with the file elsewhere
 
     bunch = load_digits()
     return np.column_stack([bunch.data, bunch.target])
 
 
 def _known(name: str, folder: Path, settings: Mapping[str, Any]) -> Dataset:
-    """A named set from its files, fetched first if they are missing."""
+    """Load a named dataset from its files, which are downloaded first if they are missing."""
     known = KNOWN[name]
     _allow(name, settings, () if known.rows else TEXT_SETTINGS)
     found = _find(name, folder)
@@ -152,7 +152,7 @@ def _find(name: str, folder: Path) -> tuple[list[Path], list[Path]] | None:
 def _texts(
     name: str, train: list[Path], test: list[Path], settings: Mapping[str, Any], classes: int | None = None
 ) -> Dataset:
-    """Texts as tokens; where there is no test table, a fixed fifth of each class is for testing."""
+    """Load texts as tokens; without a test table, a fixed fifth of each class is for testing."""
     rows = read_tables(train)
     if test:
         rows_test = read_tables(test)

@@ -1,4 +1,4 @@
-"""How much of the model can a device afford, by its memory and within a deadline?"""
+"""`Affordable`: shares of the model by the devices' memory and a deadline."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedloom.neurons.map import NeuronMap
 
 
 def activations(neurons: NeuronMap, keep: Tensor) -> Tensor:
-    """Numbers that one example leaves behind the linear and convolution layers of a sub-model [...]."""
+    """Activations of one example behind the linear and convolution layers of a sub-model [...]."""
     kept = neurons.padded(keep)
     total = torch.zeros(kept.shape[:-1], dtype=torch.int64, device=kept.device)
     for tensor in neurons.tensors:
@@ -28,12 +28,12 @@ def activations(neurons: NeuronMap, keep: Tensor) -> Tensor:
 
 
 def training_bytes(neurons: NeuronMap, keep: Tensor, batch: Tensor | int) -> Tensor:
-    """Memory to train a sub-model [...]: weights, gradients, and a batch's activations with their gradients."""
+    """Bytes to train a sub-model [...]: weights, gradients, and a batch's activations with their gradients."""
     return 2 * neurons.bytes(keep) + 2 * BYTES * batch * activations(neurons, keep)
 
 
 def affordable(setting: Setting, devices: Devices, shares: Tensor, work: Work, deadline: float | None = None) -> Tensor:
-    """The largest of the rising `shares` (of neurons) that each client can afford [N]; the smallest if none is.
+    """The largest of the rising `shares` (of neurons) that each client can afford [N], or else the smallest.
 
     A share is affordable if the leading part of every group of neurons fits the memory, and if downloading it, training
     it (by operations) and uploading it takes no longer than the deadline.
@@ -56,7 +56,7 @@ def affordable(setting: Setting, devices: Devices, shares: Tensor, work: Work, d
 class Affordable(Allocate):
     """Each client's share by its device: the largest of `shares` that its memory and a deadline in seconds allow.
 
-    Unit: neurons. `work` must be the method's. Who cannot afford the smallest share gets it all the same.
+    Unit: neurons. `work` must be the method's. A client that cannot afford the smallest share gets it all the same.
     """
 
     shares: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
@@ -72,11 +72,11 @@ class Affordable(Allocate):
             raise BadExperiment(f"deadline is {self.deadline} seconds; it must be above 0, or none.")
 
     def init(self, setting: Setting, model: Tensor) -> State:
-        """The shares of the whole fleet [N], by the rates of the devices' table."""
+        """Compute the shares of the whole fleet [N] from the rates in the devices' table."""
         devices = known_devices(setting.fleet.devices, "Affordable")
         shares = torch.tensor(self.shares, dtype=torch.float64).to(model.device, non_blocking=True)
         return {"share": affordable(setting, devices, shares, self.work, self.deadline).float()}
 
     def __call__(self, memory: State, setting: Setting, ids: Tensor, chance: Chance) -> tuple[Tensor, State]:
-        """The cohort's [C]."""
+        """The cohort's shares [C]."""
         return memory["share"][ids], memory
