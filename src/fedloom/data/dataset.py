@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedloom.data.draw import Ints
+from fedloom.data.sampling import Ints
 from fedloom.errors import BadData
 
 NEEDED = ("x_train", "y_train", "x_test", "y_test")

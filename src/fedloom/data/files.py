@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedloom.data.dataset import NEEDED, OPTIONAL
-from fedloom.data.draw import Ints
+from fedloom.data.sampling import Ints
 from fedloom.errors import BadData
 
 TABLES = (".csv", ".parquet")

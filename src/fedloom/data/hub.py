@@ -10,15 +10,15 @@ from typing import IO, Any
 
 import numpy as np
 
-from fedloom.data.draw import held_out
 from fedloom.data.files import client_codes
-from fedloom.data.known import KNOWN, Hub, expected
+from fedloom.data.named import NAMED, Hub, expected
+from fedloom.data.sampling import held_out
 from fedloom.errors import BadData
 
 
 def fetch(name: str, folder: Path) -> None:
     """Download a named dataset into the folder; if that fails, raise which file to put there."""
-    hub = KNOWN[name].hub
+    hub = NAMED[name].hub
     if hub is None:
         raise _missing(name, folder, "No download is known for this set")
     try:
@@ -29,7 +29,7 @@ def fetch(name: str, folder: Path) -> None:
     try:
         train = datasets.load_dataset(hub.repository, split="train")
         test = None if hub.test is None else datasets.load_dataset(hub.repository, split=hub.test)
-        write = _write_images if KNOWN[name].rows else _write_texts
+        write = _write_images if NAMED[name].rows else _write_texts
         write(name, hub, train, test, folder)
     except Exception as error:  # the remedy does not depend on what the downloader raises
         tried = f"Downloading {hub.repository} with fedloom[hub] failed ({type(error).__name__}: {error})"

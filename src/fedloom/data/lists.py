@@ -8,7 +8,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from fedloom.data.draw import Ints
+from fedloom.data.sampling import Ints
 
 
 class Lists(Sequence[Ints]):

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from fedloom.accel.machine import cache_folder
 from fedloom.data.dataset import NEEDED, Dataset
-from fedloom.data.draw import held_out
 from fedloom.data.files import TABLES, client_codes, find_tables, pair, read_arrays, read_tables
 from fedloom.data.hub import fetch
-from fedloom.data.known import KNOWN
+from fedloom.data.named import NAMED
 from fedloom.data.prepare import from_arrays
+from fedloom.data.sampling import held_out
 from fedloom.data.synthetic import synthetic
 from fedloom.data.text import encode
 from fedloom.errors import BadData, BadExperiment, unknown
@@ -24,7 +24,7 @@ from fedloom.errors import BadData, BadExperiment, unknown
 DATASETS = {
     "digits": "handwritten digits, 1,797 grey images of 8x8, 10 classes; comes with scikit-learn, needs no file",
     "synthetic": "invented data of unlike clients (Synthetic(alpha, beta) of FedProx), 10 classes, own clients",
-    **{name: known.about for name, known in KNOWN.items()},
+    **{name: named.about for name, named in NAMED.items()},
 }
 TEXT_SETTINGS = ("vocabulary_size", "length")
 
@@ -44,8 +44,8 @@ def load(name: str, /, folder: Path | None = None, **settings: Any) -> Dataset:
     if name == "synthetic":
         _allow(name, settings, tuple(signature(synthetic).parameters))
         return synthetic(**settings)
-    if name in KNOWN:
-        return _known(name, folder, settings)
+    if name in NAMED:
+        return _named(name, folder, settings)
     path = _path(name, folder)
     if path.suffix == ".npz":
         _allow(name, settings, ())
@@ -56,14 +56,14 @@ def load(name: str, /, folder: Path | None = None, **settings: Any) -> Dataset:
 
 def at_hand(name: str, folder: Path | None = None) -> bool:
     """Whether the dataset can be loaded without a download."""
-    return name not in KNOWN or _find(name, data_folder() if folder is None else Path(folder)) is not None
+    return name not in NAMED or _find(name, data_folder() if folder is None else Path(folder)) is not None
 
 
 def settings_of(name: str) -> dict[str, Any]:
     """A dataset's settings and their defaults."""
     if name == "synthetic":
         return {p.name: p.default for p in signature(synthetic).parameters.values()}
-    numbers = name == "digits" or (KNOWN[name].rows if name in KNOWN else name.endswith(".npz"))
+    numbers = name == "digits" or (NAMED[name].rows if name in NAMED else name.endswith(".npz"))
     return {} if numbers else {key: signature(encode).parameters[key].default for key in TEXT_SETTINGS}
 
 
@@ -117,28 +117,28 @@ def _digits_rows() -> NDArray[np.float64]:
     return np.column_stack([bunch.data, bunch.target])
 
 
-def _known(name: str, folder: Path, settings: Mapping[str, Any]) -> Dataset:
+def _named(name: str, folder: Path, settings: Mapping[str, Any]) -> Dataset:
     """Load a named dataset from its files, which are downloaded first if they are missing."""
-    known = KNOWN[name]
-    _allow(name, settings, () if known.rows else TEXT_SETTINGS)
+    named = NAMED[name]
+    _allow(name, settings, () if named.rows else TEXT_SETTINGS)
     found = _find(name, folder)
     if found is None:
         fetch(name, folder)
         found = _find(name, folder)
         assert found is not None, f"{name} was fetched but is not in {folder}"
-    if not known.rows:
-        return _texts(name, *found, settings, known.classes)
+    if not named.rows:
+        return _texts(name, *found, settings, named.classes)
     path = found[0][0]
-    data = from_arrays(name, read_arrays(path), str(path), known.classes, known.scale)
-    if data.x_train.shape[1:] != known.rows:
-        raise BadData(f"{path}: array x_train has rows of shape {data.x_train.shape[1:]}; expected {known.rows}")
+    data = from_arrays(name, read_arrays(path), str(path), named.classes, named.scale)
+    if data.x_train.shape[1:] != named.rows:
+        raise BadData(f"{path}: array x_train has rows of shape {data.x_train.shape[1:]}; expected {named.rows}")
     return data
 
 
 def _find(name: str, folder: Path) -> tuple[list[Path], list[Path]] | None:
     """A named set's files in the folder: its .npz, or its training and test tables; '-' may be '_'."""
     for stem in (name, name.replace("-", "_")):
-        if KNOWN[name].rows:
+        if NAMED[name].rows:
             if (path := folder / f"{stem}.npz").is_file():
                 return [path], []
             continue

@@ -7,21 +7,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedloom.data import deal
-from fedloom.data.draw import Ints, number, stream, whole
+from fedloom.data import schemes
 from fedloom.data.lists import Lists
+from fedloom.data.sampling import Ints, number, stream, whole
 from fedloom.errors import BadData, BadExperiment, unknown
 
-PARTITIONS: dict[str, Callable[..., deal.Dealt]] = {
-    "iid": deal.iid,
-    "dirichlet": deal.dirichlet,
-    "classes": deal.some_classes,
-    "n-classes": deal.n_classes,
-    "shards": deal.shards,
-    "groups": deal.groups,
-    "lognormal": deal.lognormal,
-    "rare-classes": deal.rare_classes,
-    "own": deal.own,
+PARTITIONS: dict[str, Callable[..., schemes.Ownership]] = {
+    "iid": schemes.iid,
+    "dirichlet": schemes.dirichlet,
+    "classes": schemes.some_classes,
+    "n-classes": schemes.n_classes,
+    "shards": schemes.shards,
+    "groups": schemes.groups,
+    "lognormal": schemes.lognormal,
+    "rare-classes": schemes.rare_classes,
+    "own": schemes.own,
 }
 
 
@@ -110,7 +110,7 @@ def _labels(labels: ArrayLike) -> Ints:
     return array.astype(np.int64)
 
 
-def _collect(dealt: deal.Dealt, clients: int) -> Partition:
+def _collect(dealt: schemes.Ownership, clients: int) -> Partition:
     """Each client's sorted examples, from each example's owner."""
     order = np.argsort(dealt.owner, kind="stable")
     sizes = np.bincount(dealt.owner + 1, minlength=clients + 1)  # [0] counts those without an owner

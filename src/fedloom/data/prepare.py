@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedloom.data.dataset import BLOCK, Dataset, check
-from fedloom.data.draw import Ints
+from fedloom.data.sampling import Ints
 from fedloom.errors import BadData
 
 Scale = tuple[Sequence[float], Sequence[float]]  # mean and standard deviation of each channel, of pixels in 0..1

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedloom.data.dataset import Dataset
-from fedloom.data.draw import number, stream, whole
+from fedloom.data.sampling import number, stream, whole
 from fedloom.errors import BadExperiment
 
 FEATURES, CLASSES = 60, 10

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedloom.data.draw import Ints, whole
+from fedloom.data.sampling import Ints, whole
 
 PADDING, UNKNOWN = 0, 1
 _WORD = re.compile(r"\w+")

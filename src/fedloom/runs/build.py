@@ -17,10 +17,10 @@ from fedloom.chance import Chance
 from fedloom.core.devices import Devices
 from fedloom.core.types import Examples, Fleet, Setting
 from fedloom.data.dataset import Dataset, check
-from fedloom.data.draw import Ints
 from fedloom.data.lists import Lists, from_ranges
 from fedloom.data.load import load
 from fedloom.data.partition import Partition, partition, split
+from fedloom.data.sampling import Ints
 from fedloom.engine.distributed import Distributed
 from fedloom.engine.gradient.dropout import keyed
 from fedloom.engine.gradient.fastest import lower
@@ -32,7 +32,7 @@ from fedloom.engine.storage.shards import Shards
 from fedloom.errors import BadData, BadExperiment
 from fedloom.layout import flatten, layout_of
 from fedloom.method import Method
-from fedloom.models.trial import FIRST, own_copy, try_network
+from fedloom.models.check import FIRST, check_network, own_copy
 from fedloom.round import Engine
 from fedloom.runs.experiment import Experiment
 from fedloom.world.attack import Attacked
@@ -116,7 +116,7 @@ def prepare(
     setting = Setting(fleet, module, layout, per_example, torch.from_numpy(dataset.x_train[:2]).to(device))
     if beside is None:  # else such a network was tried on the same data
         x, y = (torch.from_numpy(part[:FIRST]).to(device) for part in (dataset.x_train, dataset.y_train))
-        try_network(module, per_example, x, y, dataset.classes)
+        check_network(module, per_example, x, y, dataset.classes)
     plan = _plan(experiment, method, setting, dataset, Lists.of(dealt.clients).at(present).sizes.tolist())
     train, test = (
         Examples(torch.from_numpy(x), torch.from_numpy(y))

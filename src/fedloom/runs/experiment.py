@@ -178,7 +178,7 @@ GROUPS: dict[str, type[Section]] = {"training": Training, "world": World, "codec
 def with_settings(values: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     """An experiment's values with the `--set` pairs put in their sections.
 
-    Keys are `training.rate`, `method.mu`, `partition.alpha`, `model.width`, `data.clients`, or an experiment's own such as
+    Keys are `training.rate`, `method.mu`, `partition.alpha`, `model.width`, `data.clients` or an experiment's own, like
     `per_round`. A name without a section is looked for in all sections and must be in exactly one.
     """
     values = {**values}

@@ -30,7 +30,7 @@ def read_devices(path: Path, total: int) -> dict[str, Tensor]:
 
 
 def unique(order: Tensor, again: Tensor) -> Tensor:
-    """Which rows are no repeats, from `again`: whether each row in sorted `order` but the first repeats its predecessor."""
+    """Which rows are no repeats; `again` marks repeats among all rows in sorted `order` but the first."""
     return torch.ones_like(order, dtype=torch.bool).index_fill(0, order[1:][again], False)
 
 

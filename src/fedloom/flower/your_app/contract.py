@@ -18,7 +18,7 @@ from fedloom.flower.protocol.asked_part import form_of
 from fedloom.flower.protocol.records import fact
 from fedloom.layout import layout_of
 from fedloom.method import Method
-from fedloom.models.trial import own_copy
+from fedloom.models.check import own_copy
 from fedloom.neurons.rows import rows_of
 from fedloom.parts.mask.everything import Everything
 from fedloom.parts.upload.as_sent import AsSent

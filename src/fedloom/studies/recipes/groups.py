@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.accel.machine import cores, free_memory
-from fedloom.data.known import KNOWN
+from fedloom.data.named import NAMED
 from fedloom.engine.storage.placement import REPLY, cohort_of
 from fedloom.layout import layout_of
 from fedloom.models import build
@@ -116,8 +116,8 @@ def _input(experiment: Experiment) -> tuple[tuple[int, ...], int] | None:
     """Shape of an example and number of classes, where that is known without looking at the data."""
     if experiment.data.name == "digits":
         return (1, 8, 8), 10
-    known = KNOWN.get(experiment.data.name)
-    return (known.rows, known.classes) if known is not None and known.rows else None
+    named = NAMED.get(experiment.data.name)
+    return (named.rows, named.classes) if named is not None and named.rows else None
 
 
 def _run_bytes(experiment: Experiment, total: int) -> int:

@@ -37,7 +37,7 @@ def check_numbers(module: nn.Module) -> None:
                 raise BadModel(f"{kind} '{name}' holds {found} before any training; expected finite numbers{hint}.")
 
 
-def try_network(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, classes: int) -> None:
+def check_network(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, classes: int) -> None:
     """Run one batch forward and backward; expect finite scores for every class, and a gradient for some parameter."""
     name, x, y = type(module).__name__, x[:FIRST], y[:FIRST]
     with torch.no_grad():

@@ -9,14 +9,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedloom.data.draw import Ints, by_label, number, portion, whole
+from fedloom.data.sampling import Ints, by_label, number, portion, whole
 from fedloom.errors import BadData, BadExperiment
 
 Random = np.random.Generator
 NOBODY = -1
 
 
-class Dealt(NamedTuple):
+class Ownership(NamedTuple):
     """The owner of each example; in words, what was done and why some examples are left out."""
 
     owner: Ints  # [n]
@@ -24,14 +24,14 @@ class Dealt(NamedTuple):
     why: str = ""
 
 
-def iid(labels: Ints, clients: int, rng: Random) -> Dealt:
+def iid(labels: Ints, clients: int, rng: Random) -> Ownership:
     """Shuffled parts of equal size."""
     owner = np.empty(len(labels), np.int64)
     owner[rng.permutation(len(labels))] = np.arange(len(labels)) % clients
-    return Dealt(owner, f"examples dealt evenly and at random to {clients} clients")
+    return Ownership(owner, f"examples dealt evenly and at random to {clients} clients")
 
 
-def dirichlet(labels: Ints, clients: int, rng: Random, *, alpha: float = 0.1, min_size: int = 1) -> Dealt:
+def dirichlet(labels: Ints, clients: int, rng: Random, *, alpha: float = 0.1, min_size: int = 1) -> Ownership:
     """Each class is divided by a Dirichlet draw over the clients; a small alpha means few classes per client."""
     alpha = number("alpha", alpha, 0, 1e9, above=True)
     min_size = whole("min_size", min_size, 0, len(labels) // clients)
@@ -41,14 +41,14 @@ def dirichlet(labels: Ints, clients: int, rng: Random, *, alpha: float = 0.1, mi
         place = (np.arange(len(indices)) + 0.5) / len(indices)
         owner[indices] = np.minimum(np.searchsorted(np.cumsum(shares), place), clients - 1)
     moved = _top_up(owner, labels, clients, min_size, rng)
-    return Dealt(
+    return Ownership(
         owner,
         f"each class cut by Dirichlet({alpha:g}) over {clients} clients, "
         f"{moved} examples moved so that every client has at least {min_size}",
     )
 
 
-def some_classes(labels: Ints, clients: int, rng: Random, *, low: int = 2, high: int | None = None) -> Dealt:
+def some_classes(labels: Ints, clients: int, rng: Random, *, low: int = 2, high: int | None = None) -> Ownership:
     """Each client has a random number of random classes (FedDD Non-IID-a: 2 to 10 of 10)."""
     codes, kinds = _classes(labels)
     high = whole("high", kinds if high is None else high, 1, kinds)
@@ -59,7 +59,7 @@ def some_classes(labels: Ints, clients: int, rng: Random, *, low: int = 2, high:
     )
 
 
-def n_classes(labels: Ints, clients: int, rng: Random, *, n: int = 3) -> Dealt:
+def n_classes(labels: Ints, clients: int, rng: Random, *, n: int = 3) -> Ownership:
     """Each client has exactly n random classes (FedDD Non-IID-b: 3)."""
     codes, kinds = _classes(labels)
     counts = np.full(clients, whole("n", n, 1, kinds))
@@ -68,7 +68,7 @@ def n_classes(labels: Ints, clients: int, rng: Random, *, n: int = 3) -> Dealt:
     )
 
 
-def shards(labels: Ints, clients: int, rng: Random, *, per_client: int = 2) -> Dealt:
+def shards(labels: Ints, clients: int, rng: Random, *, per_client: int = 2) -> Ownership:
     """Each client has `per_client` blocks of one label each, so at most as many classes (FedUMF: 2)."""
     per_client = whole("per_client", per_client, 1, len(labels) // clients)
     codes, kinds = _classes(labels)
@@ -84,10 +84,10 @@ def shards(labels: Ints, clients: int, rng: Random, *, per_client: int = 2) -> D
         if len(holders):
             owner[indices] = holders[np.arange(len(indices)) * len(holders) // len(indices)]
     done = f"{per_client} blocks of one label each to every one of {clients} clients"
-    return Dealt(owner, done, f"{blocks} blocks cannot hold {kinds} classes")
+    return Ownership(owner, done, f"{blocks} blocks cannot hold {kinds} classes")
 
 
-def groups(labels: Ints, clients: int, rng: Random, *, groups: int = 2) -> Dealt:
+def groups(labels: Ints, clients: int, rng: Random, *, groups: int = 2) -> Ownership:
     """Consecutive clients form groups, and each group owns consecutive labels, evenly (SAFARI: 2 groups)."""
     codes, kinds = _classes(labels)
     groups = whole("groups", groups, 1, min(clients, kinds))
@@ -97,7 +97,7 @@ def groups(labels: Ints, clients: int, rng: Random, *, groups: int = 2) -> Dealt
     return _among_owners(by_label(codes, rng), owns, len(labels), rng, f"the labels of one of {groups} groups")
 
 
-def lognormal(labels: Ints, clients: int, rng: Random, *, sigma: float = 0.3, alpha: float | None = None) -> Dealt:
+def lognormal(labels: Ints, clients: int, rng: Random, *, sigma: float = 0.3, alpha: float | None = None) -> Ownership:
     """Log-normal sizes, with labels at random or (alpha) a Dirichlet mix of labels for each client."""
     sigma = number("sigma", sigma, 0, 10)
     # every client has at least one example
@@ -107,19 +107,19 @@ def lognormal(labels: Ints, clients: int, rng: Random, *, sigma: float = 0.3, al
     done = f"log-normal sizes (sigma {sigma:g}, {sizes.min()} to {sizes.max()} examples) for {clients} clients"
     if alpha is None:
         owner[rng.permutation(len(labels))] = slots
-        return Dealt(owner, done + ", labels at random")
+        return Ownership(owner, done + ", labels at random")
     alpha = number("alpha", alpha, 0, 1e9, above=True)
     codes, kinds = _classes(labels)
     mix = rng.dirichlet(np.full(kinds, alpha), clients)  # [N, K]
     wanted = _labels_for(slots, mix, np.bincount(codes), rng)
     for kind, indices in enumerate(by_label(codes, rng)):
         owner[indices] = slots[wanted == kind]
-    return Dealt(owner, done + f", each with its own Dirichlet({alpha:g}) mix of labels")
+    return Ownership(owner, done + f", each with its own Dirichlet({alpha:g}) mix of labels")
 
 
 def rare_classes(
     labels: Ints, clients: int, rng: Random, *, rare: Sequence[int] = (0, 1, 2), ratio: float = 0.4, n: int = 3
-) -> Dealt:
+) -> Ownership:
     """Rare labels have a fraction of the others' equal number; n classes per client (FedDD Fig. 21)."""
     names, codes = _codes(labels)
     ratio = number("ratio", ratio, 0, 1, above=True)
@@ -139,7 +139,7 @@ def rare_classes(
     return dealt._replace(why=why if owns.any(axis=0).all() else f"{why}; of some, {dealt.why}")
 
 
-def own(labels: Ints, clients: int | None, rng: Random, *, client_ids: Ints | None) -> Dealt:
+def own(labels: Ints, clients: int | None, rng: Random, *, client_ids: Ints | None) -> Ownership:
     """The data's own clients, in the order of their ids; fewer than all are chosen at random."""
     if client_ids is None:
         raise BadExperiment("partition 'own' needs data with client ids (client_train); choose another partition")
@@ -155,7 +155,7 @@ def own(labels: Ints, clients: int | None, rng: Random, *, client_ids: Ints | No
     new = np.full(len(names), NOBODY)
     new[np.sort(rng.permutation(len(names))[:wanted])] = np.arange(wanted)
     done = f"the data's own clients, {wanted} of {len(names)}"
-    return Dealt(new[owner], done, f"they belong to the other {len(names) - wanted} clients")
+    return Ownership(new[owner], done, f"they belong to the other {len(names) - wanted} clients")
 
 
 def _codes(values: Ints) -> tuple[Ints, Ints]:
@@ -184,7 +184,7 @@ def _random_owners(counts: Ints, kinds: int, rng: Random) -> NDArray[np.bool_]:
     return owns
 
 
-def _among_owners(classes: list[Ints], owns: NDArray[np.bool_], total: int, rng: Random, what: str) -> Dealt:
+def _among_owners(classes: list[Ints], owns: NDArray[np.bool_], total: int, rng: Random, what: str) -> Ownership:
     """Divide each class's examples evenly among the clients that own it."""
     owner = np.full(total, NOBODY)
     for kind, indices in enumerate(classes):
@@ -198,7 +198,7 @@ def _among_owners(classes: list[Ints], owns: NDArray[np.bool_], total: int, rng:
     done = f"{what} to every one of {len(owns)} clients, each class dealt evenly among its owners"
     if short:
         done += f" ({short} clients miss a class that has fewer examples than owners)"
-    return Dealt(owner, done, "no client drew the class")
+    return Ownership(owner, done, "no client drew the class")
 
 
 def _top_up(owner: Ints, labels: Ints, clients: int, least: int, rng: Random) -> int:
