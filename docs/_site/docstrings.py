@@ -58,18 +58,19 @@ def restructured(lines: list[str]) -> list[str]:
 
 
 def _process(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+    """Convert a docstring in place."""
     lines[:] = restructured(lines)
 
 
 def _sign(
     app: Sphinx, what: str, name: str, thing: Any, options: Any, signature: str | None, result: str | None
 ) -> tuple[str | None, str | None] | None:
-    """A validated value's fields are listed among the settings, and not in its signature."""
+    """Shorten the signature of a validated class, whose fields are listed among the settings."""
     return ("(**values)", None) if what == "class" and issubclass(thing, BaseModel) else None
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Before napoleon, which reads the sections of what is left."""
+    """Register the handlers, before napoleon, which reads the sections."""
     app.connect("autodoc-process-docstring", _process, priority=400)
     app.connect("autodoc-process-signature", _sign)
     return {"parallel_read_safe": True}

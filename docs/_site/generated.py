@@ -38,6 +38,7 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def _code(text: str) -> str:
+    """Text in backticks, unless it is empty."""
     return f"`{text}`" if text else ""
 
 
@@ -121,6 +122,7 @@ def commands() -> str:
 
 
 def _auto(directive: str, name: str, *options: str) -> str:
+    """A directive of autodoc."""
     lines = [
         f".. {directive}:: {name}",
         *(f"   :{option}" if ": " in option else f"   :{option}:" for option in options),

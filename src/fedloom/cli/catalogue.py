@@ -73,14 +73,17 @@ def _parts() -> list[Row]:
 
 
 def _about(thing: Any) -> str:
+    """The first line of a docstring."""
     return (inspect.getdoc(thing) or "").partition("\n")[0]
 
 
 def _settings(function: Callable[..., Any], skip: tuple[str, ...] = ()) -> str:
+    """A function's settings and their defaults, as text."""
     return _defaults({p.name: p.default for p in settings_of(function, skip).values()})
 
 
 def _defaults(settings: dict[str, Any]) -> str:
+    """Settings and their defaults, as text."""
     return ", ".join(
         name if value is inspect.Parameter.empty else f"{name}={value}" for name, value in settings.items()
     )

@@ -22,7 +22,7 @@ from fedloom.runs.checkpoint.saver import checkpoints_of as checkpoints_of
 if TYPE_CHECKING:
     from fedloom.runs.experiment import Experiment
 
-SPEAKING = 1.0  # seconds that a silent rank waits before it ends, since torchrun then ends the others too
+SILENCE = 1.0  # seconds that a silent rank waits before it ends, since torchrun then ends the others too
 
 EngineOption = Annotated[
     str, typer.Option(help="local: the cohort at once; loop: one after another; distributed: under torchrun")
@@ -63,13 +63,13 @@ StackOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object at the end and nothing else")]
 
 
-def telling(console: Console) -> Callable[[str], None]:
+def note_printer(console: Console) -> Callable[[str], None]:
     """A function that prints notes."""
     return lambda note: console.print(note, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
-def counted(console: Console, title: str, total: int, progress: Any) -> Iterator[Callable[[str, int, Any], None]]:
+def runs_progress(console: Console, title: str, total: int, progress: Any) -> Iterator[Callable[[str, int, Any], None]]:
     """Show progress over several runs; call what it yields with name, seed and row of every round."""
     done = 0
     with progress(console, title, total) as watch:
@@ -133,16 +133,16 @@ def choices_of(texts: list[str]) -> dict[str, list[Any]]:
     return choices
 
 
-def only_the_first_speaks(errors: Console) -> None:
+def silence_other_ranks(errors: Console) -> None:
     """Silence all processes under torchrun but rank 0."""
     if os.environ.get("RANK", "0") != "0":
         sys.stdout, errors.quiet = open(os.devnull, "w"), True  # noqa: SIM115  open until the process ends
 
 
-def complain(errors: Console, problem: FedloomError) -> None:
+def print_error(errors: Console, problem: FedloomError) -> None:
     """Print an error once; before the ranks have met, once per machine, since it may concern one machine alone."""
     if os.environ.get("LOCAL_RANK", "0") != "0" or (errors.quiet and isinstance(problem, RunStopped)):
-        time.sleep(SPEAKING)
+        time.sleep(SILENCE)
         return
     errors.quiet = False
     errors.print(Text.assemble(("error:", "bold red"), f" {problem}"), soft_wrap=True)

@@ -38,6 +38,7 @@ def progress(console: Console, title: str, rounds: int) -> Iterator[Watch]:
 
 
 def _line(console: Console, row: dict[str, Any], rounds: int) -> None:
+    """Print a line of progress, for about `LINES` of all rounds."""
     every = max(1, rounds // LINES)
     if row["round"] % every == 0 or row["round"] in (1, rounds):
         console.print(f"round {row['round']}/{rounds} {_state(row)}", highlight=False)
@@ -127,6 +128,7 @@ def comparison_table(contenders: list[Contender], target: float | None) -> Table
 
 
 def _with_half(value: dict[str, Any], write: Callable[[float], str]) -> str:
+    """A mean with the half width of its interval."""
     return write(value["mean"]) + ("" if value["half"] is None else f" ± {write(value['half'])}")
 
 

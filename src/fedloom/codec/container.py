@@ -99,7 +99,7 @@ def parse(head: bytes) -> tuple[dict[str, str], dict[str, Any]]:
     return facts, tensors
 
 
-def agree(head: bytes, fields: Mapping[str, str], tensors: Mapping[str, Any], entries: Sequence[Entry]) -> None:
+def check_header(head: bytes, fields: Mapping[str, str], tensors: Mapping[str, Any], entries: Sequence[Entry]) -> None:
     """Raise `Rejected` if the header is not, byte for byte, the one of these entries."""
     if head[:BEFORE] + b"0" * 8 + head[AFTER:] == header(fields, entries):
         return

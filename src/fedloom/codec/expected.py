@@ -14,7 +14,7 @@ from torch import Tensor
 from fedloom.codec.container import header
 from fedloom.codec.frame import Frame
 from fedloom.codec.kinds import DTYPES, Kind
-from fedloom.codec.part import AnyKeep, AnyMask, Part, check_mask, keep_word, must
+from fedloom.codec.part import AnyKeep, AnyMask, Part, check_mask, keep_word, require
 from fedloom.codec.places import CHUNK
 from fedloom.codec.stamp import Stamp
 from fedloom.codec.write import fields
@@ -45,9 +45,9 @@ class Expected:
         if isinstance(self.part, Part) and self.part.mask is not None:
             check_mask(self.part.mask, self.frame.total, 1)
         if isinstance(self.part, Part) and self.part.keep is not None:
-            must(self.frame.neurons).flat(self.part.keep)
+            require(self.frame.neurons).flat(self.part.keep)
         if isinstance(self.part, AnyKeep):
-            must(self.frame.neurons)
+            require(self.frame.neurons)
 
     @cached_property
     def words(self) -> tuple[str, ...]:

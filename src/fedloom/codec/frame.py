@@ -1,4 +1,4 @@
-"""`Frame`, what sender and receiver know of a message beforehand; all of its lengths but two follow from it."""
+"""`Frame`, what sender and receiver agree on before a message; all of its lengths but two follow from it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from fedloom.codec.kinds import DTYPES, Kind, scale_count
-from fedloom.codec.part import keep_word, must
+from fedloom.codec.part import keep_word, require
 from fedloom.codec.places import bitmap_size
 from fedloom.errors import BadExperiment
 from fedloom.layout import Layout
@@ -83,7 +83,7 @@ class Frame:
             return 0
         if word in ("bits", "gaps"):
             return bitmap_size(self.total)
-        neurons = must(self.neurons)
+        neurons = require(self.neurons)
         full = word in (keep_word(False, True), keep_word(True, True))
         return bitmap_size(neurons.full_size if full else neurons.size)
 

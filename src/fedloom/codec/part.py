@@ -38,13 +38,13 @@ class Part(NamedTuple):
             return "asked"
         if self.keep is None:
             return "bits"
-        return keep_word(self.rows, self.keep.shape[-1] != must(neurons).size)
+        return keep_word(self.rows, self.keep.shape[-1] != require(neurons).size)
 
     def numbers(self, neurons: NeuronMap | None) -> Tensor | None:
         """The mask over numbers [..., P]; None: all numbers."""
         if self.mask is not None or self.keep is None:
             return self.mask
-        return must(neurons).expand(self.keep, self.rows)
+        return require(neurons).expand(self.keep, self.rows)
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def keep_word(rows: bool, outputs: bool) -> str:
     return ("rows" if rows else "neurons") + ("+outputs" if outputs else "")
 
 
-def must(neurons: NeuronMap | None) -> NeuronMap:
+def require(neurons: NeuronMap | None) -> NeuronMap:
     """The neurons; raise `BadExperiment` if there are none, since a keep needs them."""
     if neurons is None:
         raise BadExperiment("a keep is sent or expected, but the frame has no neurons; give it those of the model.")

@@ -134,7 +134,7 @@ def gather(values: NDArray[Number], mask: Bits | None, entries: Places | None = 
     return out
 
 
-def counts(mask: Tensor) -> Tensor:
+def count_entries(mask: Tensor) -> Tensor:
     """Entries of each mask [C, P] -> [C]; NumPy counts bytes fifty times faster than torch adds them up."""
     if mask.device.type != "cpu":
         return mask.sum(1)

@@ -10,8 +10,8 @@ from torch import Tensor
 from fedloom.codec.container import header
 from fedloom.codec.frame import ITEM, Frame
 from fedloom.codec.kinds import DTYPES, Kind, scale_count
-from fedloom.codec.part import Part, check_mask, must
-from fedloom.codec.places import counts, packed_size
+from fedloom.codec.part import Part, check_mask, require
+from fedloom.codec.places import count_entries, packed_size
 from fedloom.codec.stamp import Stamp
 from fedloom.codec.write import fields
 
@@ -38,10 +38,10 @@ def size(frame: Frame, part: Part = Part(), kind: Kind = "float32") -> Cost:  # 
     """
     word = part.word(frame.neurons)
     if part.keep is not None:
-        count = must(frame.neurons).count(part.keep, part.rows).sum(-1)
+        count = require(frame.neurons).count(part.keep, part.rows).sum(-1)
     elif part.mask is not None:
         masks = check_mask(part.mask, frame.total).reshape(-1, frame.total)
-        count = counts(masks).view(part.mask.shape[:-1])
+        count = count_entries(masks).view(part.mask.shape[:-1])
     else:
         count = torch.tensor(frame.total)
     if word == "bits" and part.mask is not None:

@@ -15,14 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedloom.codec.container import agree, arrays, parse, unseal
+from fedloom.codec.container import arrays, check_header, parse, unseal
 from fedloom.codec.expected import Expected, Message
 from fedloom.codec.frame import Frame
 from fedloom.codec.kinds import Kind, check_finite, unpack
-from fedloom.codec.part import AnyKeep, AnyMask, Part, must
+from fedloom.codec.part import AnyKeep, AnyMask, Part, require
 from fedloom.codec.places import unpack_bits, unpack_gaps
 from fedloom.codec.rejected import Rejected
-from fedloom.codec.write import fields, sent_of_each
+from fedloom.codec.write import fields, sent_per_tensor
 from fedloom.core.refused import Reason
 
 BLAME: dict[str, Reason] = {"run": "run", "round": "round", "attempt": "round", "client": "client", "base": "base"}
@@ -35,9 +35,9 @@ def decode(data: bytes | bytearray | memoryview, expected: Expected) -> Message:
     head, body = unseal(data, expected.limit, expected.longest_header)
     facts, tensors = parse(head)
     kind, word = check_facts(facts, expected)
-    count, index = announced(tensors, frame, word)
+    count, index = read_lengths(tensors, frame, word)
     entries = frame.entries(kind, word, count, index)
-    agree(head, fields(frame, expected.stamp, kind, word), tensors, entries)
+    check_header(head, fields(frame, expected.stamp, kind, word), tensors, entries)
     found = arrays(body, entries)
     mask, keep = read_part(found.get("mask"), word, expected)
     implied = frame.total if mask is None else int(np.count_nonzero(mask))
@@ -45,7 +45,7 @@ def decode(data: bytes | bytearray | memoryview, expected: Expected) -> Message:
         raise Rejected("shape", f"the message has {count} numbers; its mask implies {implied}.")
     if isinstance(expected.part, AnyMask):
         check_mask_share(count, expected.part, frame)
-    numbers = unpack(kind, found["values"], found.get("scale"), sent_of_each(kind, frame.layout.sizes, mask))
+    numbers = unpack(kind, found["values"], found.get("scale"), sent_per_tensor(kind, frame.layout.sizes, mask))
     return Message(
         values=torch.from_numpy(numbers),
         mask=None if mask is None else torch.from_numpy(mask),
@@ -72,7 +72,7 @@ def check_facts(facts: Mapping[str, str], expected: Expected) -> tuple[Kind, str
     return kind, word
 
 
-def announced(tensors: Mapping[str, Any], frame: Frame, word: str) -> tuple[int, int]:
+def read_lengths(tensors: Mapping[str, Any], frame: Frame, word: str) -> tuple[int, int]:
     """The two lengths that only the message has: of its numbers, and of its mask if that is written as gaps."""
     count = length_of(tensors, "values")
     if count > frame.total:
@@ -109,20 +109,20 @@ def read_part(
         mask = part.numbers(frame.host)
         assert mask is not None
         own = mask.numpy()
-        if data is not None and not same(data, word, part, own):
+        if data is not None and not same_mask(data, word, part, own):
             raise Rejected("mask", "the mask is not the one that was asked for.")
         return own, part.keep
     assert data is not None
     if isinstance(part, AnyMask):
         chosen = unpack_bits(data, frame.total) if word == "bits" else unpack_gaps(data, frame.total)
         return chosen, None
-    neurons = must(frame.host)
+    neurons = require(frame.host)
     keep = torch.from_numpy(unpack_bits(data, neurons.full_size if part.outputs else neurons.size))
     check_keep_share(keep, part, frame)
     return neurons.expand(keep, part.rows).numpy(), keep
 
 
-def same(data: NDArray[np.uint8], word: str, part: Part, own: NDArray[np.bool_]) -> bool:
+def same_mask(data: NDArray[np.uint8], word: str, part: Part, own: NDArray[np.bool_]) -> bool:
     """Whether the sender's copy equals the receiver's mask."""
     if word == "gaps":
         return bool(np.array_equal(unpack_gaps(data, len(own)), own))
@@ -139,7 +139,7 @@ def check_mask_share(count: int, part: AnyMask, frame: Frame) -> None:
 
 def check_keep_share(keep: Tensor, part: AnyKeep, frame: Frame) -> None:
     """Raise `Rejected` for more neurons of a group than the share allows."""
-    neurons = must(frame.neurons)
+    neurons = require(frame.neurons)
     for group, span in neurons.spans(len(keep)):
         width, count = neurons.widths[group], int(keep[span].sum())
         most = max(ceil(part.share * width * (1 - SLACK)), neurons.steps[group])

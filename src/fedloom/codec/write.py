@@ -13,7 +13,7 @@ from torch import Tensor
 from fedloom.codec.container import header, seal
 from fedloom.codec.frame import Frame
 from fedloom.codec.kinds import DTYPES, Floats, Kind, draws, pack
-from fedloom.codec.part import Part, check_mask, must
+from fedloom.codec.part import Part, check_mask, require
 from fedloom.codec.places import Bits, Places, gather, pack as pack_places, pack_bits, sparse
 from fedloom.codec.stamp import Stamp
 from fedloom.errors import BadExperiment, unknown
@@ -42,13 +42,13 @@ def encode(
     rounds = DTYPES[kind] == "I8"
     mask = mask_of(frame, part) if part.keep is None or rounds else None  # else it is not needed
     thin = None if mask is None else sparse(mask)
-    numbers = [gather(flat.numpy(), mask, thin)] if part.keep is None else taken(frame, part, flat)
+    numbers = [gather(flat.numpy(), mask, thin)] if part.keep is None else gather_kept(frame, part, flat)
     draw = gather(draws(key.reshape(1), frame.total)[0].numpy(), mask, thin) if rounds and key is not None else None
     word, places = write_places(frame, part, mask, thin)
     pieces: dict[str, NDArray[np.generic]] = {}
     if kind != "float32":
         joined = numbers[0] if len(numbers) == 1 else np.concatenate(numbers)
-        written = pack(kind, joined, draw, sent_of_each(kind, frame.layout.sizes, mask))
+        written = pack(kind, joined, draw, sent_per_tensor(kind, frame.layout.sizes, mask))
         pieces = dict(zip(("values", "scale"), written))
     pieces |= {} if places is None else {"mask": places}
     pieces |= {f"extra.{name}": array for name, array in extra_arrays(frame, extras or {}).items()}
@@ -95,10 +95,10 @@ def write_places(
     return pack_places(mask, thin)
 
 
-def taken(frame: Frame, part: Part, values: Tensor) -> list[Floats]:
+def gather_kept(frame: Frame, part: Part, values: Tensor) -> list[Floats]:
     """The numbers in `values` [P] of kept neurons, tensor by tensor; faster than through a mask."""
     assert part.keep is not None
-    neurons = must(frame.host)
+    neurons = require(frame.host)
     kept = neurons.padded(part.keep)
     if kept.dim() != 1:
         raise BadExperiment(f"keep must be of one client, a vector; got shape {tuple(part.keep.shape)}.")
@@ -112,7 +112,7 @@ def taken(frame: Frame, part: Part, values: Tensor) -> list[Floats]:
     return pieces
 
 
-def sent_of_each(kind: Kind, sizes: Sequence[int], mask: Bits | None) -> list[int]:
+def sent_per_tensor(kind: Kind, sizes: Sequence[int], mask: Bits | None) -> list[int]:
     """How many numbers of each tensor are sent; counted only for one scale per tensor."""
     if mask is None or kind != "int8/tensor":
         return list(sizes)

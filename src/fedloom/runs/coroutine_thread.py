@@ -69,6 +69,7 @@ class Strand(Generic[Question, Answer, Result]):
         self._away -= seconds
 
     def _until_asked(self) -> Question | None:
+        """Wait for the next question, or the end."""
         question = self._questions.get()
         if question is None:
             self._thread.join()
@@ -77,6 +78,7 @@ class Strand(Generic[Question, Answer, Result]):
         return question
 
     def _run(self) -> None:
+        """Run the call in the thread."""
         try:
             self.result = self._call(self)
         except BaseException as problem:  # noqa: BLE001  raised in the caller

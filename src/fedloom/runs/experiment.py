@@ -44,6 +44,7 @@ class Choice(Section):
 
 
 def _choice(value: Any) -> Any:
+    """A name alone as a choice without settings."""
     return {"name": value} if isinstance(value, str) else value
 
 
@@ -81,7 +82,7 @@ class Experiment(Section):
 
     def __init__(self, **values: Any) -> None:
         for key in values:
-            _known("key of an experiment", key, type(self).model_fields)
+            _check_name("key of an experiment", key, type(self).model_fields)
         try:
             super().__init__(**values)
         except ValidationError as problem:
@@ -94,16 +95,16 @@ class Experiment(Section):
         if self.model.own is not None:
             fit(f"model '{self.model.name}'", self.model.own.load("model"), self.model.settings)
         else:
-            _known("model", self.model.name, MODELS)
+            _check_name("model", self.model.name, MODELS)
             fit(f"model '{self.model.name}'", MODELS[self.model.name].make, self.model.settings, SUPPLIED)
-        _known("partition", self.partition.name, PARTITIONS)
+        _check_name("partition", self.partition.name, PARTITIONS)
         takes = partition_settings(self.partition.name)
         for name in self.partition.settings:
             if name not in takes:
                 raise BadExperiment(unknown(f"setting of partition '{self.partition.name}'", name, takes))
         if self.fleet.name != "none" and not self.fleet.name.endswith(TABLES):
-            _known("fleet", self.fleet.name, ("none", *FLEETS))
-        _known("channel", self.channel.name, CHANNELS)
+            _check_name("fleet", self.fleet.name, ("none", *FLEETS))
+        _check_name("channel", self.channel.name, CHANNELS)
         self.build_channel()
         self.build_attack()
         if self.fleet.name == "none" and (self.world != World() or self.channel.settings):
@@ -111,7 +112,7 @@ class Experiment(Section):
                 "channel and world settings need devices, and fleet is 'none'; choose one: fleet=equal."
             )
         if not self.data.name.endswith((".npz", ".csv", ".parquet")) and "/" not in self.data.name:
-            _known("data set", self.data.name, DATASETS)
+            _check_name("data set", self.data.name, DATASETS)
         if min(self.split) < 0 or abs(sum(self.split) - 1) > 1e-9 or self.split[0] == 0:
             raise BadExperiment(
                 f"split is {self.split}; it must be three shares (training, validation, own test) that add up to 1, "
@@ -166,7 +167,7 @@ def method_maker(name: str) -> Callable[..., Any]:
     own = own_function(name)
     if own is not None:
         return own.load("method")
-    _known("method", name, METHODS)
+    _check_name("method", name, METHODS)
     return METHODS[name]
 
 
@@ -193,7 +194,7 @@ def with_settings(values: dict[str, Any], settings: dict[str, Any]) -> dict[str,
             values[name] = {"name": str(value), "settings": {}}
             continue
         if not section:
-            section = _home(name, values)
+            section = _section_of(name, values)
         if section == "":
             values[name] = value
         elif section in GROUPS:
@@ -205,7 +206,7 @@ def with_settings(values: dict[str, Any], settings: dict[str, Any]) -> dict[str,
     return values
 
 
-def _home(name: str, values: dict[str, Any]) -> str:
+def _section_of(name: str, values: dict[str, Any]) -> str:
     """The only section that has a setting of this name ('' for a key of the experiment itself)."""
     takes: dict[str, list[str]] = {group: list(kind.model_fields) for group, kind in GROUPS.items()}
     takes["method"] = list(settings_of(method_maker(values["method"]["name"])))
@@ -232,7 +233,8 @@ def _home(name: str, values: dict[str, Any]) -> str:
     raise BadExperiment(f"{bare} Known: {', '.join(sorted(full))}")
 
 
-def _known(kind: str, name: str, names: Any) -> None:
+def _check_name(kind: str, name: str, names: Any) -> None:
+    """Refuse a name that is not among `names`, with the nearest one."""
     if name not in names:
         raise BadExperiment(unknown(kind, name, names))
 

@@ -23,6 +23,7 @@ class Interrupt:
             raise KeyboardInterrupt
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
+        """Handle the signal: request a stop, or stop at once if one was requested."""
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True

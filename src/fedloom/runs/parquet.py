@@ -43,5 +43,6 @@ def column_bytes(columns: State) -> bytes:
 
 
 def _bytes(table: pa.Table) -> bytes:
+    """The table as a Parquet file."""
     pq.write_table(table, file := BytesIO())
     return file.getvalue()

@@ -17,11 +17,11 @@ from fedloom.errors import BadExperiment, FedloomError, unknown
 
 def settings_of(function: Callable[..., Any], skip: tuple[str, ...] = ()) -> dict[str, inspect.Parameter]:
     """The settings of a function by name, without those in `skip`, which the caller supplies."""
-    return {name: p for name, p in _known(function)[0].items() if name not in skip}
+    return {name: p for name, p in _inspected(function)[0].items() if name not in skip}
 
 
 @lru_cache(maxsize=512)  # inspection takes longer than the rest of a check
-def _known(function: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], dict[str, Any]]:
+def _inspected(function: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], dict[str, Any]]:
     """A function's settings, and the types of those that are annotated."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     parameters = inspect.signature(function).parameters.values()
@@ -31,14 +31,14 @@ def _known(function: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], 
 @lru_cache(maxsize=512)
 def _adapter(function: Callable[..., Any], name: str) -> TypeAdapter[Any]:
     """The validator of a setting's type."""
-    return TypeAdapter(_known(function)[1].get(name, Any))
+    return TypeAdapter(_inspected(function)[1].get(name, Any))
 
 
 def fit(
     what: str, function: Callable[..., Any], given: Mapping[str, Any], skip: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """The given settings, checked against the function's names and types."""
-    takes, hints = settings_of(function, skip), _known(function)[1]
+    takes, hints = settings_of(function, skip), _inspected(function)[1]
     fitted = {}
     for name, value in given.items():
         if name not in takes:

@@ -169,5 +169,6 @@ class Pieces:
 
 
 def _probability(name: str, value: float) -> None:
+    """Refuse what is no probability."""
     if not 0 <= value <= 1:
         raise BadExperiment(f"{name} is {value}; a probability lies between 0 and 1.")

@@ -94,14 +94,17 @@ class Saver:
             raise problem
 
     def _busy(self) -> bool:
+        """Whether a checkpoint is being written."""
         return self._thread is not None and self._thread.is_alive()
 
     def _due(self) -> bool:
+        """Whether it is time to save by the clock."""
         if self._when.seconds is None:
             return False
         return time.monotonic() - self._ended >= max(self._when.seconds, self._took * (1 / SHARE - 1))
 
     def _start(self, snapshot: Snapshot) -> None:
+        """Begin to save a snapshot, in a thread if it is small enough to be copied."""
         self._saved = snapshot.round
         if snapshot.size > COPIED:
             self._write(snapshot)
