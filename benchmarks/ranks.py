@@ -34,7 +34,7 @@ from fedloom.layout import flatten, layout_of
 from fedloom.method import Method
 from fedloom.models import build
 from fedloom.parts.select.uniform import Uniform
-from fedloom.round import Engine, play_round
+from fedloom.round import play_round
 from fedloom.runs.build import per_example
 
 WORKLOADS = {"W1": ("2nn", 10), "W2": ("2nn", 100), "W3": ("cnn1", 10)}

@@ -19,9 +19,13 @@ from fedloom.chance import Chance
 from fedloom.core.optimiser import Adam, Sgd
 from fedloom.core.types import Examples, Fleet, Reply, Setting, State, Task
 from fedloom.core.work import Work
-from fedloom.engine.client import Gradient, Walk, initial_state
-from fedloom.engine.gradient.fastest import fastest_gradient
-from fedloom.engine.local import Local, Loop
+from fedloom.engine.client import initial_state
+from fedloom.engine.clients import Clients
+from fedloom.engine.cuda.graphs import Graphs
+from fedloom.engine.gradient.fastest import Chosen, fastest_gradient
+from fedloom.engine.local import Local, local_engine
+from fedloom.engine.loop import Loop
+from fedloom.engine.protocol import Engine
 from fedloom.engine.storage.shards import Shards
 from fedloom.layout import Layout, flatten, layout_of
 from fedloom.method import Memory, Method
@@ -68,7 +72,7 @@ from fedloom.parts.select.everyone import SomeSend
 from fedloom.parts.select.still_running import StillRunning
 from fedloom.parts.select.unheard_first import UnheardFirst
 from fedloom.parts.select.uniform import Uniform
-from fedloom.round import Engine, play_round
+from fedloom.round import play_round
 from fedloom.world.fleets import make_devices
 from pieces import CLASSES, NETWORKS, WORDS, Scattered
 
@@ -178,19 +182,24 @@ class World(NamedTuple):
     shards: Shards
     model: Tensor  # [P]
 
-    def local(self, method: Method, chunk: int | None = None, sliced: bool = True, walk: Walk | None = None) -> Local:
+    def local(
+        self, method: Method, chunk: int | None = None, sliced: bool = True, graphs: Graphs | None = None
+    ) -> Local:
         """The cohort as matrices."""
-        own = self.data, self.shards  # what clients keep back to judge by: here what they train on
-        return Local(method, self.setting, self.data, self.shards, chunk, _gradient(self), sliced, own, walk)
+        return local_engine(self.clients(method), chunk, sliced=sliced, chosen=_gradient(self), graphs=graphs)
 
     def loop(self, method: Method) -> Loop:
         """One client after another."""
-        return Loop(method, self.setting, self.data, self.shards, (self.data, self.shards))
+        return Loop(self.clients(method))
+
+    def clients(self, method: Method) -> Clients:
+        """The clients; what they hold back to try their models on is here what they train on."""
+        return Clients(method, self.setting, self.data, self.shards, (self.data, self.shards))
 
 
 @cache
-def _gradient(world: World) -> Gradient:
-    """What `Local` would choose, traced and checked once for all engines of a world."""
+def _gradient(world: World) -> Chosen:
+    """What `local_engine` would choose, traced and checked once for all engines of a world."""
     return fastest_gradient(world.setting, world.data)
 
 
@@ -267,9 +276,23 @@ def played(network: str, method: Method, rounds: int = ROUNDS) -> Run:
     return play(here, method, here.local(method), rounds)
 
 
+class Changed:
+    """An engine whose replies are changed on the way to the server."""
+
+    def __init__(self, engine: Engine, change: Callable[[Reply, Chance], Reply]) -> None:
+        self.engine, self.change = engine, change
+
+    def train(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
+        """Train, then change."""
+        return self.change(self.engine.train(ids, task, chance), chance)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+
 def changed(engine: Engine, change: Callable[[Reply, Chance], Reply]) -> Engine:
     """An engine whose replies are changed on the way to the server."""
-    return lambda ids, task, chance: change(engine(ids, task, chance), chance)
+    return Changed(engine, change)
 
 
 def reply_rows(reply: Reply, at: Tensor) -> Reply:
@@ -281,7 +304,8 @@ def reply_rows(reply: Reply, at: Tensor) -> Reply:
 
 def states_of(engine: Local, ids: list[int], model: Tensor) -> State:
     """What clients remember now [C, ...]."""
-    return engine.states.get(ids, initial_state(engine.method, engine.setting, model))
+    own = engine.clients
+    return own.states.get(ids, initial_state(own.method, own.setting, model))
 
 
 def everything(run: Run) -> State:

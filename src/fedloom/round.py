@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,8 +14,8 @@ from fedloom.core.types import Cohort, Reply, Setting, Task
 from fedloom.core.unsent import read_unsent_as_unchanged
 from fedloom.method import SERVER_SLOTS, Memory, Method
 
-# who trains (on the host where that is known), and how; the rows of weights it answers with are the round's to change
-Engine = Callable[[Tensor, Task, Chance], Reply]
+if TYPE_CHECKING:
+    from fedloom.engine.protocol import Engine
 
 
 def play_round(
@@ -23,7 +23,7 @@ def play_round(
 ) -> tuple[Tensor, Memory, Task, Reply]:
     """The model [P] and memory after one round, with what went down and what came up."""
     ids, task, memory = ask_cohort(method, memory, model, setting, chance)
-    reply = engine(ids, task, chance)  # train, wherever and however
+    reply = engine.train(ids, task, chance)  # train, wherever and however
     new, memory, reply = take_replies(method, memory, task, setting, reply, chance)
     return new, memory, task, reply
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.core.optimiser import Adam, Optimiser, Sgd
-from fedloom.core.types import rows
+from fedloom.core.rows import rows
 from fedloom.errors import BadExperiment
 
 CLIENTS, NUMBERS, STEPS = 3, 6, (5, 3, 1)  # clients take unequal numbers of steps, in falling order

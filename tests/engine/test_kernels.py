@@ -14,7 +14,7 @@ if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
 
 from fedloom.engine.cuda.convolution_kernels import convolve, input_gradient, weight_gradient
 from fedloom.engine.cuda.pool_norm_kernels import GroupNorm, Pool
-from fedloom.engine.cuda.sgd_momentum import heavy
+from fedloom.engine.cuda.sgd_momentum import sgd_momentum
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 # clients, batch, inputs, outputs, size, kernel, stride, padding, dilation
@@ -109,12 +109,12 @@ def test_momentum(works: tuple[bool, ...] | None, masked: bool) -> None:
     torch.manual_seed(0)
     w, g, v = draw(3, 50, 7), draw(3, 50, 7), draw(3, 50, 7)
     rows = None if works is None else torch.tensor(works, device=DEVICE)
-    may = draw(3, 50, 7) > 0 if masked else None
+    movable = draw(3, 50, 7) > 0 if masked else None
     rate = torch.tensor(0.1, dtype=torch.float64, device=DEVICE)
-    allowed = torch.ones_like(w, dtype=torch.bool) if may is None else may
+    allowed = torch.ones_like(w, dtype=torch.bool) if movable is None else movable
     allowed = allowed if rows is None else allowed & rows[:, None, None]
     speed = 0.9 * v + g + 0.01 * w
     wanted = torch.where(allowed, w - 0.1 * speed, w)
-    heavy(w, g, v, rows, may, rate, 0.9, 0.01)
+    sgd_momentum(w, g, v, rows, movable, rate, 0.9, 0.01)
     torch.testing.assert_close(w, wanted)
     torch.testing.assert_close(v[allowed], speed[allowed])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedloom.engine.cuda.graphs import Replays
+from fedloom.engine.cuda.graphs import Graphs
 from fedloom.engine.local import Local
 from fedloom.engine.personal import personal_accuracy
 from fedloom.engine.storage.backing import Place, Room
@@ -22,13 +22,13 @@ def away(here: World, method: Method, place: Place, chunk: int | None, replayed:
     """The engine of a world whose examples and client states live elsewhere."""
     data, shards = shelve(here.data, here.shards, CPU, place, 0)
     own = shelve(here.data, here.shards, CPU, place, 0)
-    walk = Replays(capture=False) if replayed else None
+    walk = Graphs(capture=False) if replayed else None
     return Local(method, here.setting, data, shards, chunk, held=own, walk=walk, states=place)
 
 
 def at_home(here: World, method: Method, chunk: int | None, replayed: bool = False) -> Local:
     """The same with everything at hand."""
-    return here.local(method, chunk, walk=Replays(capture=False) if replayed else None)
+    return here.local(method, chunk, walk=Graphs(capture=False) if replayed else None)
 
 
 @every_method
@@ -54,16 +54,16 @@ def test_any_place_and_chunking(name: str, place: Place, chunk: int | None, netw
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedspu", "fjord"])
-def test_courses_read_the_next_chunk_from_the_same_buffer(name: str) -> None:
+def test_buffered_steps_read_the_next_chunk_from_the_same_buffer(name: str) -> None:
     here, method = world("mlp"), dict(METHODS)[name]()
     ours, theirs = away(here, method, "file", 2, replayed=True), at_home(here, method, 2, replayed=True)
     assert isinstance(ours.shards, Shelf)
     ours.shards._grow(60)  # as a plan would have it: no chunk of two has more
     assert_identical(everything(play(here, method, ours, 4)), everything(play(here, method, theirs, 4)))
-    assert isinstance(ours.walk, Replays)
-    assert isinstance(theirs.walk, Replays)
-    assert len({id(course.data.x) for course in ours.walk._courses.values()}) == 1
-    assert len(ours.walk._courses) == len(theirs.walk._courses)
+    assert isinstance(ours.walk, Graphs)
+    assert isinstance(theirs.walk, Graphs)
+    assert len({id(buffers.data.x) for buffers in ours.walk._buffers.values()}) == 1
+    assert len(ours.walk._buffers) == len(theirs.walk._buffers)
 
 
 def test_personal_accuracy_from_a_shelf() -> None:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from fedloom.engine.cpu.tiles import ConvPool, tiled_front
 from torch import nn
 
 from fedloom.core.types import Batch, Examples
-from fedloom.engine.cpu.tiles import ConvPool, tiled_front
 from fedloom.engine.gradient.plain import PlainGradient
 from fedloom.engine.gradient.stacked import StackedGradient
 from worlds import CLASSES, assert_close, world_of

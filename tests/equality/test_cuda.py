@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.engine.cuda.graphs import Replays
+from fedloom.engine.cuda.graphs import Graphs
 from fedloom.engine.distributed import Distributed
 from fedloom.engine.ranks import Ranks
 from fedloom.methods import METHODS
@@ -86,7 +86,7 @@ def test_dropout_strikes_the_same_units(monkeypatch: pytest.MonkeyPatch) -> None
 @every_variant
 def test_captured_steps_equal_uncaptured_ones(name: str) -> None:
     plain = _prepared(name, "cuda")
-    plain.engine.walk = Replays(capture=False)
+    plain.engine.walk = Graphs(capture=False)
     for ours, theirs in zip(_played(_prepared(name, "cuda")), _played(plain)):
         assert torch.equal(ours.ids, theirs.ids)
         assert torch.equal(ours.model, theirs.model)

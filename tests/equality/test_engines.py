@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.core.work import Batches, Work
+from fedloom.engine.protocol import Engine
 from fedloom.method import Method
-from fedloom.round import Engine
 from pieces import NETWORKS
 from worlds import METHODS, World, assert_close, every_method, everything, play, played, states_of, world
 
@@ -51,7 +51,7 @@ def test_chunks_equal_the_whole(method: Method, chunk: int) -> None:
     assert_close(everything(part), everything(whole), 1e-5)
 
 
-CUTTING = [name for name, make in METHODS if make().local.cuts]
+CUTTING = [name for name, make in METHODS if make().local.traits.cuts]
 
 
 @pytest.mark.parametrize("name", CUTTING)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedloom.core.work import Work
-from fedloom.engine.cuda.graphs import Replays
+from fedloom.engine.cuda.graphs import Graphs
 from fedloom.engine.joint import joined, why_apart
 from fedloom.engine.local import Chunk, Local
 from fedloom.engine.storage.shards import Shards
@@ -63,7 +63,7 @@ def both(
     worlds = [dealt(first, 7 * n) if n else first for n in range(len(methods))]
 
     def engines() -> list[Local]:
-        walks = [Replays(capture=False) if courses else None for _ in methods]
+        walks = [Graphs(capture=False) if courses else None for _ in methods]
         return [engine_of(*each, gradient, walk, chunk) for *each, walk in zip(worlds, methods, walks)]
 
     apart, close = engines(), engines()

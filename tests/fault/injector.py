@@ -15,9 +15,9 @@ from codec.parcels import claim, edit
 from fedloom.chance import Chance
 from fedloom.codec import AnyKeep, AnyMask, Codec, Expected, Inbox, Part, Range, Stamp, base_hash, encode
 from fedloom.core.types import Reply, Setting, Task
+from fedloom.engine.protocol import Engine
 from fedloom.method import Method
 from fedloom.parts.upload.as_sent import AsSent
-from fedloom.round import Engine
 from fedloom.world.wire import Wire
 
 DEADLINE = 100.0  # seconds on the injector's clock

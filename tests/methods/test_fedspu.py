@@ -156,7 +156,7 @@ def test_whole_shares_are_fedavg_exactly(network: str, stopping: bool) -> None:
 
 def test_without_early_stopping_nothing_is_judged() -> None:
     assert fedspu() == replace(fedspu(), local=KeepOwn(freeze=True), aggregate=CoverageMean("examples"))
-    assert not fedspu().local.judges
+    assert not fedspu().local.traits.judges
 
 
 # ---- early stopping

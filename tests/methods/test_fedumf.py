@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.optimiser import Sgd
-from fedloom.core.rule import LocalRule
+from fedloom.core.rule import LocalRule, Traits
 from fedloom.core.types import Examples, State, Task
 from fedloom.core.work import Work
 from fedloom.errors import BadExperiment
@@ -303,9 +303,9 @@ def test_who_may_not_send_leaves_the_inner_rule_as_it_was(inner: LocalRule) -> N
 def test_hooks_pass_through() -> None:
     inner = Chain((KeepOwn(freeze=True), Prox(0.1)))
     rule = FuseMissed(inner=inner)
-    assert (rule.corrects, rule.cuts, rule.whole, rule.looks, rule.judges) == (True, False, True, None, False)
-    assert FuseMissed(inner=SubModel()).cuts
-    assert FuseMissed(inner=StopEarly()).judges
+    assert rule.traits == Traits(corrects=True, needs_whole=True, freezes=True)
+    assert FuseMissed(inner=SubModel()).traits.cuts
+    assert FuseMissed(inner=StopEarly()).traits.judges
     mask = torch.ones(2, NUMBERS, dtype=torch.bool)
     asked = task([True, False], mask=mask)
     assert rule.trains(asked) is mask

@@ -15,7 +15,7 @@ from fedloom.chance import Chance
 from fedloom.core.optimiser import Adam, Optimiser, Sgd
 from fedloom.core.types import Examples, Reply, State, Task
 from fedloom.core.work import Work
-from fedloom.engine.cuda.graphs import Replays
+from fedloom.engine.cuda.graphs import Graphs
 from fedloom.errors import BadModel
 from fedloom.layout import flatten, layout_of
 from fedloom.method import Method
@@ -79,9 +79,7 @@ def here(net: str, all_classes: bool = False) -> World:
 
 def one_round(here: World, method: Method, kind: str) -> tuple[Tensor, Task, Reply]:
     """The first round under one of the engines."""
-    walk = (
-        Replays(capture=False) if "replayed" in kind else None
-    )  # as on a GPU: products of weights and factors descend
+    walk = Graphs(capture=False) if "replayed" in kind else None  # as on a GPU: products of weights and factors descend
     engine = here.loop(method) if kind == "loop" else here.local(method, sliced="sliced" in kind, walk=walk)
     memory = method.init(here.setting, here.model)
     model, _, task, reply = play_round(method, memory, here.model, here.setting, engine, Chance(SEED, 1))

@@ -14,13 +14,13 @@ from fedloom.core.optimiser import Adam, Optimiser, Sgd
 from fedloom.core.pruning import PRUNERS, prunable
 from fedloom.core.types import Examples, Reply
 from fedloom.core.work import Work
+from fedloom.engine.protocol import Engine
 from fedloom.errors import BadExperiment
 from fedloom.layout import flatten, layout_of, load
 from fedloom.methods.fedavg import fedavg
 from fedloom.methods.safari import safari
 from fedloom.parts.aggregate.coverage_mean import CoverageMean
 from fedloom.parts.select.everyone import Everyone
-from fedloom.round import Engine
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.play import run
 from pieces import CLASSES, Forced

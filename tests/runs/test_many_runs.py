@@ -140,14 +140,14 @@ OWN_RULE = """
 from dataclasses import dataclass
 
 from fedloom import Method
-from fedloom.core.rule import LocalRule
+from fedloom.core.rule import LocalRule, Traits
 
 
 @dataclass(frozen=True)
 class Homesick(LocalRule):
     @property
-    def corrects(self):
-        return True
+    def traits(self):
+        return Traits(corrects=True)
 
     def correct(self, task, state, first, params, grads):
         return grads + 0.1 * (params - task.model)

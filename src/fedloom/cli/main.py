@@ -6,7 +6,7 @@ import json
 import logging
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -40,6 +40,9 @@ from fedloom.cli.report import report_command, watch_command
 from fedloom.cli.reproduce import reproduce_command
 from fedloom.errors import FedloomError, RunStopped
 
+if TYPE_CHECKING:
+    from fedloom.runs.experiment import Experiment
+
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"
 )
@@ -69,6 +72,9 @@ def run_command(
     checkpoint_every: EveryOption = "30s",
     tensorboard: TensorboardOption = None,
     mlflow: MlflowOption = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="say how and why the run would train as it does, and end; trains nothing")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Train a fleet with METHOD and write a run folder.
@@ -87,6 +93,9 @@ def run_command(
         experiment = shared.resumed(context, out, engine=engine)
     else:
         experiment = shared.experiment(method=method, engine=engine)
+    if explain:
+        print_explanation(experiment, as_json)
+        return
     console, name = errors if as_json else Console(), experiment.method.name
     folder = out or new_folder_for(experiment)
     when = checkpoints_of(checkpoint_every)
@@ -109,6 +118,20 @@ def run_command(
         print_json(result.summary())
     else:
         console.print(summary_table(result))
+
+
+def print_explanation(experiment: Experiment, as_json: bool) -> None:
+    """What a run of the experiment would do, as tables or as JSON."""
+    from fedloom.cli.show import explanation_tables
+    from fedloom.runs.build import prepare
+    from fedloom.runs.explain import explain
+
+    sections = explain(experiment, prepare(experiment))
+    if as_json:
+        print_json({title: dict(lines) for title, lines in sections})
+        return
+    for table in explanation_tables(sections):
+        Console().print(table)
 
 
 @app.command("compare")

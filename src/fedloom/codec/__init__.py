@@ -5,7 +5,7 @@ from fedloom.codec.expected import Expected, Message
 from fedloom.codec.frame import Frame, Range
 from fedloom.codec.inbox import Inbox
 from fedloom.codec.part import AnyKeep, AnyMask, Part
-from fedloom.codec.price import Cost, price, size
+from fedloom.codec.price import price, size
 from fedloom.codec.read import decode
 from fedloom.codec.rejected import Rejected
 from fedloom.codec.stamp import Stamp, base_hash
@@ -16,7 +16,6 @@ __all__ = [
     "AnyKeep",
     "AnyMask",
     "Codec",
-    "Cost",
     "Expected",
     "Frame",
     "Inbox",

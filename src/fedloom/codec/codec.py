@@ -13,10 +13,11 @@ from fedloom.codec import kinds
 from fedloom.codec.expected import Expected, Message
 from fedloom.codec.frame import Frame
 from fedloom.codec.part import Part
-from fedloom.codec.price import Cost, size
+from fedloom.codec.price import size
 from fedloom.codec.read import decode
 from fedloom.codec.stamp import Stamp
 from fedloom.codec.write import check_kind, encode
+from fedloom.core.costs import Bytes
 from fedloom.core.section import Section
 from fedloom.errors import BadExperiment
 from fedloom.layout import Layout
@@ -63,7 +64,7 @@ class Codec(Section):
         """Decode a message that is written with this codec; raise `Rejected` otherwise."""
         return decode(data, replace(expected, kinds=(self.kind,)))
 
-    def size(self, frame: Frame, part: Part = Part()) -> Cost:  # noqa: B008
+    def size(self, frame: Frame, part: Part = Part()) -> Bytes:  # noqa: B008
         """Bytes of a message, or of each of a cohort's [C], without encoding it."""
         return size(frame, part, self.kind)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -14,24 +12,12 @@ from fedloom.codec.part import Part, check_mask, require
 from fedloom.codec.places import count_entries, packed_size
 from fedloom.codec.stamp import Stamp
 from fedloom.codec.write import fields
+from fedloom.core.costs import Bytes
 
 ANY = Stamp(run="", round=0, client=0, base="0" * 16)  # all stamps are equally long
 
 
-class Cost(NamedTuple):
-    """Bytes of each client's message [C]."""
-
-    values: Tensor  # numbers of the model with their scales, and extras
-    indices: Tensor  # the mask
-    overhead: Tensor  # header and report
-
-    @property
-    def total(self) -> Tensor:
-        """All bytes."""
-        return self.values + self.indices + self.overhead
-
-
-def size(frame: Frame, part: Part = Part(), kind: Kind = "float32") -> Cost:  # noqa: B008  a NamedTuple does not change
+def size(frame: Frame, part: Part = Part(), kind: Kind = "float32") -> Bytes:  # noqa: B008  a NamedTuple does not change
     """Bytes of a message with this part of the model; masks [C, P] or keeps [C, K] give one size per client.
 
     A keep is priced from its counts; a mask next to it is not read.
@@ -51,14 +37,14 @@ def size(frame: Frame, part: Part = Part(), kind: Kind = "float32") -> Cost:  # 
     return price(frame, kind, word, count, index)
 
 
-def price(frame: Frame, kind: Kind, word: str, count: Tensor, index: Tensor) -> Cost:
+def price(frame: Frame, kind: Kind, word: str, count: Tensor, index: Tensor) -> Bytes:
     """Bytes of messages from the counts [C] of numbers and the bytes [C] of masks; `word` is `Part.word`."""
     scales = scale_count(kind, count, len(frame.layout.names))
     entries = frame.entries(kind, word, 0, 0)
     fixed = {entry.name: entry.nbytes for entry in entries if entry.name.startswith("extra.") or entry.name == "report"}
     report = fixed.pop("report", 0)
     overhead = len(header(fields(frame, ANY, kind, word), entries)) + report
-    return Cost(
+    return Bytes(
         values=ITEM[DTYPES[kind]] * count + ITEM["F32"] * scales + sum(fixed.values()),
         indices=index,
         overhead=torch.full_like(count, overhead),

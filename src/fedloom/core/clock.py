@@ -64,7 +64,7 @@ def forward_flops(setting: Setting, rule: LocalRule, keep: Tensor | None, count:
     Of the sub-model where the rule leaves the rest out, else of the whole network: masked neurons run all the same.
     """
     neurons = setting.neurons
-    if keep is None or not rule.cuts:
+    if keep is None or not rule.traits.cuts:
         keep = torch.ones(1, neurons.size, dtype=torch.bool, device=setting.fleet.examples.device)
     return neurons.flops(keep).double().expand(count)
 

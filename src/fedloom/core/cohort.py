@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.refused import REASONS, stray
-from fedloom.core.types import Cohort, Reply, rows
+from fedloom.core.types import Cohort, Reply
 from fedloom.core.unsent import read_unsent_as_unchanged
 
 STRANGER = -1  # stands for an id that nobody has, so that tables can still be asked for it
@@ -52,15 +52,12 @@ def once(cohort: Cohort, model: Tensor, reply: Reply) -> Reply:
     heard = reply.arrived if reply.rejected is None else reply.arrived | (reply.rejected > 0)
     first = torch.where(valid.any(1), valid.byte().argmax(1), same.byte().argmax(1))  # [C]
     repeated = (same & heard).sum() - (same & heard).any(1).sum()
-    reply = reply._replace(
+    kept = reply.rows(first)
+    reply = kept._replace(
         ids=cohort.ids,
-        params=reply.params[first],
-        mask=None if reply.mask is None else reply.mask[first],
-        extras=rows(reply.extras, first),
-        report=rows(reply.report, first),
         arrived=valid.any(1),
         awaited=cohort.authorised,
-        rejected=None if reply.rejected is None else torch.where(same.any(1), reply.rejected[first], 0),
+        rejected=None if kept.rejected is None else torch.where(same.any(1), kept.rejected, 0),
         strays=stray({"client": ((ids == STRANGER) & heard).sum(), "repeated": repeated}, reply.strays),
     )
     return read_unsent_as_unchanged(model, reply)

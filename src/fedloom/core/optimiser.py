@@ -42,6 +42,11 @@ class Optimiser(ABC):
         """Is it no more than that with momentum, which begins anew every round?"""
         return False
 
+    @property
+    def momentum(self) -> float:
+        """The factor of the velocity in every step; 0 where there is none."""
+        return 0.0
+
     def rate_at(self, round: int) -> float:
         """The learning rate of a round, counted from 1."""
         return self.rate * self.decay ** (round - 1)

@@ -99,7 +99,7 @@ class Mask(ServerPart):
 
     def clash(self, method: Method) -> str | None:
         """Clients must know what to do without the rest."""
-        if method.local.cuts or method.local.whole:
+        if method.local.traits.cuts or method.local.traits.needs_whole:
             return None
         rule = type(method.local).__name__
         return f"it sends part of the model, but {rule} trains all of it; put SubModel() or KeepOwn() into local."

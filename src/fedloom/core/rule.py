@@ -15,9 +15,45 @@ from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.core.types import Batch, Reply, Setting, State, Task
+from fedloom.errors import BadExperiment
 
 if TYPE_CHECKING:
     from fedloom.method import Method
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What a local rule declares about its hooks, for engines and other parts to plan with."""
+
+    corrects: bool = False  # `view` or `correct` does something; else a step may be fused into the backward pass
+    scales: bool = False  # `view` and `correct` only multiply, by what `LocalRule.scales` returns
+    cuts: bool = False  # only the sent part exists on the client, so engines may train a smaller network
+    freezes: bool = False  # the whole network runs, and exactly the sent part of it is trained
+    needs_whole: bool = False  # the client must have the whole network, whatever was sent
+    keeps_network: bool = False  # a cut network lives on between rounds; `extras["sent"]` is the mask that came down
+    chooses: bool = False  # the client chooses what to train: engines call `narrow`
+    looks: int = 0  # how many of its own examples of each class the client chooses by; 0: none
+    judges: bool = False  # the client tests its model on examples it does not train on: engines call `judge`
+
+    def __post_init__(self) -> None:
+        for name, needs in (("scales", "corrects"), ("looks", "chooses")):
+            if getattr(self, name) and not getattr(self, needs):
+                raise BadExperiment(f"Traits has {name}={getattr(self, name)} but {needs}=False; set {needs}=True too.")
+
+    def __or__(self, other: Traits) -> Traits:
+        """The traits of two rules that work together; `Chain` takes `freezes` back where both restrict training."""
+        correcting = [one for one in (self, other) if one.corrects]
+        return Traits(
+            corrects=bool(correcting),
+            scales=bool(correcting) and all(one.scales for one in correcting),
+            cuts=self.cuts or other.cuts,
+            freezes=self.freezes or other.freezes,
+            needs_whole=self.needs_whole or other.needs_whole,
+            keeps_network=self.keeps_network or other.keeps_network,
+            chooses=self.chooses or other.chooses,
+            looks=max(self.looks, other.looks),
+            judges=self.judges or other.judges,
+        )
 
 
 @dataclass(frozen=True)
@@ -25,43 +61,18 @@ class LocalRule:
     """How clients train, and what both ends remember of it."""
 
     @property
-    def corrects(self) -> bool:
-        """Does `correct` change gradients? If not, engines may fuse the step into the backward pass."""
-        return False
-
-    @property
-    def scaled(self) -> bool:
-        """Do `view` and `correct` only multiply, by what `scales` says?"""
-        return False
-
-    @property
-    def cuts(self) -> bool:
-        """Does only the sent part exist on the client? Then engines may train a really smaller network."""
-        return False
-
-    @property
-    def whole(self) -> bool:
-        """Does the rule need the whole network on the client, whatever was sent?"""
-        return False
-
-    @property
-    def keeps(self) -> bool:
-        """Does a cut network live on between rounds? Then `extras["sent"]` says which of its numbers came down."""
-        return False
-
-    @property
-    def looks(self) -> int | None:
-        """Does a client choose by itself what to train? Then it sees so many of its own examples per class before."""
-        return None
-
-    @property
-    def judges(self) -> bool:
-        """Does a client try its model on examples of its own that it does not train on?"""
-        return False
+    def traits(self) -> Traits:
+        """What this rule declares about its hooks."""
+        return Traits()
 
     def members(self) -> tuple[LocalRule, ...]:
         """The rule, and those it is made of."""
         return (self,)
+
+    def defining(self, hook: str) -> tuple[LocalRule, ...]:
+        """The single rules in this one that define a hook themselves, such as `debrief`."""
+        single = (rule for rule in self.members() if len(rule.members()) == 1)
+        return tuple(rule for rule in single if getattr(type(rule), hook) is not getattr(LocalRule, hook))
 
     def clash(self, method: Method) -> str | None:
         """Why this rule cannot work in that method; None: it can."""
@@ -75,7 +86,7 @@ class LocalRule:
     def narrow(
         self, setting: Setting, ids: Tensor, task: Task, state: State, look: Iterable[Batch], chance: Chance
     ) -> tuple[Tensor | None, State]:
-        """The numbers each client chooses to train [C, P] of those it was sent, and its state; only if it `looks`."""
+        """The numbers each client chooses to train [C, P] of those it was sent, and its state; only if it `chooses`."""
         return task.mask, state
 
     def start(self, task: Task, state: State, params: Tensor) -> Tensor:

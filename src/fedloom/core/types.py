@@ -14,9 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.chance import Chance
+from fedloom.core.rows import cat_rows, cat_states, rows, scattered
 from fedloom.layout import Layout
 
 if TYPE_CHECKING:
+    from fedloom.core.costs import Costs
     from fedloom.core.devices import Devices
     from fedloom.neurons.map import NeuronMap
 
@@ -95,6 +97,22 @@ class Task(NamedTuple):
             authorised=self.authorised[keep],
             extras={name: _some(value, keep) for name, value in self.extras.items()},
             ids=None if self.ids is None else self.ids[keep],
+            everyone=False,
+        )
+
+    @staticmethod
+    def cat(tasks: Sequence[Task]) -> Task:
+        """Tasks of several groups of clients, one below the other; the model and the round are the first one's."""
+        keeps, ids = [task.keep for task in tasks], [task.ids for task in tasks]
+        return tasks[0]._replace(
+            mask=_cat_masks([t.mask for t in tasks], [t.model.expand(len(t.share), -1) for t in tasks]),
+            keep=None if any(keep is None for keep in keeps) else torch.cat([k for k in keeps if k is not None]),
+            share=torch.cat([task.share for task in tasks]),
+            authorised=torch.cat([task.authorised for task in tasks]),
+            extras=cat_states([task.extras for task in tasks]),
+            ids=None if any(own is None for own in ids) else torch.cat([own for own in ids if own is not None]),
+            all_send=all(task.all_send for task in tasks),
+            everyone=False,
         )
 
 
@@ -129,11 +147,62 @@ class Reply(NamedTuple):
     strays: Tensor | None = None  # [R] how many others were refused, by their places in `REASONS`
     chance: Chance | None = None  # of the round, for what the server draws once replies are there
     everyone: bool = False  # known on the host: row n is client n, for the whole fleet
+    costs: Costs | None = None  # what the round cost, where the engine measures or simulates it
+
+    def rows(self, at: slice | Tensor) -> Reply:
+        """The replies of some of the cohort, or of all in another order."""
+        return self._replace(
+            ids=self.ids[at],
+            params=self.params[at],
+            mask=None if self.mask is None else self.mask[at],
+            extras=rows(self.extras, at),
+            report=rows(self.report, at),
+            arrived=self.arrived[at],
+            awaited=None if self.awaited is None else self.awaited[at],
+            rejected=None if self.rejected is None else self.rejected[at],
+            everyone=False,
+        )
+
+    @staticmethod
+    def cat(replies: Sequence[Reply], at: Sequence[Tensor] | None = None) -> Reply:
+        """Engines' replies of several groups of clients as one, one below the other.
+
+        With `at`, row k of `replies[n]` becomes row `at[n][k]`. A mask is made for those that send everything if others
+        do not.
+        """
+        return Reply(
+            ids=cat_rows([reply.ids for reply in replies], at),
+            params=cat_rows([reply.params for reply in replies], at),
+            mask=_cat_masks([reply.mask for reply in replies], [reply.params for reply in replies], at),
+            extras=cat_states([reply.extras for reply in replies], at),
+            report=cat_states([reply.report for reply in replies], at),
+            arrived=cat_rows([reply.arrived for reply in replies], at),
+        )
+
+    def scatter(self, at: Tensor, ids: Tensor, model: Tensor) -> Reply:
+        """An engine's reply of all clients `ids` [C], of which those here are at places `at`; the others send nothing.
+
+        Their parameters are the model's [P]; all else of them is zero.
+        """
+        count = len(ids)
+        return Reply(
+            ids=ids,
+            params=model.repeat(count, 1).index_copy(0, at, self.params),
+            mask=None if self.mask is None else scattered(self.mask, at, count),
+            extras={name: scattered(value, at, count) for name, value in self.extras.items()},
+            report={name: scattered(value, at, count) for name, value in self.report.items()},
+            arrived=scattered(self.arrived, at, count),
+        )
 
 
-def rows(state: State, keep: slice | Tensor) -> State:
-    """Some rows of every tensor."""
-    return {name: value[keep] for name, value in state.items()}
+def _cat_masks(
+    masks: Sequence[Tensor | None], like: Sequence[Tensor], at: Sequence[Tensor] | None = None
+) -> Tensor | None:
+    """Masks as `cat_rows` joins them; None, which means everything, becomes a mask if others are not None."""
+    if all(mask is None for mask in masks):
+        return None
+    whole = [torch.ones_like(own, dtype=torch.bool) if mask is None else mask for mask, own in zip(masks, like)]
+    return cat_rows(whole, at)
 
 
 def _some(value: Tensor, keep: slice | Tensor) -> Tensor:

@@ -1,39 +1,21 @@
-"""What a client does in a round, written once over a cohort's rows: a real device calls it with one."""
+"""A client's part of a round, written once over the rows of a cohort; a real device calls it with one row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.core.types import Batch, Examples, Reply, Setting, State, Task, rows
+from fedloom.core.types import Batch, Examples, Reply, Setting, State, Task
 from fedloom.core.work import Batches
+from fedloom.engine.gradient.protocol import Gradient
+from fedloom.engine.steps import Start, Steps, take_steps
 from fedloom.method import Method
 
 _MOMENTS = "optimiser."  # names of what a kept optimiser remembers, in the client's state
-
-
-class Gradient(Protocol):
-    """How a cohort's loss is differentiated: one client after another, under vmap, or stacked."""
-
-    def __call__(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Gradients [C, P] and losses [C]; running statistics in `params` move in place."""
-
-    def descend(
-        self, first: Tensor, batches: Iterable[Batch], rate: float, shrink: float, momentum: float = 0.0
-    ) -> tuple[Tensor, Tensor] | None:
-        """All steps of `w <- shrink * w - rate * g` at once: weights and summed losses. None: it has no such way.
-
-        `momentum`: of velocities `v <- momentum * v + g`, from zero on, that stand in the gradient's place.
-        """
-
-    def outputs(self, params: Tensor, x: Tensor) -> Tensor:
-        """What every client's network says of its own examples [C, B, ...], in evaluation mode."""
 
 
 def initial_state(method: Method, setting: Setting, model: Tensor) -> State:
@@ -45,59 +27,17 @@ def initial_state(method: Method, setting: Setting, model: Tensor) -> State:
     return _together(state, {name: value[0] for name, value in moments.items()})
 
 
-class Stretch(NamedTuple):
-    """Some steps of the same clients, one after another."""
+class Chunk(NamedTuple):
+    """C clients about to be trained together, in falling order of their steps."""
 
-    x: Iterator[Tensor]  # [s, C, B, ...] each: examples of the next few steps, in the place of those before
-    y: Tensor  # [S, C, B]
-    weight: Tensor  # [S, C, B]
-
-
-@dataclass(frozen=True)
-class Feed:
-    """A cohort's steps; their examples are gathered when they are needed."""
-
-    data: Examples
+    ids: Tensor  # [C]
+    listed: list[int]  # `ids` on the host
+    data: Examples  # in which `batches` count
+    task: Task
+    params: Tensor  # [C, P] what came down
+    state: State
     batches: Batches
-
-    def __iter__(self) -> Iterator[Batch]:
-        """The steps one by one."""
-        order, targets, weight = self._steps()
-        x, shape, active = self.data.x, self.data.x.shape[1:], self.batches.active
-        for now, index, y, own, keys in zip(active, order, targets, weight, self.batches.keys.unbind(1)):
-            if now < len(index):
-                index, y, own, keys = index[:now], y[:now], own[:now], keys[:now]
-            # quicker than x[index]
-            yield Batch(x.index_select(0, index.view(-1)).view(*index.shape, *shape), y, own, keys)
-
-    def stretches(self, examples: int, numbers: int) -> Iterator[Stretch]:
-        """The same in stretches of up to so many examples, of which up to so many numbers are gathered at once."""
-        order, y, weight = self._steps()
-        first, steps, active = 0, len(self.batches.active), self.batches.active
-        while first < steps:
-            now = active[first]
-            end = min(steps, first + max(1, examples // (now * order.shape[2])))
-            end = next((at for at in range(first, end) if active[at] != now), end)
-            part = slice(first, end), slice(now)
-            yield Stretch(self._gathered(order[part], numbers), y[part], weight[part])
-            first = end
-
-    def _gathered(self, order: Tensor, numbers: int) -> Iterator[Tensor]:
-        """Examples of a few steps at a time, always in one place: fresh memory can take longer than copying."""
-        x, (steps, clients, width) = self.data.x, order.shape
-        each = clients * width  # examples of a step
-        some = min(steps, max(1, numbers // max(1, each * x[0].numel())))
-        place = x.new_empty(some * each, *x.shape[1:])
-        for index in order.reshape(-1).split(some * each):
-            found = torch.index_select(x, 0, index, out=place[: len(index)])
-            yield found.view(-1, clients, width, *x.shape[1:])
-
-    def _steps(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Places, targets and weights of the examples of every step [S, C, B]."""
-        order = self.batches.examples.transpose(0, 1).contiguous()
-        weight = self.batches.real.transpose(0, 1).to(torch.float32)
-        weight /= weight.sum(2, keepdim=True)
-        return order, self.data.y[order], weight
+    width: tuple[int, ...]  # how many neurons of every group each client keeps, where that matters
 
 
 class Learnt(NamedTuple):
@@ -110,83 +50,34 @@ class Learnt(NamedTuple):
 
 
 def reply_of(
-    method: Method,
-    setting: Setting,
-    ids: Tensor,
-    task: Task,
-    learnt: Learnt,
-    state: State,
-    batches: Batches,
-    chance: Chance,
-    judged: State,
+    method: Method, setting: Setting, chunk: Chunk, learnt: Learnt, state: State, chance: Chance, columns: State
 ) -> Reply:
-    """Choose what goes back, and report."""
+    """Choose what goes back; `columns` [C each] are added to the report."""
     own, _ = _apart(state)
-    mask = method.upload(setting, task, own, learnt.first, learnt.sent, chance)
+    mask = method.upload(setting, chunk.task, own, learnt.first, learnt.sent, chance)
     report = {
-        "examples": setting.fleet.examples[ids],
-        "steps": batches.steps,
-        "loss": learnt.losses / batches.steps,
-        **judged,
+        "examples": setting.fleet.examples[chunk.ids],
+        "steps": chunk.batches.steps,
+        "loss": learnt.losses / chunk.batches.steps,
+        **columns,
     }
-    return Reply(ids, learnt.sent, mask, learnt.extras, report, task.authorised)
+    return Reply(chunk.ids, learnt.sent, mask, learnt.extras, report, chunk.task.authorised)
 
 
-class Start(NamedTuple):
-    """Where a cohort's steps begin, and what they read."""
+def learn(start: Start, steps: Steps = take_steps) -> tuple[Learnt, State]:
+    """Begin from `start.first`, the parameters that came down, as the rule says; train; finish as the rule says.
 
-    method: Method
-    gradient: Gradient
-    data: Examples
-    task: Task
-    state: State  # what the rule remembers
-    moments: State  # what a kept optimiser does; they change in place
-    first: Tensor  # [C, P]
-    batches: Batches
-    held: bool = False  # the gradient itself holds in place what the rule does not train
-
-
-Walk = Callable[[Start], tuple[Tensor, Tensor]]  # the weights after all steps [C, P] and the summed losses [C]
-
-
-def learn(
-    method: Method,
-    gradient: Gradient,
-    data: Examples,
-    task: Task,
-    params: Tensor,
-    state: State,
-    batches: Batches,
-    held: bool = False,
-    walk: Walk | None = None,
-) -> tuple[Learnt, State]:
-    """Start from `params` [C, P] as the rule says, train, and finish as it says.
-
-    `held`: the gradient itself holds in place what the rule does not train. `walk`: another way to take the steps.
+    `start.state` is the client's whole state [C, ...], which is returned as it is after the round.
     """
-    rule = method.local
-    own, moments = _apart(state)
-    first = rule.start(task, own, params)
-    start = Start(method, gradient, data, task, own, moments, first, batches, held)
-    last, losses = (walk or step_by_step)(start)
-    sent, extras, own = rule.finish(task, own, first, last, batches.steps)
+    rule, task = start.method.local, start.task
+    own, moments = _apart(start.state)
+    first = rule.start(task, own, start.first)
+    last, losses = steps(start._replace(state=own, moments=moments, first=first))
+    sent, extras, own = rule.finish(task, own, first, last, start.batches.steps)
     return Learnt(first, sent, extras, losses), _together(own, moments)
 
 
-def step_by_step(start: Start) -> tuple[Tensor, Tensor]:
-    """The plain way to take the steps."""
-    method, task, first = start.method, start.task, start.first
-    rule, optimiser, rate = method.local, method.optimiser, task.rate
-    batches = Feed(start.data, start.batches)
-    if (optimiser.plain or optimiser.heavy) and not rule.corrects and (start.held or rule.trains(task) is None):
-        shrink, momentum = 1 - rate * optimiser.weight_decay, getattr(optimiser, "momentum", 0.0)
-        done = start.gradient.descend(first, batches, rate, shrink, momentum)
-        if done is not None:
-            return done
-    return _descend(method, start.gradient, task, start.state, start.moments, first, batches)
-
-
-def beside(setting: Setting, task: Task) -> Task:
+def keep_network(setting: Setting, task: Task) -> Task:
     """The task as a rule that `keeps` reads it: the mask is the client's whole part, what came of it lies in extras."""
     if task.mask is None:
         return task
@@ -194,7 +85,7 @@ def beside(setting: Setting, task: Task) -> Task:
     return task._replace(mask=whole, extras={**task.extras, "sent": task.mask})
 
 
-def narrowed(
+def choose_part(
     method: Method,
     setting: Setting,
     ids: Tensor,
@@ -206,7 +97,7 @@ def narrowed(
 ) -> tuple[Task, State]:
     """The task with the part that each client itself chooses to train, of examples `rows` [C, M] (padded)."""
     own, moments = _apart(state)
-    each = method.local.looks  # 0: it chooses without data
+    each = method.local.traits.looks  # 0: it chooses without data
     look = [_look(data, ids, rows, setting.fleet.examples[ids], each, chance)] if each else []
     mask, own = method.local.narrow(setting, ids, task, own, look, chance)
     return task._replace(mask=mask, keep=None), _together(own, moments)
@@ -227,25 +118,26 @@ def _look(data: Examples, ids: Tensor, rows: Tensor, sizes: Tensor, each: int, c
     return Batch(data.x[rows], data.y[rows], weight / weight.sum(1, keepdim=True), keys[:, 0])
 
 
-def judged(
+def judge(
     method: Method,
     setting: Setting,
     gradient: Gradient,
-    task: Task,
+    chunk: Chunk,
     learnt: Learnt,
     state: State,
-    batches: Batches,
-    data: Examples,
-    held: Tensor,
-    sizes: Tensor,
+    held_out: tuple[Examples, Tensor, Tensor],
 ) -> tuple[State, State]:
-    """What the rule makes of the models' losses on examples `held` [C, M] (padded), the first `sizes` [C] real."""
+    """The rule's columns and state, from the trained models' losses on held-out examples.
+
+    `held_out`: a data set, rows of it [C, M] (padded), and how many of each client's rows are real [C].
+    """
+    data, rows, sizes = held_out
     own, moments = _apart(state)
-    output = gradient.outputs(learnt.sent, data.x[held])
-    losses = setting.loss(output.flatten(0, 1), data.y[held].flatten()).unflatten(0, held.shape)
-    real = torch.arange(held.shape[1], device=held.device) < sizes[:, None]
+    output = gradient.outputs(learnt.sent, data.x[rows])
+    losses = setting.loss(output.flatten(0, 1), data.y[rows].flatten()).unflatten(0, rows.shape)
+    real = torch.arange(rows.shape[1], device=rows.device) < sizes[:, None]
     mean = torch.where(real, losses, 0).sum(1) / sizes  # NaN where there is none
-    columns, own = method.local.judge(task, own, learnt.losses / batches.steps, mean)
+    columns, own = method.local.judge(chunk.task, own, learnt.losses / chunk.batches.steps, mean)
     return columns, _together(own, moments)
 
 
@@ -257,34 +149,3 @@ def _apart(state: State) -> tuple[State, State]:
 
 def _together(own: State, moments: State) -> State:
     return {**own, **{f"{_MOMENTS}{name}": value for name, value in moments.items()}}
-
-
-def _descend(
-    method: Method,
-    gradient: Gradient,
-    task: Task,
-    state: State,
-    moments: State,
-    first: Tensor,
-    batches: Iterable[Batch],
-) -> tuple[Tensor, Tensor]:
-    """Step by step: differentiate, correct, move. Kept moments change in place."""
-    rule, optimiser, trained = method.local, method.optimiser, task.trained
-    trains = rule.trains(task)
-    moments = moments or optimiser.begin(first[:, :trained])
-    params = first.clone(memory_format=torch.contiguous_format)
-    losses = params.new_zeros(len(params))
-    for batch in batches:
-        now = slice(len(batch.y))  # those who still have steps to take
-        part, state_now, here = task.rows(now), rows(state, now), params[now]
-        seen = rule.view(part, here)
-        grads, loss = gradient(seen, batch)
-        if seen is not here:
-            here[:, trained:] = seen[:, trained:]  # running statistics moved in what ran
-        grads = rule.correct(part, state_now, first[now], here, grads)
-        may = None if trains is None else trains[now, :trained]
-        optimiser.step(rows(moments, now), here[:, :trained], grads[:, :trained], task.rate, may)
-        losses[now] += loss
-    if trains is not None:  # running statistics outside the mask stay too
-        params = torch.where(trains, params, first)
-    return params, losses

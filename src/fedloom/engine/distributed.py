@@ -12,19 +12,16 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.core.types import Examples, Reply, State, Task, listed as on_device
+from fedloom.core.types import Reply, State, Task, listed as on_device
 from fedloom.engine.client import initial_state
 from fedloom.engine.local import Local
-from fedloom.engine.personal import personal_accuracy
 from fedloom.engine.ranks import Message, Ranks
-from fedloom.engine.storage.shards import Shards
 from fedloom.errors import RunStopped
 from fedloom.method import SLOTS
 
 log = logging.getLogger("fedloom")
 
 NOBODY = -1
-OwnTest = tuple[Examples, Shards] | None
 
 
 class Distributed:
@@ -43,27 +40,43 @@ class Distributed:
     def _others(self) -> range:
         return range(1, self.ranks.size)
 
-    def __call__(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
+    def train(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
         """Train the cohort, each rank its share of it; replies stand in the order of `ids`."""
         shares, device = self._dealt(ids, task), task.model.device
         here = ids.to(device, non_blocking=True) if task.ids is None else task.ids  # `ids` may be on the host
         at = {rank: on_device(places, device) for rank, places in enumerate(shares) if places}
         orders = {rank: _order(here[rows], task.rows(rows), chance) for rank, rows in at.items() if rank}
-        lead = None if 0 not in at else lambda: _answer(self.local(ids[shares[0]], task.rows(at[0]), chance))
+        lead = None if 0 not in at else lambda: _answer(self.local.train(ids[shares[0]], task.rows(at[0]), chance))
         answers = self._ask(orders, lead)
-        return _joined(here, [(at[rank], answers[rank].tensors) for rank in sorted(answers)])
+        replies = [_reply_of(here[at[rank]], answers[rank].tensors) for rank in sorted(answers)]
+        whole = replies[0] if len(replies) == 1 else Reply.cat(replies, [at[rank] for rank in sorted(answers)])
+        return whole._replace(ids=here)
 
-    def personal_accuracy(self, model: Tensor, data: Examples, shards: Shards) -> Tensor:
-        """Accuracy of every client's own model [N]; each rank tries those it keeps."""
+    def personal(self, model: Tensor) -> Tensor | None:
+        """The accuracy of every client's own model [N]; each rank tries those it keeps."""
         answers = self._ask(
             {rank: Message({"do": "personal"}, {"model": model}) for rank in self._others},
-            lambda: _personal(self.local, model, data, shards),
+            lambda: _personal(self.local, model),
         )
-        accuracy = answers[0].tensors["accuracy"]
+        if not (tensors := answers[0].tensors):
+            return None
+        accuracy = tensors["accuracy"]
         for rank in self._others:
             theirs = answers[rank].tensors
             accuracy[theirs["known"]] = theirs["accuracy"][theirs["known"]]
         return accuracy
+
+    def save(self) -> State:
+        """The states of the clients of rank 0 alone: such a run cannot be resumed."""
+        return self.local.save()
+
+    def load(self, state: State) -> None:
+        """Put back what `save` gave."""
+        self.local.load(state)
+
+    def describe(self) -> dict[str, Any]:
+        """What every rank does, and how many there are."""
+        return {**self.local.describe(), "engine": "distributed", "ranks": self.ranks.size}
 
     def _ask(self, orders: dict[int, Message], lead: Callable[[], Message] | None = None) -> dict[int, Message]:
         """Give orders, do one's own part, and collect; whatever goes wrong anywhere, every answer is taken first."""
@@ -75,7 +88,7 @@ class Distributed:
                 answers[0] = lead()
         finally:
             for rank in orders:
-                answers[rank] = self.ranks.receive(rank, self.local.data.x.device)
+                answers[rank] = self.ranks.receive(rank, self.local.clients.data.x.device)
         for rank, answer in answers.items():
             if "failed" in answer.facts:
                 log.info("rank %d: %s", rank, answer.facts["trace"])
@@ -85,10 +98,10 @@ class Distributed:
     def _dealt(self, ids: Tensor, task: Task) -> list[list[int]]:
         """The places of the cohort that each rank plays; whoever keeps a state stays where it is first met."""
         if self._owner is None:
-            self._owner = torch.full((self.local.setting.fleet.size,), NOBODY)
-            self._stateless = not initial_state(self.local.method, self.local.setting, task.model)
+            self._owner = torch.full((self.local.clients.setting.fleet.size,), NOBODY)
+            self._stateless = not initial_state(self.local.clients.method, self.local.clients.setting, task.model)
         listed = ids.tolist()
-        steps = self.local.method.work.steps_of([self.local.shards.sizes[client] for client in listed])
+        steps = self.local.clients.method.work.steps_of([self.local.clients.shards.sizes[client] for client in listed])
         work = [taken * share for taken, share in zip(steps, task.share.tolist())]
         places = deal(work, self._owner[listed].tolist(), self.ranks.size)
         if not self._stateless:
@@ -112,12 +125,12 @@ def deal(work: list[float], owner: list[int], ranks: int) -> list[list[int]]:
     return [sorted(mine) for mine in places]
 
 
-def follow(ranks: Ranks, build: Callable[[], tuple[Local, OwnTest]]) -> Message:
+def follow(ranks: Ranks, build: Callable[[], Local]) -> Message:
     """What every rank but the first does: prepare, then obey until rank 0 says stop, and how. Faults go to rank 0."""
-    device, local, own_test, fault = torch.device("cpu"), None, None, None
+    device, local, fault = torch.device("cpu"), None, None
     try:
-        local, own_test = build()
-        device = local.data.x.device
+        local = build()
+        device = local.clients.data.x.device
     except BaseException as problem:  # noqa: BLE001  told to rank 0 when it asks
         fault = problem
     while (order := ranks.receive(0, device)).facts["do"] != "stop":
@@ -125,7 +138,7 @@ def follow(ranks: Ranks, build: Callable[[], tuple[Local, OwnTest]]) -> Message:
             if fault is not None:
                 raise fault
             assert local is not None
-            answer = _obey(local, own_test, order)
+            answer = _obey(local, order)
         except BaseException as problem:  # noqa: BLE001  rank 0 ends the run and says why
             failed = f"{type(problem).__name__}: {problem}"
             answer = Message({"failed": failed, "trace": "".join(traceback.format_exception(problem))}, {})
@@ -140,29 +153,30 @@ def dismiss(ranks: Ranks, facts: dict[str, Any], tensors: State | None = None) -
             ranks.send(rank, Message({"do": "stop", **facts}, tensors or {}))
 
 
-def _obey(local: Local, own_test: OwnTest, order: Message) -> Message:
+def _obey(local: Local, order: Message) -> Message:
     """Do what rank 0 asks for."""
     if order.facts["do"] == "ready":
         return Message(_prepared(local), {})
     if order.facts["do"] == "personal":
-        assert own_test is not None
-        return _personal(local, order.tensors["model"], *own_test)
+        return _personal(local, order.tensors["model"])
     task, device = _task_of(order), order.tensors["ids"].device
-    return _answer(local(order.tensors["ids"], task, Chance(order.facts["seed"], task.round, device)))
+    return _answer(local.train(order.tensors["ids"], task, Chance(order.facts["seed"], task.round, device)))
 
 
 def _prepared(local: Local) -> dict[str, Any]:
     """What must be the same on all ranks."""
-    layout, fleet = local.setting.layout, local.setting.fleet
-    slots = [type(getattr(local.method, slot)).__name__ for slot in SLOTS]
-    return {"slots": slots, "parameters": layout.total, "clients": fleet.size,
-            "examples": int(fleet.examples.sum())}  # fmt: skip
+    method, setting = local.clients.method, local.clients.setting
+    slots = [type(getattr(method, slot)).__name__ for slot in SLOTS]
+    examples = int(setting.fleet.examples.sum())
+    return {"slots": slots, "parameters": setting.layout.total, "clients": setting.fleet.size, "examples": examples}
 
 
-def _personal(local: Local, model: Tensor, data: Examples, shards: Shards) -> Message:
-    """Accuracy of all clients [N], and those whose own models are here."""
-    known = local.states.known().to(model.device)
-    return Message({}, {"accuracy": personal_accuracy(local, model, data, shards), "known": known})
+def _personal(local: Local, model: Tensor) -> Message:
+    """Accuracy of all clients [N], and those whose own models are here; nothing where nobody has test examples."""
+    accuracy = local.personal(model)
+    if accuracy is None:
+        return Message({}, {})
+    return Message({}, {"accuracy": accuracy, "known": local.clients.states.known().to(model.device)})
 
 
 _ROWS = ("mask", "keep", "share", "authorised")  # of a task, for each of the cohort
@@ -193,21 +207,10 @@ def _answer(reply: Reply) -> Message:
     return Message({}, {"params": reply.params, "arrived": reply.arrived, **mask, **extras, **report})
 
 
-def _joined(ids: Tensor, parts: list[tuple[Tensor, State]]) -> Reply:
-    """The ranks' answers as one reply, each client's rows at its place in the cohort."""
-    if any("mask" in part for _, part in parts):  # some send everything, others do not
-        for _, part in parts:
-            part.setdefault("mask", torch.ones_like(part["params"], dtype=torch.bool))
-    whole: State = {}
-    for name, like in parts[0][1].items():
-        if len(parts) == 1:  # one rank has them all, in order
-            whole[name] = like
-            continue
-        whole[name] = like.new_empty((len(ids), *like.shape[1:]))
-        for at, part in parts:
-            whole[name][at] = part[name]
-    extras, report = named("extras.", whole), named("report.", whole)
-    return Reply(ids, whole["params"], whole.get("mask"), extras, report, whole["arrived"])
+def _reply_of(ids: Tensor, found: State) -> Reply:
+    """A rank's answer as the reply of the clients `ids` [c]."""
+    extras, report = named("extras.", found), named("report.", found)
+    return Reply(ids, found["params"], found.get("mask"), extras, report, found["arrived"])
 
 
 def named(prefix: str, tensors: State) -> State:

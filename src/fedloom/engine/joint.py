@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.core.types import State, listed as on_device, rows
+from fedloom.core.rows import cat_states, rows
+from fedloom.core.types import State, Task, listed as on_device
 from fedloom.core.work import Batches
-from fedloom.engine.client import Learnt
-from fedloom.engine.gradient.plain import PlainGradient
-from fedloom.engine.local import Chunk, Local
+from fedloom.engine.client import Chunk, Learnt
+from fedloom.engine.local import Local
 from fedloom.method import Method
 from fedloom.parts.upload.as_sent import AsSent
 
@@ -88,9 +88,9 @@ def _next_group(waiting: list[_Waiting]) -> tuple[list[_Waiting], list[_Waiting]
 
 
 def alike(one: Local, other: Local) -> bool:
-    """May rows of these engines be trained in one matrix? They must share network and data, and train by one rule."""
-    same = one.gradient is other.gradient and one.data.x is other.data.x and one.sliced == other.sliced
-    return same and why_apart(one) is None and training(one.method) == training(other.method)
+    """Whether rows of these engines may be trained in one matrix: they share network, data, plan and rule."""
+    shared = one.gradient is other.gradient and one.clients.data.x is other.clients.data.x and one.plan == other.plan
+    return shared and why_apart(one) is None and training(one.clients.method) == training(other.clients.method)
 
 
 def training(method: Method) -> tuple[Any, ...]:
@@ -100,11 +100,11 @@ def training(method: Method) -> tuple[Any, ...]:
 
 def why_apart(engine: Local) -> str | None:
     """Why an engine's rows cannot be trained with another's; None: they can."""
-    if isinstance(engine.gradient, PlainGradient):
+    if engine.plan.gradient == "one by one":
         return "its clients are trained one after another"
-    if not engine.shards.resident:
+    if not engine.clients.shards.resident:
         return "its examples do not fit where they are trained on"
-    return foreign_rule(engine.method)
+    return foreign_rule(engine.clients.method)
 
 
 def foreign_rule(method: Method) -> str | None:
@@ -140,22 +140,11 @@ def _joined(chunks: Sequence[Chunk]) -> tuple[Chunk, list[Tensor | slice]]:
     device, still = chunks[0].ids.device, order == list(range(len(steps)))
     at, whose = on_device([order, [owner[row] for row in order]], device)
 
-    def together(read: Callable[[Chunk], Tensor]) -> Tensor:
-        rows = torch.cat([read(chunk) for chunk in chunks])
-        return rows if still else rows.index_select(0, at)
-
-    def states(read: Callable[[Chunk], State]) -> State:
-        return {name: together(lambda chunk, n=name: read(chunk)[n]) for name in read(chunks[0])}  # type: ignore[misc]
-
-    first = chunks[0].task
-    task = first._replace(  # its model is one run's: nobody may read it, see `why_apart`
-        mask=None if first.mask is None else together(lambda chunk: chunk.task.mask),  # type: ignore[arg-type, return-value]
-        keep=None if first.keep is None else together(lambda chunk: chunk.task.keep),  # type: ignore[arg-type, return-value]
-        share=together(lambda chunk: chunk.task.share),
-        authorised=together(lambda chunk: chunk.task.authorised),
-        extras=states(lambda chunk: chunk.task.extras),
-        ids=together(lambda chunk: chunk.ids),
-    )
+    # its model is one run's: nobody may read it, see `why_apart`
+    task = Task.cat([chunk.task._replace(ids=chunk.ids) for chunk in chunks])
+    state = cat_states([chunk.state for chunk in chunks])
+    if not still:
+        task, state = task.rows(at), rows(state, at)
     params = torch.stack([chunk.task.model for chunk in chunks]).index_select(0, whose)
     batches = _stacked([chunk.batches for chunk in chunks])
     moved = {} if still else {name: v.index_select(0, at) for name, v in batches._asdict().items() if name != "active"}
@@ -167,7 +156,7 @@ def _joined(chunks: Sequence[Chunk]) -> tuple[Chunk, list[Tensor | slice]]:
         chunks[0].data,
         task,
         params,
-        states(lambda chunk: chunk.state),
+        state,
         batches._replace(**moved),
         chunks[0].width,
     )

@@ -1,89 +1,51 @@
-"""Engines on one machine: `Local` trains a cohort as matrices, `Loop` one client after another (the oracle)."""
+"""The engine that trains a cohort as matrices on one device, in chunks that fit its memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedloom.accel.precision import Precision
 from fedloom.chance import Chance
-from fedloom.core.types import Examples, Reply, Setting, State, Task, listed as on_device
-from fedloom.core.work import Batches
-from fedloom.engine.client import Gradient, Learnt, Walk, beside, initial_state, judged, learn, narrowed, reply_of
-from fedloom.engine.cuda.graphs import Replays
-from fedloom.engine.gradient.fastest import fastest_gradient
-from fedloom.engine.gradient.plain import PlainGradient
-from fedloom.engine.gradient.stacked import StackedGradient
-from fedloom.engine.sliced import learn_sliced, many, widths
-from fedloom.engine.storage.backing import Place
-from fedloom.engine.storage.client_states import ClientStates
-from fedloom.engine.storage.shards import Shards
-from fedloom.engine.ways import links_of, narrows
-from fedloom.errors import RunStopped
-from fedloom.method import Method
-from fedloom.neurons.extract import slices
+from fedloom.core.types import Reply, State, Task, listed as on_device
+from fedloom.engine.client import Chunk, Learnt, learn
+from fedloom.engine.clients import Clients
+from fedloom.engine.cuda.graphs import Graphs
+from fedloom.engine.facts import facts_of
+from fedloom.engine.gradient.fastest import Chosen, fastest_gradient
+from fedloom.engine.personal import personal_accuracy
+from fedloom.engine.plan import StepPlan, plan_steps
+from fedloom.engine.sliced import SlicePlaces, learn_sliced, many, widths
+from fedloom.engine.steps import Start, Steps, take_steps
+from fedloom.engine.storage.placement import client_bytes, training_budget
 
-BUDGET = 2**30  # bytes a chunk of clients may take on a CPU; a constant, so that runs repeat bit for bit
-
-
-def budget(device: torch.device) -> int:
-    """Bytes that clients in training may take."""
-    return BUDGET if device.type == "cpu" else torch.cuda.get_device_properties(device).total_memory // 2
-
-
-class Chunk(NamedTuple):
-    """Clients about to be trained together, in falling order of their steps."""
-
-    ids: Tensor  # [C]
-    listed: list[int]  # the same on the host
-    data: Examples  # in which `batches` count
-    task: Task
-    params: Tensor  # [C, P] what came down
-    state: State
-    batches: Batches
-    width: tuple[int, ...]  # how many neurons of every group each of them keeps, where that matters
-
-
-Together = Callable[[list[Chunk]], list[tuple[Learnt, State]]]  # trains a round's chunks beside those of other runs
+Trainer = Callable[[list[Chunk]], list[tuple[Learnt, State]]]  # trains the chunks of a round
 
 
 class Local:
-    """A cohort as matrices on one device, in chunks that fit a budget; clients stand in order of their steps."""
+    """A cohort as matrices; within a chunk clients stand in falling order of their steps."""
 
-    def __init__(
-        self,
-        method: Method,
-        setting: Setting,
-        data: Examples,
-        shards: Shards,
-        chunk: int | None = None,
-        gradient: Gradient | None = None,
-        sliced: bool = True,
-        held: tuple[Examples, Shards] | None = None,
-        walk: Walk | None = None,
-        states: Place = "device",
-    ) -> None:
-        self.sliced, self.held = sliced, held  # what clients keep back to try their models on
-        self.walk = Replays() if walk is None and data.x.device.type == "cuda" else walk
-        self.method, self.setting, self.data, self.shards = method, setting, data, shards
-        self.gradient = gradient or fastest_gradient(setting, data)
-        self.states = ClientStates(setting.fleet.size, data.x.device, states)
-        self.chunk = chunk or self._fitting()
-        self.together: Together | None = None
-        self._newborn: State | None = None  # the latest client's state at first contact; of those met before, its names
-        self._widths: dict[int, tuple[int, ...]] = {}  # of each client's sub-model, where that stands still
+    def __init__(self, clients: Clients, chosen: Chosen, plan: StepPlan, chunk: int, steps: Steps = take_steps) -> None:
+        """`chunk`: how many clients train at once, at most. `steps` takes their steps as the plan says."""
+        self.clients, self.chosen, self.plan, self.chunk = clients, chosen, plan, chunk
+        self.gradient = chosen.gradient
+        self._steps = steps
+        self._trainer: Trainer | None = None
+        self._places = SlicePlaces(clients.setting)
+        self._widths: dict[int, tuple[int, ...]] = {}  # of each client's sub-model, where it never changes
         self._streams: list[torch.cuda.Stream] = []
-        self._counts: dict[tuple[int, ...], tuple[int, ...]] = {}
 
-    def __call__(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
+    def train(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
         """Train the cohort, chunk by chunk; replies stand in the order of `ids`."""
-        listed = ids.tolist()
+        clients, listed = self.clients, ids.tolist()
         ids = ids.to(task.model.device, non_blocking=True) if task.ids is None else task.ids
-        steps = self.method.work.steps_of([self.shards.sizes[i] for i in listed])
+        steps = clients.method.work.steps_of([clients.shards.sizes[i] for i in listed])
         width = self._widths_of(listed, task)
         rank = [(own, -taken) for own, taken in zip(width, steps)]
         order = sorted(range(len(listed)), key=rank.__getitem__)  # ties keep their order
@@ -93,30 +55,79 @@ class Local:
             chunks += [places[a : a + self.chunk] for a in range(0, len(places), self.chunk)]
         lists = [[listed[p] for p in places] for places in chunks]
         facts = [(ids, own, places, task, chance, width[places[0]]) for own, places in zip(lists, chunks)]
-        apart = len(chunks) == len(set(width)) and len(listed) <= self.chunk and self._met(listed)
-        if self.together is not None:
-            gathered = [self._gather(*each) for each in facts]
-            replies = [self._finish(c, *learnt, chance) for c, learnt in zip(gathered, self.together(gathered))]
-        elif apart and len(chunks) > 1 and self.data.x.is_cuda and self.shards.resident:
+        apart = len(chunks) == len(set(width)) and len(listed) <= self.chunk and clients.met(listed)
+        if self._trainer is not None:
+            gathered = [clients.gather(*each) for each in facts]
+            learnt = self._trainer(gathered)
+            replies = [clients.finish(chunk, *own, self.gradient, chance) for chunk, own in zip(gathered, learnt)]
+        elif apart and len(chunks) > 1 and clients.data.x.is_cuda and clients.shards.resident:
             replies = self._abreast([partial(self._play, *each) for each in facts])
         else:
             replies = []
             for each, then in zip(facts, [*lists[1:], []]):
-                self.shards.soon(then)
+                clients.shards.soon(then)
                 replies.append(self._play(*each))
-        whole = replies[0] if len(replies) == 1 else _join(replies)
-        whole = whole if order == sorted(order) else _reorder(whole, order)
-        return whole._replace(ids=ids, arrived=task.authorised)  # the very tensors of the task: nobody is lost here
+        if order == sorted(order):
+            whole = replies[0] if len(replies) == 1 else Reply.cat(replies)
+        else:
+            whole = Reply.cat(replies, [on_device(places, ids.device) for places in chunks])
+        return whole._replace(ids=ids, arrived=task.authorised)  # the task's own tensors: no reply is lost here
 
-    def _met(self, listed: list[int]) -> bool:
-        """Has every one of them a state, if clients have one at all?"""
-        return self._newborn == {} or self.states.met(listed)
+    def personal(self, model: Tensor) -> Tensor | None:
+        """The accuracy of every client's own model [N]."""
+        return personal_accuracy(self.clients, self.gradient, model, self.chunk)
+
+    def save(self) -> State:
+        """The states of all clients that were met."""
+        return self.clients.save()
+
+    def load(self, state: State) -> None:
+        """Put back what `save` gave."""
+        self.clients.load(state)
+
+    def describe(self) -> dict[str, Any]:
+        """The plan of steps."""
+        return {"engine": "local", "plan": self.plan.record()}
+
+    @contextmanager
+    def trained_by(self, trainer: Trainer) -> Iterator[None]:
+        """Let `trainer` train this engine's chunks for a while, such as together with those of other runs."""
+        self._trainer = trainer
+        try:
+            yield
+        finally:
+            self._trainer = None
+
+    def learn(self, chunk: Chunk) -> tuple[Learnt, State]:
+        """Train a chunk's rows; nothing else of the engine changes."""
+        clients, task, gradient = self.clients, chunk.task, self.gradient
+        partial_task = task.keep is not None and task.mask is not None
+        neurons = clients.setting.neurons if partial_task else None
+        frozen = partial_task and self.plan.parts == "frozen"
+        compact = self._may_compact(task) and chunk.width == ()
+        if frozen and gradient.stacked is not None and task.keep is not None and task.mask is not None:
+            gradient = gradient.stacked.freezing(task.keep, task.mask)
+        start = Start(
+            clients.method, gradient, self.plan, chunk.data, task, chunk.state, {}, chunk.params, chunk.batches,
+            neurons if frozen or compact else None, frozen or compact,
+        )  # fmt: skip
+        if self._cuts(task) and not compact:
+            return learn_sliced(start, clients.setting, self._places.of(chunk.width, task), self._steps)
+        return learn(start, self._steps)
+
+    def _play(
+        self, ids: Tensor, listed: list[int], places: list[int], task: Task, chance: Chance, width: tuple[int, ...]
+    ) -> Reply:
+        """One chunk by itself."""
+        chunk = self.clients.gather(ids, listed, places, task, chance, width)
+        return self.clients.finish(chunk, *self.learn(chunk), self.gradient, chance)
 
     def _abreast(self, plays: Sequence[Callable[[], Reply]]) -> list[Reply]:
-        """Buckets side by side on a GPU, each in a stream of its own: small networks alone leave most of it idle."""
-        here = torch.cuda.current_stream(self.data.x.device)
+        """Play chunks side by side on a GPU, each in a stream of its own: one small network leaves most of it idle."""
+        device = self.clients.data.x.device
+        here = torch.cuda.current_stream(device)
         while len(self._streams) < len(plays):
-            self._streams.append(torch.cuda.Stream(self.data.x.device))
+            self._streams.append(torch.cuda.Stream(device))
         replies = []
         for stream, play in zip(self._streams, plays):
             stream.wait_stream(here)
@@ -128,169 +139,49 @@ class Local:
 
     def _widths_of(self, listed: list[int], task: Task) -> list[tuple[int, ...]]:
         """How many neurons of every group each client keeps, where that decides who is trained together."""
-        if not (self._cuts(task) or self._freezes(task)) or self._narrows(task):
+        method, setting, parts = self.clients.method, self.clients.setting, self.plan.parts
+        apart = self._cuts(task) or (parts == "frozen" and task.keep is not None)
+        if not apart or (parts == "compact" and self._may_compact(task)):
             return [()] * len(listed)
-        if not (self.method.allocate.steady and self.method.mask.steady):
-            own = widths(self.setting, task.keep)
+        if not (method.allocate.steady and method.mask.steady):
+            own = widths(setting, task.keep)
         else:
             if not all(client in self._widths for client in listed):  # once: reading them waits for the device
-                self._widths.update(zip(listed, widths(self.setting, task.keep)))
+                self._widths.update(zip(listed, widths(setting, task.keep)))
             own = [self._widths[client] for client in listed]
-        one = many(own, self.setting.neurons.size) and self._may_narrow(task) and self._zeros
+        one = parts == "sliced or compact" and many(own, setting.neurons.size) and self._may_compact(task)
         return [()] * len(own) if one else own
 
-    @cached_property
-    def _zeros(self) -> bool:
-        """Do kernels leave out what is zero?"""
-        return narrows(self.method, self.gradient, self.data)
-
-    def _counts_of(self, width: tuple[int, ...], task: Task) -> tuple[int, ...]:
-        """The same in the numbers of every tensor's axes."""
-        if width not in self._counts:
-            assert task.keep is not None
-            self._counts[width] = tuple(slices(self.setting.neurons, task.keep)[1])
-        return self._counts[width]
-
-    def _play(
-        self, ids: Tensor, listed: list[int], places: list[int], task: Task, chance: Chance, width: tuple[int, ...]
-    ) -> Reply:
-        """One chunk by itself."""
-        chunk = self._gather(ids, listed, places, task, chance, width)
-        return self._finish(chunk, *self.learn(chunk), chance)
-
-    def _gather(
-        self, ids: Tensor, listed: list[int], places: list[int], task: Task, chance: Chance, width: tuple[int, ...]
-    ) -> Chunk:
-        """All that one chunk's training reads: states, batches and what each client chooses to train."""
-        whole = places == list(range(len(ids)))
-        if not whole:
-            at = on_device(places, ids.device)
-            ids, task = ids[at], task.rows(at)
-        if self.method.local.keeps:
-            task = beside(self.setting, task)
-        sizes = [self.shards.sizes[i] for i in listed]
-        if self._newborn is None or not self._met(listed):
-            self._newborn = initial_state(self.method, self.setting, task.model)
-        state = self.states.get(listed, self._newborn)
-        data, rows = self.shards.hand(self.data, ids, listed)
-        batches = self.method.work.plan(ids, rows, sizes, chance)
-        if self.method.local.looks is not None:
-            task, state = narrowed(self.method, self.setting, ids, task, state, data, rows, chance)
-        return Chunk(ids, listed, data, task, task.model.expand(len(ids), -1), state, batches, width)
-
-    def learn(self, chunk: Chunk) -> tuple[Learnt, State]:
-        """Train a chunk's rows; nothing else of the engine changes."""
-        task, gradient, state, batches = chunk.task, self.gradient, chunk.state, chunk.batches
-        narrow = self._may_narrow(task) and chunk.width == ()
-        if self._cuts(task) and isinstance(gradient, StackedGradient) and not narrow:
-            counts = self._counts_of(chunk.width, task)
-            return learn_sliced(
-                self.method, self.setting, gradient, chunk.data, task, chunk.params, state, batches, self.walk, counts
-            )
-        held = self._freezes(task)
-        if held and isinstance(gradient, StackedGradient) and task.keep is not None and task.mask is not None:
-            gradient = gradient.freezing(task.keep, task.mask)
-        return learn(self.method, gradient, chunk.data, task, chunk.params, state, batches, held or narrow, self.walk)
-
-    def _finish(self, chunk: Chunk, learnt: Learnt, state: State, chance: Chance) -> Reply:
-        """Keep the states, and answer."""
-        report: State = {}
-        if self.method.local.judges:
-            report, state = self._judge(chunk.ids, chunk.listed, chunk.task, learnt, state, chunk.batches)
-        self.states.put(chunk.listed, state)
-        return reply_of(self.method, self.setting, chunk.ids, chunk.task, learnt, state, chunk.batches, chance, report)
-
-    def _judge(
-        self, ids: Tensor, listed: list[int], task: Task, learnt: Learnt, state: State, batches: Batches
-    ) -> tuple[State, State]:
-        """Trained models tried on what their clients kept back."""
-        assert self.held is not None
-        data, shards = self.held
-        data, held = shards.hand(data, ids, listed)
-        count = on_device([shards.sizes[i] for i in listed], ids.device)
-        return judged(self.method, self.setting, self.gradient, task, learnt, state, batches, data, held, count)
-
     def _cuts(self, task: Task) -> bool:
-        """Are really smaller networks trained? Only where the rule leaves the rest out and the graph is ours to run."""
-        stacked = isinstance(self.gradient, StackedGradient)
-        return self.sliced and stacked and task.keep is not None and self.method.local.cuts
+        """Whether this task makes really smaller networks."""
+        return task.keep is not None and self.plan.parts in ("sliced", "compact", "sliced or compact")
 
-    def _narrows(self, task: Task) -> bool:
-        """Are networks of several sizes trained side by side, by kernels that leave out what a client has not?"""
-        return self._may_narrow(task) and links_of(self.method, self.gradient, self.data) is not None
-
-    def _may_narrow(self, task: Task) -> bool:
-        """Are hidden neurons cut, by steps that are replayed?"""
-        if not self._cuts(task) or task.mask is None or not isinstance(self.walk, Replays):
+    def _may_compact(self, task: Task) -> bool:
+        """Whether networks of several sizes can be trained together for this task: hidden neurons alone are cut."""
+        if self.plan.parts not in ("compact", "sliced or compact") or task.keep is None or task.mask is None:
             return False
-        return task.keep is not None and task.keep.shape[1] == self.setting.neurons.size > 0
-
-    def _freezes(self, task: Task) -> bool:
-        """Does the whole network run of which only the sent neurons are trained? Then other gradients are left out."""
-        stacked, rule = isinstance(self.gradient, StackedGradient) and self.walk is None, self.method.local
-        return self.sliced and stacked and task.keep is not None and rule.whole and rule.trains(task) is task.mask
-
-    def _fitting(self) -> int:
-        """How many clients fit the budget."""
-        return max(1, budget(self.data.x.device) // client_bytes(self.method, self.setting))
+        return task.keep.shape[1] == self.clients.setting.neurons.size > 0
 
 
-def client_bytes(method: Method, setting: Setting) -> int:
-    """What training one client takes: weights, gradients, moments and activations, generously counted."""
-    return 4 * (8 * setting.layout.total + 40 * setting.example[0].numel() * max(1, method.work.batch))
+def local_engine(
+    clients: Clients,
+    chunk: int | None = None,
+    precision: Precision = "default",
+    sliced: bool = True,
+    chosen: Chosen | None = None,
+    graphs: Graphs | None = None,
+) -> Local:
+    """The engine for these clients, with the fastest gradient and the plan of steps that fit them.
 
-
-class Loop(Local):
-    """One client after another, in plain eager PyTorch; an error says whose it was."""
-
-    def __init__(
-        self,
-        method: Method,
-        setting: Setting,
-        data: Examples,
-        shards: Shards,
-        held: tuple[Examples, Shards] | None = None,
-        states: Place = "device",
-    ) -> None:
-        super().__init__(method, setting, data, shards, 1, PlainGradient(setting), held=held, states=states)
-
-    def _play(
-        self, ids: Tensor, listed: list[int], places: list[int], task: Task, chance: Chance, width: tuple[int, ...]
-    ) -> Reply:
-        try:
-            return super()._play(ids, listed, places, task, chance, width)
-        except Exception as problem:
-            raise RunStopped(f"client {listed[0]} failed in round {task.round}: {problem}") from problem
-
-
-def _join(replies: list[Reply]) -> Reply:
-    """Chunks one below the other."""
-
-    def states(name: str) -> State:
-        parts = [getattr(reply, name) for reply in replies]
-        return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
-
-    masks = [reply.mask for reply in replies]
-    if any(mask is not None for mask in masks):  # some send everything, others do not
-        masks = [torch.ones_like(r.params, dtype=torch.bool) if r.mask is None else r.mask for r in replies]
-    return Reply(
-        ids=torch.cat([reply.ids for reply in replies]),
-        params=torch.cat([reply.params for reply in replies]),
-        mask=None if masks[0] is None else torch.cat([m for m in masks if m is not None]),
-        extras=states("extras"),
-        report=states("report"),
-        arrived=torch.cat([reply.arrived for reply in replies]),
-    )
-
-
-def _reorder(reply: Reply, order: list[int]) -> Reply:
-    """Undo the sorting by steps: row k of `reply` belongs at place `order[k]`."""
-    back = on_device(order, reply.ids.device).argsort()
-    return Reply(
-        ids=reply.ids[back],
-        params=reply.params[back],
-        mask=None if reply.mask is None else reply.mask[back],
-        extras={name: value[back] for name, value in reply.extras.items()},
-        report={name: value[back] for name, value in reply.report.items()},
-        arrived=reply.arrived[back],
-    )
+    `chunk`: clients trained at once; None: as many as fit. `sliced`: sub-models may be cut. `chosen`: a gradient that
+    was chosen before for an equal network on the same data. `graphs`: takes steps in static buffers; by default a GPU's
+    are captured, and a CPU has none.
+    """
+    device = clients.data.x.device
+    chosen = chosen or fastest_gradient(clients.setting, clients.data, precision)
+    if graphs is None and device.type == "cuda":
+        graphs = Graphs()
+    plan = plan_steps(facts_of(clients, chosen.gradient, chosen.slower, sliced, graphs is not None))
+    if chunk is None:
+        chunk = max(1, training_budget(device) // client_bytes(clients.method, clients.setting))
+    return Local(clients, chosen, plan, chunk, graphs if graphs is not None and plan.captured else take_steps)

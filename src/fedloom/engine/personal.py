@@ -1,4 +1,4 @@
-"""How good is every client's own model on its own test split?"""
+"""The accuracy of every client's own model on its own test examples."""
 
 from __future__ import annotations
 
@@ -7,35 +7,39 @@ from torch import Tensor
 from torch.func import functional_call
 
 from fedloom.accel.machine import at_once
-from fedloom.core.types import Examples, listed
+from fedloom.core.types import Examples, Setting, listed
 from fedloom.engine.client import initial_state
-from fedloom.engine.local import Local
+from fedloom.engine.clients import Clients
+from fedloom.engine.gradient.protocol import Gradient
 from fedloom.engine.storage.shards import Shards
 
 
-def personal_accuracy(engine: Local, model: Tensor, data: Examples, shards: Shards) -> Tensor:
-    """Accuracy per client [N]; NaN for one without test examples.
+def personal_accuracy(clients: Clients, gradient: Gradient, model: Tensor, chunk: int) -> Tensor | None:
+    """Accuracy of every client's own model on its own test examples [N]; NaN for a client without any.
 
-    A client that keeps no model of its own is served by the global one; one that never took part by what it would
-    have before its first round.
+    A client that keeps no model of its own is served by the global `model`; a client that was never met by what it
+    would have before its first round. At most `chunk` own models are tried at once. None: nobody has test examples.
     """
-    rule, newborn = engine.method.local, initial_state(engine.method, engine.setting, model)
-    born = rule.personal(engine.setting, model, {name: value[None] for name, value in newborn.items()})
-    accuracy = _global(engine, model if born is None else born[0], data, shards)
+    if clients.own_test is None:
+        return None
+    (data, shards), setting = clients.own_test, clients.setting
+    rule, newborn = clients.method.local, initial_state(clients.method, setting, model)
+    born = rule.personal(setting, model, {name: value[None] for name, value in newborn.items()})
+    accuracy = _global(setting, model if born is None else born[0], data, shards)
     if born is None:
         return accuracy
-    known = [client for client in engine.states.known().tolist() if shards.sizes[client]]
-    for a in range(0, len(known), engine.chunk):
-        ids = known[a : a + engine.chunk]
-        own = rule.personal(engine.setting, model, engine.states.get(ids, newborn))
+    known = [client for client in clients.states.known().tolist() if shards.sizes[client]]
+    for a in range(0, len(known), chunk):
+        ids = known[a : a + chunk]
+        own = rule.personal(setting, model, clients.states.get(ids, newborn))
         assert own is not None
-        accuracy[listed(ids, accuracy.device)] = _stacked(engine, own, data, shards, ids)
+        accuracy[listed(ids, accuracy.device)] = _stacked(gradient, own, data, shards, ids)
     return accuracy
 
 
-def _global(engine: Local, model: Tensor, data: Examples, shards: Shards) -> Tensor:
+def _global(setting: Setting, model: Tensor, data: Examples, shards: Shards) -> Tensor:
     """One model on everybody's split, in one pass."""
-    tensors, module = engine.setting.layout.split(model), engine.setting.module.eval()
+    tensors, module = setting.layout.split(model), setting.module.eval()
     with torch.no_grad():
         right = [
             _right(functional_call(module, tensors, (some.x[part],)), some.y[part])
@@ -52,7 +56,7 @@ def _right(output: Tensor, y: Tensor) -> Tensor:
     return (output.argmax(-1) == y) & output.isfinite().all(-1)
 
 
-def _stacked(engine: Local, own: Tensor, data: Examples, shards: Shards, ids: list[int]) -> Tensor:
+def _stacked(gradient: Gradient, own: Tensor, data: Examples, shards: Shards, ids: list[int]) -> Tensor:
     """Own models [C, P] on own splits, a slice of every split at a time."""
     own_sizes = [shards.sizes[i] for i in ids]
     sizes, widest = listed(own_sizes, own.device), max(own_sizes)
@@ -61,7 +65,7 @@ def _stacked(engine: Local, own: Tensor, data: Examples, shards: Shards, ids: li
     wide = max(1, at_once(data.x) // len(ids))
     for a in range(0, widest, wide):
         part = rows[:, a : a + wide]
-        right = _right(engine.gradient.outputs(own, data.x[part]), data.y[part])
+        right = _right(gradient.outputs(own, data.x[part]), data.y[part])
         real = torch.arange(a, a + part.shape[1], device=own.device) < sizes[:, None]
         hits += (right & real).sum(1)
     return hits / sizes

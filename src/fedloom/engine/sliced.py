@@ -6,12 +6,10 @@ import torch
 from torch import Tensor
 
 from fedloom.accel.capture import Captured
-from fedloom.core.types import Examples, Setting, State, Task
-from fedloom.core.work import Batches
-from fedloom.engine.client import Learnt, Walk, learn
-from fedloom.engine.gradient.stacked import StackedGradient
-from fedloom.method import Method
-from fedloom.neurons.extract import slice_index, slice_shapes
+from fedloom.core.types import Setting, State, Task
+from fedloom.engine.client import Learnt, learn
+from fedloom.engine.steps import Start, Steps
+from fedloom.neurons.extract import slice_index, slice_shapes, slices
 from fedloom.neurons.map import NeuronMap
 from fedloom.parts.upload.as_sent import AsSent
 
@@ -28,27 +26,29 @@ def many(own: list[tuple[int, ...]], neurons: int) -> bool:
     return len(set(own)) > 2 and 3 * sum(map(sum, own)) >= len(own) * neurons
 
 
-def learn_sliced(
-    method: Method,
-    setting: Setting,
-    gradient: StackedGradient,
-    data: Examples,
-    task: Task,
-    params: Tensor,
-    state: State,
-    batches: Batches,
-    walk: Walk | None = None,
-    counts: tuple[int, ...] | None = None,
-) -> tuple[Learnt, State]:
+class SlicePlaces:
+    """How many entries every list of the neurons' map keeps, for each width of sub-models met so far."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting, self._counts = setting, dict[tuple[int, ...], tuple[int, ...]]()
+
+    def of(self, width: tuple[int, ...], task: Task) -> tuple[int, ...]:
+        """The counts for clients of this width; reading them from the task's keep waits for the device once."""
+        if width not in self._counts:
+            assert task.keep is not None
+            self._counts[width] = tuple(slices(self._setting.neurons, task.keep)[1])
+        return self._counts[width]
+
+
+def learn_sliced(start: Start, setting: Setting, counts: tuple[int, ...], steps: Steps) -> tuple[Learnt, State]:
     """Cut, train, put back. Clients must keep equally many neurons of every group, each its own.
 
-    `params` [C, P] is what came down, `counts`: how many of every list of the neurons' map, if that is known already.
+    `counts`: how many entries of every list of the neurons' map are kept.
     """
+    task, state = start.task, start.state
     assert task.keep is not None
-    if counts is None:
-        index, shapes = slice_index(setting.neurons, task.keep)  # [C, p]
-    else:
-        (index,), shapes = _placed((task.keep,), setting.neurons, counts), slice_shapes(setting.neurons, counts)
+    assert start.gradient.stacked is not None
+    (index,), shapes = _placed((task.keep,), setting.neurons, counts), slice_shapes(setting.neurons, counts)  # [C, p]
     total = setting.layout.total
     layout = setting.layout._replace(shapes=shapes)
 
@@ -67,12 +67,17 @@ def learn_sliced(
         return whole.clone(memory_format=torch.contiguous_format).scatter_(1, at, small)
 
     part = task._replace(mask=None, extras=cut(task.extras), trained=layout.trained)
-    small = params.gather(1, index)
-    learnt, new = learn(method, gradient.of_shapes(layout), data, part, small, cut(state), batches, walk=walk)
+    small = start._replace(
+        gradient=start.gradient.stacked.of_shapes(layout),
+        task=part,
+        state=cut(state),
+        first=start.first.gather(1, index),
+    )
+    learnt, new = learn(small, steps)
     none = torch.zeros((), dtype=task.model.dtype, device=index.device).expand(len(index), total)
     sent = back(learnt.sent, none)
     first = (
-        sent if isinstance(method.upload, AsSent) else back(learnt.first, none)
+        sent if isinstance(start.method.upload, AsSent) else back(learnt.first, none)
     )  # as large as all else: only if read
     extras = {name: back(v, none) if v.shape[1:] == index.shape[1:] else v for name, v in learnt.extras.items()}
     kept = {name: back(v, state[name]) for name, v in new.items()}

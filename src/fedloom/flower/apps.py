@@ -24,10 +24,10 @@ def server_app() -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        from fedloom.flower.node.process_age import since_start
+        from fedloom.flower.protocol.process_age import seconds_since_start
         from fedloom.flower.server.play import serve
 
-        serve(grid, context.run_config, age=since_start(time.time()))
+        serve(grid, context.run_config, age=seconds_since_start(time.time()))
 
     return app
 
@@ -53,14 +53,14 @@ def client_app(data: OwnData | None = None) -> ClientApp:
 
     @app.query()
     def query(message: Message, context: Context) -> Message:
-        return _answer("hello", message, context)
+        return _answer("query", message, context)
 
-    def _answer(what: str, message: Message, context: Context) -> Message:
+    def _answer(kind: str, message: Message, context: Context) -> Message:
         from flwr.app import Message as Answer
 
-        from fedloom.flower.node.train import answer
+        from fedloom.flower.node.answer import answer
 
-        return Answer(answer(what, message.content, context, data), reply_to=message)
+        return Answer(answer(kind, message.content, context, data), reply_to=message)
 
     return app
 

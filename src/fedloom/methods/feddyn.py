@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedloom.core.rule import LocalRule
+from fedloom.core.rule import LocalRule, Traits
 from fedloom.core.types import Reply, Setting, State, Task, column
 from fedloom.errors import BadExperiment
 from fedloom.method import Method
@@ -33,9 +33,9 @@ class DynamicRegulariser(LocalRule):
             raise BadExperiment(f"alpha (FedDyn's regulariser) is {self.alpha}; it must not be negative.")
 
     @property
-    def corrects(self) -> bool:
-        """Always."""
-        return True
+    def traits(self) -> Traits:
+        """Every step is corrected."""
+        return Traits(corrects=True)
 
     def client_state(self, setting: Setting, model: Tensor) -> State:
         """`h_i = 0`."""

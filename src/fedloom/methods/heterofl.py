@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.core.rule import LocalRule
+from fedloom.core.rule import LocalRule, Traits
 from fedloom.core.types import Setting, State, Task, column
 from fedloom.method import Method
 from fedloom.neurons.axes import on_axis
@@ -41,14 +41,9 @@ class Rescale(LocalRule):
     mask_labels: bool = True
 
     @property
-    def corrects(self) -> bool:
-        """The chain rule brings gradients back."""
-        return True
-
-    @property
-    def scaled(self) -> bool:
-        """It is all that happens."""
-        return True
+    def traits(self) -> Traits:
+        """Weights are multiplied, and by the chain rule their gradients; nothing else happens."""
+        return Traits(corrects=True, scales=True)
 
     def scales(self, task: Task, at: Tensor, dtype: torch.dtype) -> Tensor:
         """`factor`, as for `view`."""

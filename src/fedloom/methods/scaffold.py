@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedloom.core.rule import LocalRule
+from fedloom.core.rule import LocalRule, Traits
 from fedloom.core.types import Reply, Setting, State, Task, column
 from fedloom.method import Method
 from fedloom.parts.aggregate.coverage_mean import CoverageMean
@@ -25,9 +25,9 @@ class ControlVariates(LocalRule):
     """Each step is corrected by `c / w_i - c_i`."""
 
     @property
-    def corrects(self) -> bool:
-        """Always, from the second round on."""
-        return True
+    def traits(self) -> Traits:
+        """Every step is corrected, from the second round on by more than zero."""
+        return Traits(corrects=True)
 
     def client_state(self, setting: Setting, model: Tensor) -> State:
         """`c_i = 0`."""

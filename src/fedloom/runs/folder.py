@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from fedloom.errors import BadData, BadExperiment, RunStopped
 from fedloom.files import replace_file, writing
-from fedloom.runs.build import Simulation
+from fedloom.runs.build import Prepared
 from fedloom.runs.checkpoint import store
 from fedloom.runs.checkpoint.fingerprint import changes, fingerprint, refuse_another, refuse_other_things, surroundings
 from fedloom.runs.checkpoint.saver import Checkpoints, Saver
@@ -20,7 +20,7 @@ from fedloom.runs.lock import locked
 
 log = logging.getLogger("fedloom")
 
-FORMAT = 1  # of checkpoints
+FORMAT = 2  # of checkpoints
 ABOUT, LOCK = "experiment.json", "checkpoint/lock"
 
 
@@ -82,7 +82,7 @@ def _about(folder: Path) -> dict[str, Any] | None:
 
 @contextmanager
 def opened(
-    folder: Path, experiment: Experiment, world: Simulation, resume: bool, when: Checkpoints
+    folder: Path, experiment: Experiment, prepared: Prepared, resume: bool, when: Checkpoints
 ) -> Iterator[Opened]:
     """The folder, locked, with its experiment written and its log open."""
     import fedloom.runs.parquet  # noqa: F401  what writes it is loaded now: nothing may be missing at the end
@@ -95,11 +95,11 @@ def opened(
         with writing(folder):
             stack.enter_context(_logged(folder))
         found = _newest(folder) if resume else None
-        now, here = fingerprint(experiment, world), surroundings(world.model.device)
+        now, here = fingerprint(experiment, prepared), surroundings(prepared.inputs.model.device)
         if found is not None:
             _compare(found, experiment, now, here)
         with writing(folder):
-            _describe(folder, experiment, world, here, found)
+            _describe(folder, experiment, prepared, here, found)
         facts = {"format": FORMAT, "experiment": experiment.model_dump(mode="json"), "fingerprint": now}
         saver = Saver(folder, when, {**facts, "surroundings": here}, [] if found is None else [found.path])
         saver.begin(0 if found is None else found.facts["round"])
@@ -141,25 +141,26 @@ def _compare(found: store.Found, experiment: Experiment, now: dict[str, str], he
 
 
 def _describe(
-    folder: Path, experiment: Experiment, world: Simulation, here: dict[str, str], found: store.Found | None
+    folder: Path, experiment: Experiment, prepared: Prepared, here: dict[str, str], found: store.Found | None
 ) -> None:
     """Write what is run, and when it was resumed."""
     before = _about(folder) or {}
     about = {
         "experiment": experiment.model_dump(mode="json"),
-        "method": repr(world.method),
+        "method": repr(prepared.inputs.method),
         "versions": {name: here[name] for name in ("fedloom", "torch", "numpy", "python")},
         "device": here["device"],
-        "parameters": world.setting.layout.trained,
-        "partition": world.notes[0],
-        "memory": world.plan.record(),
-        "notes": world.notes[1:],
+        "parameters": prepared.inputs.setting.layout.trained,
+        "partition": prepared.inputs.dealt,
+        "memory": prepared.inputs.placement.record(),
+        "engine": prepared.engine.describe(),
+        "notes": prepared.notes,
     }
     if before:
         own = {"round": 0 if found is None else found.facts["round"], **here}
         about = {**before, "experiment": about["experiment"], "resumed": [*before.get("resumed", []), own]}
     replace_file(folder / ABOUT, [f"{json.dumps(about, indent=2)}\n".encode()])
-    for note in world.notes:
+    for note in (prepared.inputs.dealt, *prepared.notes):
         log.info(note)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedloom.codec import Cost
+from fedloom.core.costs import Bytes
 from fedloom.core.refused import counted
 from fedloom.core.types import Reply, State, Task, on_host
 from fedloom.evaluate.accuracy import Score
@@ -19,10 +19,6 @@ from fedloom.evaluate.coverage import Coverage
 from fedloom.files import replace_file
 from fedloom.layout import Layout
 from fedloom.runs.checkpoint.tensors import pack
-from fedloom.world.simulated import Costs
-
-if TYPE_CHECKING:
-    from fedloom.flower.server.costs import Spent
 
 Columns = dict[str, NDArray[Any]]  # by NumPy, whose calls on so few numbers take a third of the time
 
@@ -49,28 +45,19 @@ class Ledger:
         """What is larger than a number: of the last round, of the last evaluation, and of all replies."""
         return {**self._kept, **self._personal, **({} if self._coverage is None else self._coverage.kept())}
 
-    def add(
-        self,
-        task: Task,
-        reply: Reply,
-        seconds: float,
-        prices: tuple[Cost, Cost],
-        costs: Costs | Spent | None = None,
-        kept: State | None = None,
-    ) -> None:
+    def add(self, task: Task, reply: Reply, seconds: float, kept: State | None = None) -> None:
         """A round that was played. Nothing is computed yet: on a GPU every call counts, and nobody may look so far.
 
-        `reply` is as it arrived, `prices` are bytes down and up; in a world, `costs` say what the round took. `kept` is
-        what the method's parts record of it.
+        `reply` is as it arrived, with its costs; `kept` is what the method's parts record of the round.
         """
+        costs = reply.costs
+        assert costs is not None  # every engine of a run prices its messages
         facts = {"ids": reply.ids, "share": task.share, "arrived": reply.arrived}
-        if reply.rejected is not None:
-            facts["rejected"] = reply.rejected
-        if costs is not None:
-            facts |= {"trained": costs.trained, "sent": costs.bytes_up}
+        maybe = {"rejected": reply.rejected, "trained": costs.trained, "sent": costs.sent}
+        facts |= {name: value for name, value in maybe.items() if value is not None}
         more = {
             **{name: value for name, value in reply.report.items() if value.dim() == 1},
-            **({} if costs is None else costs.columns()),  # of those as well whose reply did not arrive
+            **(costs.columns or {}),  # also of clients whose reply did not arrive
         }
         self._kept = {name: value for name, value in (kept or {}).items() if value.dim() > 0}
         if self._coverage is not None:
@@ -78,10 +65,10 @@ class Ledger:
         self._rounds.append({
             "round": task.round,
             "wall_seconds": seconds,
-            "virtual": None if costs is None else costs.duration,
+            "virtual": costs.duration,
             "facts": facts,
             "more": more,
-            "prices": prices,
+            "prices": (costs.down, costs.up),
             "kept": {name: value for name, value in (kept or {}).items() if value.dim() == 0},
             "strays": reply.strays,
         })  # fmt: skip
@@ -126,7 +113,7 @@ class Ledger:
             "examples_trained": examples * facts["trained"] if "trained" in facts else examples,
             "bytes_down": sum(down),
             "bytes_up": sum(up) * sent,
-            **{f"bytes_up_{name}": part * sent for name, part in zip(Cost._fields, up)},
+            **{f"bytes_up_{name}": part * sent for name, part in zip(Bytes._fields, up)},
             **{name: here[id(value)] for name, value in entry["more"].items()},
         }
 
@@ -138,6 +125,11 @@ class Ledger:
         """The last so many rows, oldest first; reading them waits for the device."""
         rows = self.rounds()
         return rows[max(0, len(rows) - count) :]
+
+    @property
+    def measures_time(self) -> bool:
+        """Whether the last round's seconds were measured or simulated: then replies can be lost or late."""
+        return bool(self._rounds) and self._rounds[-1]["virtual"] is not None
 
     def silent(self, most: int | None = None) -> int:
         """How many of the last rounds nobody answered; it looks no further back than `most`."""

@@ -10,8 +10,8 @@ from torch import nn
 from fedloom.data.dataset import Dataset
 from fedloom.data.load import load
 from fedloom.errors import BadModel
-from fedloom.runs.build import network_of
 from fedloom.runs.folder import experiment_in
+from fedloom.runs.inputs import network_of
 
 
 def load_model(folder: str | Path, data: Dataset | None = None) -> nn.Module:

@@ -13,12 +13,12 @@ from fedloom.accel.precision import computing
 from fedloom.core.types import State
 from fedloom.data.dataset import Dataset
 from fedloom.data.load import load
-from fedloom.engine.client import Learnt, initial_state
+from fedloom.engine.client import Chunk, Learnt, initial_state
 from fedloom.engine.joint import Answer, Joint, foreign_rule, training, why_apart
-from fedloom.engine.local import Chunk, Local, budget
-from fedloom.engine.storage.placement import cohort_of
+from fedloom.engine.local import Local
+from fedloom.engine.storage.placement import cohort_of, training_budget
 from fedloom.method import Method
-from fedloom.runs.build import Simulation, prepare
+from fedloom.runs.build import Prepared, prepare
 from fedloom.runs.coroutine_thread import Strand
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.play import play, run
@@ -69,11 +69,11 @@ def run_all(
             say([experiments[first]], foreign_rule(methods[first]) if stack else None)
             results[first] = run(experiments[first], data=data, watch=watches[first])
         else:
-            worlds, why = _prepared([experiments[n] for n in company], data)
-            company = company[: len(worlds)]
+            prepared, why = _prepared([experiments[n] for n in company], data)
+            company = company[: len(prepared)]
             some = [experiments[n] for n in company]
             say(some, why)
-            results.update(zip(company, play_together(some, worlds, [watches[n] for n in company])))
+            results.update(zip(company, play_together(some, prepared, [watches[n] for n in company])))
         if done is not None:
             for n in company:
                 done(n, results[n])
@@ -82,16 +82,22 @@ def run_all(
 
 
 def play_together(
-    experiments: Sequence[Experiment], worlds: Sequence[Simulation], watches: Sequence[Watch | None]
+    experiments: Sequence[Experiment], runs: Sequence[Prepared], watches: Sequence[Watch | None]
 ) -> list[Result]:
     """Play prepared runs side by side."""
-    with threads_for(worlds), computing(experiments[0].precision), kept_memory(), _frozen():
+    with threads_for([run.inputs for run in runs]), computing(experiments[0].precision), kept_memory(), _frozen():
         return in_step(
             [
-                (world.engine, partial(play, experiment, world, None, watch))
-                for experiment, world, watch in zip(experiments, worlds, watches)
+                (local_of(run), partial(play, experiment, run, None, watch))
+                for experiment, run, watch in zip(experiments, runs, watches)
             ]
         )
+
+
+def local_of(run: Prepared) -> Local:
+    """The engine that trains for a run that can be stacked."""
+    assert isinstance(run.trainer, Local)
+    return run.trainer
 
 
 @contextmanager
@@ -131,11 +137,8 @@ def _strand(engine: Local, call: Callable[[Clock], T]) -> Strand[list[Chunk], An
             strand.charge(answer.seconds)
             return answer.learnt
 
-        engine.together = together
-        try:
+        with engine.trained_by(together):
             return call(strand.clock)
-        finally:
-            engine.together = None
 
     return Strand(whole)
 
@@ -148,41 +151,38 @@ def kind_of(experiment: Experiment, method: Method) -> tuple[Any, ...] | None:
     return *facts, experiment.precision, experiment.memory, *training(method)
 
 
-def _prepared(experiments: Sequence[Experiment], data: Dataset | None) -> tuple[list[Simulation], str]:
+def _prepared(experiments: Sequence[Experiment], data: Dataset | None) -> tuple[list[Prepared], str]:
     """The first of these runs with as many others as are trained together, and why not more."""
     data = data or load(experiments[0].data.name, **experiments[0].data.settings)
-    worlds = [prepare(experiments[0], data=data)]
-    room, why = room_beside(worlds[0])
+    runs = [prepare(experiments[0], data=data)]
+    room, why = room_beside(runs[0])
     taken = 1 / room  # cohorts may differ, so each run takes a part of its own
     for experiment in experiments[1:]:
         if taken + 1 / room > 1 + 1e-9:  # were it like the last one
             break
-        world = prepare(experiment, data=data, beside=worlds[0])
-        room, why = room_beside(world)
+        run = prepare(experiment, data=data, beside=runs[0])
+        room, why = room_beside(run)
         taken += 1 / room
         if taken > 1 + 1e-9:
             break
-        worlds.append(world)
-    return worlds, why
+        runs.append(run)
+    return runs, why
 
 
-def room_beside(world: Simulation) -> tuple[float, str]:
+def room_beside(run: Prepared) -> tuple[float, str]:
     """How many runs like this one to train together, at least 1, and what bounds it."""
-    engine, setting = world.engine, world.setting
+    engine, (method, setting, _, model, *_) = local_of(run), run.inputs
     if (why := why_apart(engine)) is not None:
         return 1.0, why
-    own, cohort = (
-        initial_state(world.method, setting, world.model).values(),
-        cohort_of(world.method, setting.fleet.size),
-    )
-    server = [value for slot in world.method.init(setting, world.model).values() for value in slot.values()]
+    own, cohort = initial_state(method, setting, model).values(), cohort_of(method, setting.fleet.size)
+    server = [value for slot in method.init(setting, model).values() for value in slot.values()]
     kept = setting.fleet.size * sum(value.nbytes for value in own) + sum(value.nbytes for value in server)
     rooms = {
-        "more do not fit into memory": budget(world.model.device) / max(1, kept),
+        "more do not fit into memory": training_budget(model.device) / max(1, kept),
         "more would be more clients than are trained at a time": engine.chunk / cohort,
     }
-    if world.model.device.type == "cpu":
-        weights = cohort * world.model.nbytes
+    if model.device.type == "cpu":
+        weights = cohort * model.nbytes
         rooms["with more its clients' weights would not stay in the processor's cache"] = CACHE / weights
     why = min(rooms, key=lambda name: rooms[name])
     return max(1.0, rooms[why]), why

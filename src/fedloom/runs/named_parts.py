@@ -107,7 +107,7 @@ def _with_admit(method: Method, name: str, settings: dict[str, Any], pieces: boo
     make = _chosen("admit", name, settings)
     if make is None:
         return method
-    server = isinstance(method.upload, AsSent) and method.local.looks is None
+    server = isinstance(method.upload, AsSent) and not method.local.traits.chooses
     return replace(method, admit=make(**({"server_chooses": server, "pieces": pieces} if name == "careful" else {})))
 
 

@@ -1,4 +1,4 @@
-"""How is an experiment run? Round after round, evaluated and recorded; nothing is lost on an interrupt."""
+"""A run: round after round, evaluated and recorded; nothing is lost on an interrupt."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from fedloom.core.clock import processed
 from fedloom.core.part import NobodyLeft
 from fedloom.core.types import Setting
 from fedloom.data.dataset import Dataset
-from fedloom.engine.personal import personal_accuracy
 from fedloom.errors import BadExperiment, RunStopped
 from fedloom.evaluate.accuracy import evaluate
 from fedloom.files import replace_file, writing
 from fedloom.layout import load
 from fedloom.method import Method
 from fedloom.round import play_round
-from fedloom.runs.build import Simulation, prepare
+from fedloom.runs.build import Prepared, prepare
 from fedloom.runs.checkpoint.saver import Checkpoints, Saver
 from fedloom.runs.checkpoint.snapshot import Reached, put_back, take
 from fedloom.runs.checkpoint.store import Found
 from fedloom.runs.checkpoint.tensors import pack
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.folder import check, experiment_in, opened
+from fedloom.runs.inputs import Inputs
 from fedloom.runs.interrupt import held
 from fedloom.runs.ledger import Ledger
 from fedloom.runs.result import Result
@@ -99,16 +99,16 @@ def _run(
     """Play all rounds in this process, which has an engine for whatever is to be trained."""
     folder = None if out is None else Path(out)
     check(folder, experiment, resume)
-    world = prepare(experiment, method, model, data)
-    for note in world.notes[1:]:  # how the data were dealt is in the log
+    prepared = prepare(experiment, method, model, data)
+    for note in prepared.notes:
         tell(note)
-    with threads_for([world]), computing(experiment.precision), kept_memory():
-        return play(experiment, world, folder, watch, resume=resume, checkpoints=checkpoints, tell=tell)
+    with threads_for([prepared.inputs]), computing(experiment.precision), kept_memory():
+        return play(experiment, prepared, folder, watch, resume=resume, checkpoints=checkpoints, tell=tell)
 
 
 def play(
     experiment: Experiment,
-    world: Simulation,
+    prepared: Prepared,
     folder: Path | None = None,
     watch: Watch | None = None,
     clock: Callable[[], float] = time.perf_counter,
@@ -118,18 +118,18 @@ def play(
     tell: Callable[[str], None] = lambda note: None,
 ) -> Result:
     """All rounds of what was prepared; `clock` counts the seconds that are the run's own."""
-    started, ledger = clock(), ledger_of(world)
+    started, ledger = clock(), ledger_of(prepared.inputs)
     with ExitStack() as stack:
         if folder is None:
-            at = _play(experiment, world, ledger, _start(world), watch, clock)
+            at = _play(experiment, prepared, ledger, _start(prepared), watch, clock)
         else:
-            mine = stack.enter_context(opened(folder, experiment, world, resume, checkpoints or Checkpoints()))
-            at = _start(world) if mine.found is None else _resumed(experiment, world, ledger, mine.found, tell)
-            at = _saved(folder, mine.saver, experiment, world, ledger, at, watch)
-        outcome = world.method.outcome(world.setting, at.round)
+            mine = stack.enter_context(opened(folder, experiment, prepared, resume, checkpoints or Checkpoints()))
+            at = _start(prepared) if mine.found is None else _resumed(experiment, prepared, ledger, mine.found, tell)
+            at = _saved(folder, mine.saver, experiment, prepared, ledger, at, watch)
+        outcome = prepared.inputs.method.outcome(prepared.inputs.setting, at.round)
         for name, value in outcome.items():
             log.info("%s: %s", name, value)
-    network = load(world.network, world.setting.layout, at.model).cpu().eval()
+    network = load(prepared.inputs.network, prepared.inputs.setting.layout, at.model).cpu().eval()
     seconds = clock() - started
     return Result(experiment, network, ledger.rounds(), seconds, folder, ledger.kept, outcome)
 
@@ -158,22 +158,23 @@ def resume(
     )  # fmt: skip
 
 
-def ledger_of(world: Simulation) -> Ledger:
+def ledger_of(inputs: Inputs) -> Ledger:
     """An empty one for such a run."""
-    examples = processed(world.method.work, world.setting.fleet.examples)
-    return Ledger(world.clients, world.setting.layout, examples)
+    examples = processed(inputs.method.work, inputs.setting.fleet.examples)
+    return Ledger(inputs.clients, inputs.setting.layout, examples)
 
 
-def _start(world: Simulation) -> Reached:
+def _start(prepared: Prepared) -> Reached:
     """Before the first round."""
-    return Reached(0, world.model, world.method.init(world.setting, world.model))
+    inputs = prepared.inputs
+    return Reached(0, inputs.model, inputs.method.init(inputs.setting, inputs.model))
 
 
 def _resumed(
-    experiment: Experiment, world: Simulation, ledger: Ledger, found: Found, tell: Callable[[str], None]
+    experiment: Experiment, prepared: Prepared, ledger: Ledger, found: Found, tell: Callable[[str], None]
 ) -> Reached:
     """After the last round that was saved."""
-    at = put_back(world, ledger, found)
+    at = put_back(prepared, ledger, found)
     if at.round == experiment.rounds:
         note = f"this run is finished: all {at.round} rounds were played before; --rounds asks for more."
     else:
@@ -189,7 +190,7 @@ def _saved(
     folder: Path,
     saver: Saver,
     experiment: Experiment,
-    world: Simulation,
+    prepared: Prepared,
     ledger: Ledger,
     at: Reached,
     watch: Watch | None,
@@ -204,7 +205,7 @@ def _saved(
             return
         at = now
         between = True
-        saver.offer(at.round, lambda: take(world, ledger, now))
+        saver.offer(at.round, lambda: take(prepared, ledger, now))
         if time.perf_counter() - written > TABLES_EVERY:
             with writing(folder):
                 ledger.write(folder)
@@ -213,19 +214,19 @@ def _saved(
 
     with held() as interrupt:
         try:
-            return _play(experiment, world, ledger, at, watch, after=after)
+            return _play(experiment, prepared, ledger, at, watch, after=after)
         finally:  # also on Ctrl-C: the rounds that were finished are kept
             try:
-                saver.end(at.round if between else 0, lambda: take(world, ledger, at))
+                saver.end(at.round if between else 0, lambda: take(prepared, ledger, at))
             finally:
                 with writing(folder):
                     ledger.write(folder)
-                    _save_model(folder, world.setting, at.model)
+                    _save_model(folder, prepared.inputs.setting, at.model)
 
 
 def _play(
     experiment: Experiment,
-    world: Simulation,
+    prepared: Prepared,
     ledger: Ledger,
     at: Reached,
     watch: Watch | None,
@@ -238,17 +239,17 @@ def _play(
     for number in range(at.round + 1, experiment.rounds + 1):
         after(None)
         try:
-            at = _round(experiment, world, ledger, at, clock)
+            at = _round(experiment, prepared, ledger, at, clock)
         except NobodyLeft as why:
             log.info("over before round %d: %s", number, why)
             if number > 1 and ledger.last()["accuracy"] is None:
-                _score(ledger, world, at.model, clock)
+                _score(ledger, prepared, at.model, clock)
             after(at)
             show(True)
             break
         after(at)
         show(number == experiment.rounds)
-        silent = silent + 1 if world.world is not None and ledger.silent(1) else 0
+        silent = silent + 1 if ledger.measures_time and ledger.silent(1) else 0
         if patience is not None and silent == patience:
             raise RunStopped(
                 f"nobody answered in {patience} rounds in a row, up to round {number}; the model is what it was before "
@@ -259,32 +260,26 @@ def _play(
 
 def _round(
     experiment: Experiment,
-    world: Simulation,
+    prepared: Prepared,
     ledger: Ledger,
     at: Reached,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Reached:
     """Play one round, evaluate if it is time to, and write it down."""
-    began, method, setting = clock(), world.method, world.setting
-    engine = world.wire if world.world is None else world.world
+    began, method, setting = clock(), prepared.inputs.method, prepared.inputs.setting
     chance = Chance(experiment.seed, at.round + 1, at.model.device)
-    weights, memory, task, reply = play_round(method, at.memory, at.model, setting, engine, chance)
-    seconds, costs = clock() - began, None if world.world is None else world.world.costs
-    prices = world.wire.priced or world.wire.prices(task, reply)
-    ledger.add(task, reply, seconds, prices, costs, method.record(memory))
+    weights, memory, task, reply = play_round(method, at.memory, at.model, setting, prepared.engine, chance)
+    ledger.add(task, reply, clock() - began, method.record(memory))
     if chance.round % experiment.evaluate_every == 0 or chance.round == experiment.rounds:
-        _score(ledger, world, weights, clock)
+        _score(ledger, prepared, weights, clock)
     return Reached(chance.round, weights, memory)
 
 
-def _score(ledger: Ledger, world: Simulation, weights: Tensor, clock: Callable[[], float]) -> None:
-    """Evaluate the model, and the clients' own where they have test splits."""
-    began, own = clock(), None
-    if world.own_test is not None and world.ranks is not None:
-        own = world.ranks.personal_accuracy(weights, *world.own_test)
-    elif world.own_test is not None:
-        own = personal_accuracy(world.engine, weights, *world.own_test)
-    score = evaluate(world.setting, weights, world.test, world.classes)
+def _score(ledger: Ledger, prepared: Prepared, weights: Tensor, clock: Callable[[], float]) -> None:
+    """Evaluate the model, and the clients' own where they have test examples."""
+    began, inputs = clock(), prepared.inputs
+    own = prepared.engine.personal(weights)
+    score = evaluate(inputs.setting, weights, inputs.test, inputs.classes)
     ledger.score(score, own, clock() - began)
 
 

@@ -1,4 +1,4 @@
-"""How many threads does a run on CPUs use?"""
+"""The number of threads for runs on CPUs."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from torch import Tensor, nn
 from fedloom.accel.machine import cores
 from fedloom.core.types import Setting
 from fedloom.engine.storage.placement import cohort_of
-from fedloom.runs.build import Simulation
+from fedloom.runs.inputs import Inputs
 
 SMALL = 20_000_000  # multiply-adds of a step of all that train at once, about
 
 
 @contextmanager
-def threads_for(worlds: Sequence[Simulation]) -> Iterator[None]:
+def threads_for(runs: Sequence[Inputs]) -> Iterator[None]:
     """One thread for small work: there several gain nothing, and lose tenfold when anything else runs.
 
     Else as many as this process has cores for, unless OMP_NUM_THREADS says how many.
     """
     before = torch.get_num_threads()
-    if sum(step_of(world) for world in worlds) < SMALL:
+    if sum(step_of(run) for run in runs) < SMALL:
         torch.set_num_threads(1)
     elif not os.environ.get("OMP_NUM_THREADS"):
         torch.set_num_threads(min(before, cores()))
@@ -35,10 +35,10 @@ def threads_for(worlds: Sequence[Simulation]) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def step_of(world: Simulation) -> int:
+def step_of(run: Inputs) -> int:
     """Multiply-adds of one step of the whole cohort, about."""
-    cohort = cohort_of(world.method, world.setting.fleet.size)
-    return multiply_adds(world.setting) * max(1, world.method.work.batch) * cohort
+    cohort = cohort_of(run.method, run.setting.fleet.size)
+    return multiply_adds(run.setting) * max(1, run.method.work.batch) * cohort
 
 
 def multiply_adds(setting: Setting) -> int:

@@ -1,4 +1,4 @@
-"""How do all ranks of torchrun run one experiment? The first plays, writes and reports; the others train for it."""
+"""One experiment over all ranks of torchrun: the first plays, writes and reports; the others train for it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ from collections.abc import Callable
 
 import torch
 
-from fedloom.core.types import Examples
 from fedloom.engine.distributed import dismiss, follow, named
 from fedloom.engine.local import Local
 from fedloom.engine.ranks import Ranks, joined
-from fedloom.engine.storage.shards import Shards
 from fedloom.errors import RunStopped
-from fedloom.runs.build import Simulation
+from fedloom.runs.build import Prepared
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.result import Result
 from fedloom.runs.threads import SMALL, step_of
 
 
-def together(experiment: Experiment, play: Callable[[], Result], build: Callable[[], Simulation]) -> Result:
+def together(experiment: Experiment, play: Callable[[], Result], build: Callable[[], Prepared]) -> Result:
     """The result of `play` on rank 0, on every rank; errors end all of them."""
     with joined(experiment.device) as ranks:
         if ranks.rank > 0:
@@ -35,21 +33,22 @@ def together(experiment: Experiment, play: Callable[[], Result], build: Callable
         return result
 
 
-def _follow(ranks: Ranks, experiment: Experiment, build: Callable[[], Simulation]) -> Result:
+def _follow(ranks: Ranks, experiment: Experiment, build: Callable[[], Prepared]) -> Result:
     """Train for rank 0 until it is done; the result is its own, but for the folder."""
-    world: Simulation | None = None
+    prepared: Prepared | None = None
 
-    def ready() -> tuple[Local, tuple[Examples, Shards] | None]:
-        nonlocal world
-        world = build()
-        if step_of(world) < SMALL:
+    def ready() -> Local:
+        nonlocal prepared
+        prepared = build()
+        if step_of(prepared.inputs) < SMALL:
             torch.set_num_threads(1)
-        return world.engine, world.own_test
+        assert isinstance(prepared.trainer, Local)
+        return prepared.trainer
 
     facts, tensors = follow(ranks, ready)
-    if "stopped" in facts or world is None:
+    if "stopped" in facts or prepared is None:
         raise RunStopped(f"rank 0 stopped: {facts.get('stopped')}")
-    network = world.network.cpu().eval()
+    network = prepared.inputs.network.cpu().eval()
     network.load_state_dict(named("model.", tensors))
     kept = named("kept.", tensors)
     return Result(experiment, network, facts["rounds"], facts["seconds"], None, kept, facts["outcome"])

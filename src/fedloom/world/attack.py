@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from abc import ABC
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.core.types import Reply, Task, column
+from fedloom.core.types import Reply, State, Task, column
+from fedloom.engine.protocol import Engine
 from fedloom.errors import BadExperiment
-from fedloom.round import Engine
 
 
 @dataclass(frozen=True)
@@ -90,11 +91,27 @@ class Attacked:
     def __init__(self, engine: Engine, attack: Attack, who: Tensor) -> None:
         self.engine, self.attack, self.who = engine, attack, who
 
-    def __call__(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
+    def train(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
         """Train, and replace the updates of attackers; which numbers they send does not change."""
-        reply = self.engine(ids, task, chance)
+        reply = self.engine.train(ids, task, chance)
         change = reply.params - task.model
         if reply.mask is not None:
             change = torch.where(reply.mask, change, 0)  # the rest is not sent and must not count in the norm
         false = task.model + self.attack.change(change, reply.ids, chance)
         return reply._replace(params=torch.where(column(self.who[reply.ids], false), false, reply.params))
+
+    def personal(self, model: Tensor) -> Tensor | None:
+        """As the engine."""
+        return self.engine.personal(model)
+
+    def save(self) -> State:
+        """As the engine."""
+        return self.engine.save()
+
+    def load(self, state: State) -> None:
+        """As the engine."""
+        self.engine.load(state)
+
+    def describe(self) -> dict[str, Any]:
+        """As the engine."""
+        return self.engine.describe()

@@ -1,25 +1,27 @@
-"""What does a round cost, and what gets lost on the way? Wraps any engine; the round does not know."""
+"""A simulated world around any engine: who is there, what a round costs, and what gets lost on the way."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.core.clock import BYTES, Seconds, by_cycles, by_flops, forward_flops, processed, transfer
+from fedloom.core.costs import Bytes, Costs
 from fedloom.core.devices import Devices, known_devices
+from fedloom.core.rows import expanded
 from fedloom.core.types import Reply, Setting, State, Task
+from fedloom.engine.protocol import Engine
 from fedloom.method import Method
-from fedloom.round import Engine
 from fedloom.world.channel import Bernoulli, Channel, Pieces
 from fedloom.world.sharing import finish_times
 from fedloom.world.trace import Trace
 from fedloom.world.world import World
 
-Price = Callable[[Task, Reply], tuple[Tensor, Tensor]]  # bytes down and up of each of the cohort [C each]
+Price = Callable[[Task, Reply], tuple[Bytes, Bytes]]  # sizes of the cohort's tasks and replies [C each]
 
 MEASURED = ("seconds", "seconds_down", "seconds_compute", "seconds_up", "joules", "bytes_down", "bytes_up")
 FATES = ("arrived", "silent", "unavailable", "download lost", "upload lost", "late", "surplus")
@@ -27,38 +29,13 @@ IDLE = 60.0  # seconds until the next round where nobody was there
 ARRIVED, SILENT, UNAVAILABLE, DOWNLOAD_LOST, UPLOAD_LOST, LATE, SURPLUS = range(len(FATES))
 
 
-class Costs(NamedTuple):
-    """What a round took [C each], of those as well whose reply did not arrive."""
+def plain_bytes(task: Task, reply: Reply) -> tuple[Bytes, Bytes]:
+    """Four bytes per number, with what the local rule adds; masks themselves cost nothing."""
 
-    ids: Tensor
-    fate: Tensor  # places in `FATES`
-    seconds: Seconds
-    joules: Tensor
-    bytes_down: Tensor
-    bytes_up: Tensor
-    duration: Tensor  # [] seconds until the server went on
-
-    def columns(self) -> State:
-        """One column each, for tables [C each]."""
-        return {"fate": self.fate, **_reported(self)}
-
-    @property
-    def trained(self) -> Tensor:
-        """Who was reached and did the work, whatever became of it [C]."""
-        return (self.fate != UNAVAILABLE) & (self.fate != DOWNLOAD_LOST)
-
-    @property
-    def device_hours(self) -> Tensor:
-        """Hours that all devices together were busy []."""
-        return self.seconds.total.sum() / 3600
-
-
-def plain_bytes(task: Task, reply: Reply) -> tuple[Tensor, Tensor]:
-    """Four bytes a number, with what the local rule adds; masks themselves cost nothing."""
-
-    def size(mask: Tensor | None, extras: State) -> Tensor:
+    def size(mask: Tensor | None, extras: State) -> Bytes:
         numbers = torch.full_like(reply.ids, task.model.shape[0]) if mask is None else mask.sum(1)
-        return BYTES * (numbers + sum(value[0].numel() for value in extras.values()))
+        values = BYTES * (numbers + sum(value[0].numel() for value in extras.values()))
+        return Bytes(values, torch.zeros_like(values), torch.zeros_like(values))
 
     return size(task.mask, task.extras), size(reply.mask, reply.extras)
 
@@ -68,7 +45,7 @@ class Simulated:
 
     Without a deadline a lost message is noticed when it should have arrived; with one it is silence, and the server
     waits until then. The server knows who is not there, and waits for nobody who may not send. `now` is the virtual
-    time and `costs` the last round's; a resumed run sets `now`.
+    time.
 
     `channel`, `pieces` (replies that arrive in part) and `trace` are built by the caller: the names and numbers that
     `world` and the experiment have for them are not read here.
@@ -91,11 +68,10 @@ class Simulated:
         self.pieces, self.trace = pieces, trace
         self.devices = known_devices(setting.fleet.devices, "a simulated world")
         self.now = torch.zeros((), dtype=torch.float64, device=setting.fleet.examples.device)
-        self.costs: Costs | None = None
         self._piece = None if pieces is None else pieces.piece_of(setting)  # [P]
 
-    def __call__(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
-        """Send, train those who got it, and see what comes back."""
+    def train(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
+        """Send tasks, train the clients that receive theirs, and simulate which replies arrive when."""
         listed, ids = ids, ids.to(task.model.device, non_blocking=True)
         devices, trace, pieces = self.devices.now(chance, ids), self.trace, self.pieces
         present = chance.uniform("availability", ids) < devices.availability
@@ -109,7 +85,8 @@ class Simulated:
             received = received & (chance.uniform("trace down", ids) < link.reliability)
         reply = self._train(listed, ids, task, chance, received)
         sends = received & reply.arrived
-        down, up = self.price(task, reply)
+        prices = self.price(task, reply)
+        down, up = (size.total.to(ids.device) for size in prices)
         down, up = down * present, up * sends
         seconds = self._seconds(ids, task, devices, down, up, present, received, sends)
         end = seconds.total
@@ -124,23 +101,43 @@ class Simulated:
             reply = reply._replace(mask=arrives if reply.mask is None else reply.mask & arrives)
         fate = self._fate(present, received, sends, through, end)
         duration = self._duration(fate == ARRIVED, present & task.authorised, end)
-        self.costs = Costs(ids, fate, seconds, seconds.joules(devices), down, up, duration)
         self.now = self.now + duration
-        return reply._replace(arrived=fate == ARRIVED, report={**reply.report, **_reported(self.costs)})
+        spent = (seconds.total, seconds.down, seconds.compute, seconds.up, seconds.joules(devices), down, up)
+        columns = dict(zip(MEASURED, spent))
+        costs = Costs(*prices, reached(fate), up, {"fate": fate, **columns}, duration)
+        return reply._replace(arrived=fate == ARRIVED, report={**reply.report, **columns}, costs=costs)
+
+    def personal(self, model: Tensor) -> Tensor | None:
+        """Personal accuracies cost nothing here."""
+        return self.engine.personal(model)
+
+    def save(self) -> State:
+        """The engine's state and the virtual time."""
+        return {**self.engine.save(), "now": self.now}
+
+    def load(self, state: State) -> None:
+        """Put both back."""
+        self.now = state["now"].to(self.now.device, copy=True)
+        self.engine.load({name: value for name, value in state.items() if name != "now"})
+
+    def describe(self) -> dict[str, Any]:
+        """The engine's description; the world stands in the experiment."""
+        return self.engine.describe()
 
     def _train(self, listed: Tensor, ids: Tensor, task: Task, chance: Chance, received: Tensor) -> Reply:
         """Only those who received the task train; rows of the others hold the model."""
         if bool(received.all()):
-            return self.engine(listed, task, chance)
+            return self.engine.train(listed, task, chance)
         at = received.nonzero().flatten()
         if len(at):
-            return _spread(self.engine(listed[at.to(listed.device)], task.rows(at), chance), ids, at, task)
-        return _spread(self._nobody(ids, task), ids, at, task)
+            reply = self.engine.train(listed[at.to(listed.device)], task.rows(at), chance)
+            return reply.scatter(at, ids, task.model)
+        return self._nobody(ids, task).scatter(at, ids, task.model)
 
     def _nobody(self, ids: Tensor, task: Task) -> Reply:
         """A reply of no rows, with all the names that others would have."""
         rule, none = self.method.local, task.model.expand(0, -1)
-        state = {name: v.expand(0, *v.shape) for name, v in rule.client_state(self.setting, task.model).items()}
+        state = expanded(rule.client_state(self.setting, task.model), 0)
         _, extras, _ = rule.finish(task.rows(slice(0, 0)), state, none, none, ids[:0])
         report = {"examples": self.setting.fleet.examples[:0], "steps": ids[:0], "loss": none.new_zeros(0)}
         mask = None if task.mask is None else task.mask[:0]
@@ -202,24 +199,6 @@ class Simulated:
         return torch.where(waited.any(), torch.where(complete, (end * arrived).max(), silence), nobody)
 
 
-def _reported(costs: Costs) -> State:
-    """The costs as columns of a report [C each], in the order of `MEASURED`."""
-    spent = costs.seconds
-    columns = (spent.total, spent.down, spent.compute, spent.up, costs.joules, costs.bytes_down, costs.bytes_up)
-    return dict(zip(MEASURED, columns))
-
-
-def _spread(reply: Reply, ids: Tensor, at: Tensor, task: Task) -> Reply:
-    """The reply of the clients at places `at` among all `ids`; the others send nothing."""
-
-    def among(values: Tensor) -> Tensor:
-        return values.new_zeros(len(ids), *values.shape[1:]).index_copy(0, at, values)
-
-    return Reply(
-        ids=ids,
-        params=task.model.repeat(len(ids), 1).index_copy(0, at, reply.params),
-        mask=None if reply.mask is None else among(reply.mask),
-        extras={name: among(value) for name, value in reply.extras.items()},
-        report={name: among(value) for name, value in reply.report.items()},
-        arrived=among(reply.arrived),
-    )
+def reached(fate: Tensor) -> Tensor:
+    """Who received its task and did the work, whatever became of the reply [C]."""
+    return (fate != UNAVAILABLE) & (fate != DOWNLOAD_LOST)

@@ -1,73 +1,75 @@
-"""What do messages weigh? Every reply goes through the codec: priced to the byte, rounded as it would be on a wire.
+"""The wire: every reply passes through the codec, priced to the byte and rounded as on a real network.
 
-The bytes of one client a round are really written, read back and compared, so that the formula that prices the others
-cannot drift from the codec; `exact` does so for everybody. On a GPU, which every look has to wait for, that is one
-client of the first rounds and then one in a while.
+The bytes of one client per round are really written, read back and compared, so that the formula that prices the
+others cannot drift from the codec; `exact` does so for every client. On a GPU, where every look waits for the device,
+that is one client of the first rounds and then one every few seconds.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedloom.accel.moments import moment
 from fedloom.chance import Chance
-from fedloom.codec import Codec, Cost, Expected, Frame, Part, Range, Stamp, base_hash
+from fedloom.codec import Expected, Stamp, base_hash
+from fedloom.core.costs import Bytes, Costs
 from fedloom.core.types import Reply, Setting, State, Task
+from fedloom.engine.protocol import Engine
 from fedloom.engine.storage.client_states import ClientStates
 from fedloom.errors import RunStopped
-from fedloom.method import Method
-from fedloom.neurons.rows import rows_of
-from fedloom.parts.upload.as_sent import AsSent
-from fedloom.round import Engine
-from fedloom.world.simulated import MEASURED
+from fedloom.world.message_parts import MessageParts, ranges_of
 
 LOOK_EVERY = 5.0  # seconds between real messages on a GPU
-CARRIED = (torch.float32, torch.int64)  # kinds of extras that travel; a client derives others by itself
-REPORT = {"examples": Range(0, whole=True), "steps": Range(0, whole=True), "loss": Range()}
+RESIDUALS = "residuals."
 
 
-@dataclass
 class Wire:
     """An engine whose replies arrive as the codec brings them; downloads are whole float32 numbers."""
 
-    engine: Engine
-    method: Method
-    setting: Setting
-    codec: Codec = Codec()
-    exact: bool = False
-    residuals: ClientStates = field(init=False, repr=False)  # what rounding took from each client, with feedback
-    priced: tuple[Cost, Cost] | None = field(default=None, repr=False)  # the round as it was sent, lost replies too
-    _seen: tuple[Part, ...] = field(default=(), repr=False)  # the last masks, described
-    _whole: dict[tuple[str | int, ...], tuple[Cost, Cost]] = field(default_factory=dict, repr=False)
-    _looked: int = field(default=-1, repr=False)  # when a reply was really written last
-    _looks: bool = field(default=True, repr=False)  # is one written this round?
-    _made: bool = field(default=False, repr=False)  # were masks made of neurons then?
+    def __init__(self, engine: Engine, parts: MessageParts, setting: Setting, exact: bool = False) -> None:
+        self.engine, self.parts, self.codec, self.setting, self.exact = engine, parts, parts.codec, setting, exact
+        self._residuals = ClientStates(setting.fleet.size, torch.device("cpu"))  # what rounding took, with feedback
+        self._looked = -1  # the moment of the last real message on a GPU
 
-    def __post_init__(self) -> None:
-        """Nobody has sent anything yet."""
-        self.residuals = ClientStates(self.setting.fleet.size, torch.device("cpu"))
-
-    def __call__(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
+    def train(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
         """Train, then write and read."""
-        reply = self.engine(ids, task, chance)
-        self._looks = self._may_look(task)
+        reply = self.engine.train(ids, task, chance)
+        self.parts.looks = looks = self._may_look(task)
+        prices = self.parts.prices(task, reply)
+        priced = Costs(*prices)
         plain = self.codec.values == "float32"
-        if plain and not self._looks:
-            self.prices(task, reply)
-            return reply
+        if plain and not looks:
+            return reply._replace(costs=priced)
         keys = chance.key("codec", ids.to(task.model.device, non_blocking=True))
         written, received = reply.params, reply
         if not plain:
             written, brought = self._rounded(reply, reply.params - task.model, keys)
             received = reply._replace(params=task.model + brought)
-        if self._looks:
-            self._check(task, reply, received, written, keys)
-        else:
-            self.prices(task, reply)
-        return received
+        if looks:
+            self._check(task, reply, received, written, keys, prices[1])
+        return received._replace(costs=priced)
+
+    def personal(self, model: Tensor) -> Tensor | None:
+        """Models of clients' own never travel."""
+        return self.engine.personal(model)
+
+    def save(self) -> State:
+        """The engine's state, and what rounding took from each client."""
+        own = {RESIDUALS + name: value for name, value in self._residuals.save().items()}
+        return {**self.engine.save(), **own}
+
+    def load(self, state: State) -> None:
+        """Put both back."""
+        own = {name.removeprefix(RESIDUALS): v for name, v in state.items() if name.startswith(RESIDUALS)}
+        self._residuals.load(own)
+        self.engine.load(state)
+
+    def describe(self) -> dict[str, Any]:
+        """The engine's description; the codec stands in the experiment."""
+        return self.engine.describe()
 
     def _may_look(self, task: Task) -> bool:
         """Is a reply really written this round?"""
@@ -86,75 +88,19 @@ class Wire:
         wanted, ids = change.cpu(), reply.ids.cpu()[sends].tolist()
         residual = torch.zeros_like(wanted)
         if self.codec.feedback:
-            residual[sends] = self.residuals.get(ids, {"residual": residual.new_zeros(residual.shape[1])})["residual"]
+            residual[sends] = self._residuals.get(ids, {"residual": residual.new_zeros(residual.shape[1])})["residual"]
         wanted, brought, left = self.codec.correct(wanted, residual, keys.cpu(), mask, self.setting.layout)
         if self.codec.feedback:
-            self.residuals.put(ids, {"residual": left[sends]})
+            self._residuals.put(ids, {"residual": left[sends]})
         return wanted.to(change.device), brought.to(change.device)
 
-    def prices(self, task: Task, reply: Reply) -> tuple[Cost, Cost]:
-        """What the cohort's downloads and uploads weigh [C each], apart by values, indices and overhead."""
-        if task.mask is not None or reply.mask is not None:
-            return self._priced(task, reply)
-        names: tuple[str | int, ...] = (*task.extras, "", *reply.extras, "", *reply.report, len(reply.ids))
-        if names not in self._whole:  # whole models weigh the same in every round
-            self._whole[names] = self._priced(task, reply)
-        self.priced = self._whole[names]
-        return self.priced
-
-    def _priced(self, task: Task, reply: Reply) -> tuple[Cost, Cost]:
-        """By the formula."""
-        asked, sent = self.asked(task), self._sent(task, reply)
-        down = Codec().size(self.frame(task.extras, {}, asked), asked)
-        up = self.codec.size(self.frame(reply.extras, ranges_of(reply), sent), sent)
-        self.priced = _for_each(down, len(reply.ids)), _for_each(up, len(reply.ids))
-        return self.priced
-
-    def price(self, task: Task, reply: Reply) -> tuple[Tensor, Tensor]:
-        """The same as totals, as a simulated world asks for them."""
-        down, up = self.prices(task, reply)
-        return down.total.to(reply.ids.device), up.total.to(reply.ids.device)
-
-    def _sent(self, task: Task, reply: Reply) -> Part:
-        """What goes up; where the server chose the part, which it is need not travel."""
-        if isinstance(self.method.upload, AsSent):
-            return self.asked(task)._replace(known=True)
-        return self._described(reply.mask, None, self.method.upload.rows)
-
-    def asked(self, task: Task) -> Part:
-        """What goes down."""
-        return self._described(task.mask, task.keep, self.method.mask.rows)
-
-    def _described(self, mask: Tensor | None, keep: Tensor | None, rows: bool) -> Part:
-        """A mask by the neurons that make it up, if some do; some masks are so but for a few numbers."""
-        if mask is None or (keep is None and not rows):
-            return Part(mask)
-        found = next((part for part in self._seen if part.mask is mask), None)
-        if found is None:
-            neurons = self.setting.neurons
-            keep = rows_of(neurons, mask) if keep is None else keep
-            rows = keep.shape[1] > neurons.size
-            if self._looks:
-                made = (neurons.expand(keep, rows) == mask).all(1) | ~mask.any(1)  # nothing is left of a lost reply
-                self._made = bool(made.all())
-            found = Part(mask, keep, rows) if self._made else Part(mask)
-            self._seen = (found, *self._seen[:1])
-        return found
-
-    def frame(self, extras: State, report: dict[str, Range], part: Part) -> Frame:
-        """What both ends know of such a message before it is written."""
-        carried = {name: (v.dtype, tuple(v.shape[1:])) for name, v in extras.items() if v.dtype in CARRIED}
-        neurons = None if part.keep is None else self.setting.neurons  # else the network may be one without a map
-        return Frame(self.setting.layout, neurons, carried, report)
-
-    def _check(self, task: Task, reply: Reply, received: Reply, written: Tensor, keys: Tensor) -> None:
+    def _check(self, task: Task, reply: Reply, received: Reply, written: Tensor, keys: Tensor, up: Bytes) -> None:
         """Write and read one reply, or all; it must come back as simulated, in as many bytes as priced.
 
         `written` [C, P] are the weights or, where they are rounded, the changes.
         """
-        part = self._sent(task, reply)
-        frame = self.frame(reply.extras, ranges_of(reply), part)
-        _, up = self.prices(task, reply)
+        part = self.parts.sent(task, reply)
+        frame = self.parts.frame(reply.extras, ranges_of(reply), part)
         base, plain = base_hash(task.model), self.codec.values == "float32"
         for row in range(len(reply.ids)) if self.exact else range(min(1, len(reply.ids))):
             stamp = Stamp("simulation", task.round, int(reply.ids[row]), base)
@@ -178,13 +124,3 @@ class Wire:
                     f"the codec brought client {int(reply.ids[row])}'s reply of round {task.round} back changed, or in "
                     f"{len(data)} bytes instead of {int(up.total[row])}: please report this."
                 )
-
-
-def ranges_of(reply: Reply) -> dict[str, Range]:
-    """What a report may say, the rule's own columns included; those of the world are not the client's."""
-    return {name: REPORT.get(name, Range()) for name in reply.report if name not in MEASURED}
-
-
-def _for_each(cost: Cost, count: int) -> Cost:
-    """A price per client, where one price is everybody's."""
-    return Cost(*(part.expand(count) if part.dim() == 0 else part for part in cost))

@@ -13,6 +13,7 @@ from fedloom.chance import Chance
 from fedloom.core.optimiser import Adam, Optimiser, Sgd
 from fedloom.core.pruning import PRUNERS, prunable
 from fedloom.core.types import Batch, Reply, Setting, State, Task
+from fedloom.engine.protocol import Engine
 from fedloom.errors import BadExperiment, BadModel
 from fedloom.method import Method
 from fedloom.methods.safari import safari
@@ -22,7 +23,6 @@ from fedloom.parts.local.prune import Prune
 from fedloom.parts.local.sub_model import SubModel
 from fedloom.parts.upload.as_sent import AsSent
 from fedloom.parts.upload.as_trained import AsTrained
-from fedloom.round import Engine
 from fedloom.world.wire import Wire
 from pieces import CLASSES, Forced, Scattered
 from worlds import changed, play, small, world, world_of

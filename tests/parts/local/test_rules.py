@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.core.rule import LocalRule
+from fedloom.core.rule import LocalRule, Traits
 from fedloom.core.types import State, Task
 from fedloom.errors import BadExperiment
 from fedloom.method import Method
@@ -20,6 +20,8 @@ from fedloom.methods.scaffold import ControlVariates
 from fedloom.parts.local.chain import Chain
 from fedloom.parts.local.keep_own import KeepOwn
 from fedloom.parts.local.prox import Prox
+from fedloom.parts.local.prune import Prune
+from fedloom.parts.local.stop_early import StopEarly
 from fedloom.parts.local.sub_model import SubModel
 from pieces import Scattered
 from worlds import METHODS, changed, play, played, small, states_of, world
@@ -77,7 +79,7 @@ def test_correction_is_the_gradient_of_the_penalty(name: str) -> None:
         value = penalty(w, own["drift"], own["control"], TASK.extras["control"][row], float(SIZE[row]))
         (expected,) = torch.autograd.grad(value, w)
         torch.testing.assert_close(found[row], expected, rtol=0, atol=1e-9)
-    assert rule.corrects
+    assert rule.traits.corrects
 
 
 def test_corrections_of_a_chain_add_up() -> None:
@@ -86,8 +88,8 @@ def test_corrections_of_a_chain_add_up() -> None:
     torch.testing.assert_close(
         chain.correct(TASK, {}, first, params, zeros), Prox(0.7).correct(TASK, {}, first, params, zeros)
     )
-    assert chain.corrects
-    assert not Chain((LocalRule(), SubModel(), Prox(0))).corrects
+    assert chain.traits.corrects
+    assert not Chain((LocalRule(), SubModel(), Prox(0))).traits.corrects
 
 
 def test_a_chain_scales_by_the_product_of_its_members() -> None:
@@ -102,10 +104,10 @@ def test_a_chain_scales_by_the_product_of_its_members() -> None:
         for rules in ((SubModel(), Rescale()), (Rescale(), SubModel())):
             named = {f"{place}.{name}": value for place in range(len(rules)) for name, value in own.items()}
             assert torch.equal(Chain(rules).scales(task._replace(extras=named), at, torch.float64), once)
-            assert Chain(rules).scaled
+            assert Chain(rules).traits.scales
         twice = Chain((Rescale(), Rescale())).scales(task._replace(extras=named), at, torch.float64)
         assert torch.equal(twice, once * once)
-    assert not Chain((Rescale(), Prox(0.1))).scaled
+    assert not Chain((Rescale(), Prox(0.1))).traits.scales
     assert Chain((SubModel(), Prox(0.1))).scales(TASK, at, torch.float64) is None
 
 
@@ -124,6 +126,27 @@ def test_what_a_chain_lets_move() -> None:
     task = TASK._replace(mask=mask)
     assert Chain((Prox(0.1), KeepOwn())).trains(task) is None
     assert torch.equal(Chain((SubModel(), KeepOwn(freeze=True), Prox(0.1))).trains(task), mask)
+
+
+def test_a_chain_merges_the_traits_of_its_members() -> None:
+    assert Chain(()).traits == Chain((LocalRule(), Prox(0))).traits == Traits()
+    assert Chain((KeepOwn(freeze=True), Prox(0.1))).traits == Traits(corrects=True, freezes=True, needs_whole=True)
+    assert Chain((Prune("snip", per_class=4), Prune("grasp", per_class=7), StopEarly())).traits == Traits(
+        chooses=True, looks=7, judges=True
+    )
+    assert Chain((Rescale(), Chain((Rescale(), SubModel())))).traits == Traits(corrects=True, scales=True, cuts=True)
+
+
+def test_frozen_are_only_parts_that_one_rule_alone_decides() -> None:
+    assert Chain((Prox(0.1), Chain((KeepOwn(freeze=True),)))).traits.freezes
+    assert not Chain((KeepOwn(freeze=True), Prune())).traits.freezes
+    assert not Chain((KeepOwn(), Prox(0.1))).traits.freezes
+
+
+@pytest.mark.parametrize("wrong", [{"scales": True}, {"looks": 3}])
+def test_traits_that_need_another_are_refused_alone(wrong: dict[str, int]) -> None:
+    with pytest.raises(BadExperiment, match=r"set (corrects|chooses)=True too"):
+        Traits(**wrong)
 
 
 def test_a_chain_has_the_personal_models_of_its_members() -> None:

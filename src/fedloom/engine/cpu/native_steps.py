@@ -1,60 +1,71 @@
-"""Networks of convolutions and linear layers in a row, trained on CPUs by code of our own (`fedloom/native`).
+"""Training and evaluation of layers in a row on CPUs, by the C code in `native`.
 
-One call takes all steps of all clients. What torch spends beside its products, on calls, on memory that it asks for
-anew and on gradients that pooling and ReLU cut off, is most of a small model's time; here memory is laid out once.
+One call takes all steps of all clients. Most of a small model's time in torch goes into calls, into memory that it
+allocates anew, and into gradients that pooling and ReLU cut off; here memory is laid out once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import accumulate
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedloom.core.types import Batch, Setting
-from fedloom.engine.client import Feed
-from fedloom.engine.cpu.native import library
+from fedloom.core.types import Examples, Setting
+from fedloom.core.work import Batches
+from fedloom.engine.cpu.native import library, why_no_library
+from fedloom.engine.gradient.plain import PlainGradient
+from fedloom.engine.gradient.trial import largest_difference, trial
 from fedloom.engine.stages import Stage, stages_of
 from fedloom.errors import BadExperiment
 from fedloom.layout import Layout, flatten
 from fedloom.neurons.map import NeuronMap
 
+if TYPE_CHECKING:
+    from fedloom.engine.steps import Start
+
 MOST, PARTS = 32, 4  # layers, and threads that can share a client (native/net.h)
 LARGE = 2**20  # numbers of a convolution from which torch is quicker: they no longer stay near
-WIDE = 2**18  # numbers of a linear layer from which torch's products are quicker, where threads need not share a client
 PIECE = 32  # examples that a thread looks at, one after another
 
 
-def descend_compiled(
+def native_steps(start: Start) -> tuple[Tensor, Tensor] | None:
+    """All steps of SGD, with momentum from zero on if there is any: parameters [C, P] and summed losses [C].
+
+    None: the sizes of this chunk do not suit the C code.
+    """
+    optimiser, rate = start.method.optimiser, start.task.rate
+    shrink = 1 - rate * optimiser.weight_decay
+    if optimiser.momentum and shrink != 1 and rate == 0:  # decay is a part of velocities by way of the rate
+        return None
+    facts = start.data, start.batches, rate, shrink, optimiser.momentum
+    keep = None if start.neurons is None else start.task.keep
+    return descend_native(start.plan.layers, start.gradient.layout, start.first, *facts, keep, start.neurons)
+
+
+def descend_native(
     stages: tuple[Stage, ...],
     layout: Layout,
     first: Tensor,
-    batches: Iterable[Batch],
+    data: Examples,
+    plan: Batches,
     rate: float,
     shrink: float,
     momentum: float = 0.0,
     keep: Tensor | None = None,
     neurons: NeuronMap | None = None,
 ) -> tuple[Tensor, Tensor] | None:
-    """All steps of `w <- shrink * w - rate * g` from `first` [C, P]: weights [C, P] and summed losses [C].
+    """All steps of `w <- shrink * w - rate * g` from `first` [C, P]: parameters [C, P] and summed losses [C].
 
-    `momentum`: of velocities that begin at zero. `keep` [C, K]: the `neurons` that alone are trained. None: the
-    examples, or this machine, are not such that it can be done.
+    `momentum`: of velocities that begin at zero. `keep` [C, K]: the `neurons` that alone are trained. None: the sizes
+    do not suit the C code.
     """
-    if not isinstance(batches, Feed):
-        return None
-    (x, y), plan, (clients, numbers) = batches.data, batches.batches, first.shape
-    plain = x.dtype == first.dtype == torch.float32 and x.device.type == "cpu" and x.is_contiguous()
-    if not plain or y.dtype != torch.int64 or not y.is_contiguous() or len(stages) > MOST:
-        return None
-    if momentum and shrink != 1 and rate == 0:  # decay is a part of velocities by way of the rate
-        return None
-    if stages[0].padding is None and clients >= torch.get_num_threads() and max(layout.sizes) > WIDE:
-        return None
+    (x, y), (clients, numbers) = data, first.shape
     trained = None if keep is None or neurons is None else _trained_first(stages, keep, neurons)
     given, native = _given(stages, layout, x.shape[1:], None if trained is None else trained[1]), library()
     if given is None or native is None or (trained is not None and 0 in trained[1]):
@@ -75,6 +86,45 @@ def descend_compiled(
     if wrong:
         raise BadExperiment(f"a label is not among the model's {given[-1, 2]} classes, which count from 0.")
     return last, losses.to(first.dtype)
+
+
+_refused: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+
+
+def why_not_native(setting: Setting, data: Examples) -> str:
+    """Why the C code cannot train this network on these examples; empty if it can."""
+    if why := why_no_library():
+        return why
+    if data.x.dtype != torch.float32 or data.y.dtype != torch.int64:
+        return f"examples are {data.x.dtype} with targets {data.y.dtype}; it needs float32 and int64"
+    if next(setting.module.parameters()).dtype != torch.float32:
+        return "parameters are float64; it computes in float32"
+    if not (data.x.is_contiguous() and data.y.is_contiguous()):
+        return "examples do not lie in one block of memory"
+    if setting.module not in _refused:
+        _refused[setting.module] = _tried(setting, data)
+    return _refused[setting.module]
+
+
+def _tried(setting: Setting, data: Examples) -> str:
+    """Compare one step of two clients with plain PyTorch.
+
+    The C code knows float32 alone, in which the larger of two numbers may be another one than in float64.
+    """
+    stages = stages_of(setting)
+    if stages is None or len(stages) > MOST:
+        return f"it takes at most {MOST} layers in a row"
+    params, batch = trial(setting, data)
+    slopes, losses = PlainGradient(setting)(params.clone(), batch)
+    flat = Examples(batch.x.flatten(0, 1).to(data.x.dtype), batch.y.flatten(0, 1))
+    real = (batch.weight > 0).unsqueeze(1)
+    places = torch.arange(real.numel()).view_as(real)
+    plan = Batches(places, real, torch.tensor([1, 1]), [2], batch.keys[:, None])
+    done = descend_native(stages, setting.layout, params.float(), flat, plan, 1.0, 1.0)
+    if done is None:
+        return "its layers are larger than the C code is good for"
+    difference = largest_difference(((params - done[0], slopes), (done[1], losses)))
+    return "" if difference <= 1e-2 else f"it differs from plain PyTorch by {difference:.1e}"
 
 
 def compiled_outputs(setting: Setting, layout: Layout, params: Tensor, x: Tensor) -> Tensor | None:
@@ -105,19 +155,19 @@ def _outputs(stages: tuple[Stage, ...], layout: Layout, params: Tensor, x: Tenso
     return out
 
 
-_tried: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+_read_rightly: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
 def _right(setting: Setting, stages: tuple[Stage, ...]) -> bool:
     """Was the network read rightly? Its own outputs for two examples are compared, once."""
-    if setting.module not in _tried:
+    if setting.module not in _read_rightly:
         module, layout = setting.module.eval(), setting.layout
         model, x = flatten(module, layout).float(), setting.example.float()
         with torch.no_grad():
             theirs = functional_call(module, layout.split(model), (x,))
         ours = _outputs(stages, layout, model[None], x[None])
-        _tried[setting.module] = ours is None or torch.allclose(ours[0], theirs, rtol=1e-3, atol=1e-4)
-    return _tried[setting.module]
+        _read_rightly[setting.module] = ours is None or torch.allclose(ours[0], theirs, rtol=1e-3, atol=1e-4)
+    return _read_rightly[setting.module]
 
 
 def _shares(clients: int, threads: int) -> Iterator[tuple[slice, int]]:

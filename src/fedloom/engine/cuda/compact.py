@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fedloom.engine.cuda.convolution_kernels import tile_of
-from fedloom.engine.cuda.row_scaling import Scaled
+from fedloom.engine.cuda.row_scaling import RowScaling
 from fedloom.layout import Layout
 from fedloom.neurons.axes import Segment
 from fedloom.neurons.map import NeuronMap
@@ -41,13 +41,13 @@ def _rank(keep, spans, live, rank, kept, CLIENTS, NEURONS, WIDTH: tl.constexpr):
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _arrange(  # type: ignore[no-untyped-def]
-    source, target, listed, facts, tensors, firsts, scale, paces, models, FLAT, CLIENTS, NEURONS, ROWS, MODEL,
+    source, target, listed, facts, tensors, firsts, scale, rate_factors, models, FLAT, CLIENTS, NEURONS, ROWS, MODEL,
     BACK: tl.constexpr, CLEAR: tl.constexpr, SCALED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """From models [C, P] to tensors of their own, kept neurons first, or BACK, with zero where a neuron is not kept.
 
     CLEAR: there is zero among a client's own too; else nobody reads it. SCALED: a client's own are multiplied by the
-    scales of their rows [C, R], and neurons get their paces; where that is zero, BACK takes the models' numbers.
+    scales of their rows [C, R], and neurons get their rate factors; where that is zero, BACK takes the models' numbers.
     """
     client = tl.program_id(1).to(tl.int64)
     fact = facts + tl.load(tensors + tl.program_id(0)) * 8
@@ -75,12 +75,12 @@ def _arrange(  # type: ignore[no-untyped-def]
         if SCALED:
             factor = tl.load(scale + client * ROWS + row + o, mask=inside & (o >= 0), other=0.0)
             value *= factor
-            pace = row.to(tl.int64) * CLIENTS + client * (size // inputs) + q // inputs
-            tl.store(paces + pace, factor * factor, mask=inside & (q % inputs == 0))
+            factor_at = row.to(tl.int64) * CLIENTS + client * (size // inputs) + q // inputs
+            tl.store(rate_factors + factor_at, factor * factor, mask=inside & (q % inputs == 0))
         tl.store(target + mine + q, value, mask=inside if CLEAR else there)
 
 
-class Narrow:
+class Compact:
     """Where a cohort's kept neurons stand, and their weights, each tensor [C, ...] by itself."""
 
     def __init__(self, neurons: NeuronMap, layout: Layout, like: Tensor, clear: bool) -> None:
@@ -110,34 +110,44 @@ class Narrow:
                 self.counts[part.group, part.fan] = torch.zeros_like(self.kept[0])
         self.widest = tile_of(max(size for _, size in spans.values()), 2**20)
 
-    def begin(self, keep: Tensor, first: Tensor, scaled: Scaled | None) -> None:
+    def begin(self, keep: Tensor, first: Tensor, scaling: RowScaling | None) -> None:
         """Take the kept neurons [C, K] of these models [C, P]; products, where weights are scaled."""
         grid = len(keep), len(self.spans)
         _rank[grid](keep, self.spans, self.live, self.rank, self.kept, self.clients, self.neurons, WIDTH=self.widest)
         for (group, fan), count in self.counts.items():
             if fan > 1:
                 torch.mul(self.counts[group, 1], fan, out=count)
-        self._move(first, self.own, self.live, len(first), first.stride(0), False, scaled)
+        self._move(first, self.own, self.live, len(first), first.stride(0), False, scaling)
 
-    def end(self, clients: int, scaled: Scaled | None) -> Tensor:
+    def end(self, clients: int, scaling: RowScaling | None) -> Tensor:
         """The first so many models [C, P] with what became of these neurons; the rest is zero."""
         models = self.own.new_empty(clients, self.flat)
-        self._move(self.own, models, self.rank, clients, self.flat, True, scaled)
+        self._move(self.own, models, self.rank, clients, self.flat, True, scaling)
         return models
 
     def _move(
-        self, source: Tensor, target: Tensor, listed: Tensor, clients: int, flat: int, back: bool, scaled: Scaled | None
+        self,
+        source: Tensor,
+        target: Tensor,
+        listed: Tensor,
+        clients: int,
+        flat: int,
+        back: bool,
+        scaling: RowScaling | None,
     ) -> None:
         own = self.own  # stands for what is not read
-        scale, paces, models = (own, own, own) if scaled is None else (scaled.scale, scaled.squares, scaled.first)
+        scale, rate_factors, models = (
+            (own, own, own) if scaling is None else (scaling.scale, scaling.squared, scaling.first)
+        )
         _arrange[(len(self.blocks[0]), clients)](
-            source, target, listed, self.facts, *self.blocks, scale, paces, models, flat, self.clients, self.neurons,
-            scale.stride(0), models.stride(0), BACK=back, CLEAR=self.clear, SCALED=scaled is not None, BLOCK=BLOCK,
+            source, target, listed, self.facts, *self.blocks, scale, rate_factors, models, flat, self.clients,
+            self.neurons, scale.stride(0), models.stride(0),
+            BACK=back, CLEAR=self.clear, SCALED=scaling is not None, BLOCK=BLOCK,
         )  # fmt: skip
 
 
-def fits(neurons: NeuronMap) -> bool:
-    """Has every tensor whole groups of neurons along its first two axes, and none along others?"""
+def fits(neurons: NeuronMap) -> str:
+    """Why these buffers cannot hold such a network; empty if every tensor has whole groups along its first two axes."""
 
     def whole(axis: tuple[Segment, ...] | None, fan: int) -> bool:
         """One group from its first neuron to its last, or nothing that is cut."""
@@ -145,11 +155,13 @@ def fits(neurons: NeuronMap) -> bool:
             return True
         return len(axis) == 1 and axis[0].stop - axis[0].start == neurons.widths[axis[0].group] and axis[0].fan <= fan
 
-    return all(
-        whole(axis, 2**31 if place == 1 else 1 if place == 0 else 0)
-        for axes in neurons.axes.values()
+    mixed = [
+        name
+        for name, axes in neurons.axes.items()
         for place, axis in enumerate(axes)
-    )
+        if not whole(axis, 2**31 if place == 1 else 1 if place == 0 else 0)
+    ]
+    return f"the axes of '{mixed[0]}' are not whole groups of neurons" if mixed else ""
 
 
 def _facts(neurons: NeuronMap, layout: Layout, first: dict[str, int]) -> tuple[list[list[int]], list[int]]:

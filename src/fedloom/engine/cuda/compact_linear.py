@@ -9,13 +9,13 @@ import torch
 import triton
 from torch import Tensor
 
-from fedloom.engine.cuda.convolution_kernels import given, tile_of
-from fedloom.engine.cuda.mlp_kernels import _back, _forward, _turn
+from fedloom.engine.cuda.convolution_kernels import or_placeholder, tile_of
+from fedloom.engine.cuda.mlp_kernels import forward_kernel, input_gradient_kernel, weight_step_kernel
 from fedloom.engine.cuda.mlp_step import precision, units
 from fedloom.engine.gradient.products import Kept, Step
 
 
-class NarrowLinear(torch.autograd.Function):
+class CompactLinear(torch.autograd.Function):
     """`x @ w^T + b` for inputs [C * B, i], weights [C, o, i] and biases [C, o] or None.
 
     Of both ends each client keeps the first so many (`kept`); beyond them all is zero, and so are results.
@@ -31,11 +31,11 @@ class NarrowLinear(torch.autograd.Function):
         batch, (number, taken) = rows.shape[1], _always(clients, w.device)
         out = w.new_zeros(clients, batch, outputs)
         high, wide = tile_of(batch, 64), tile_of(outputs, 32)
-        _forward[triton.cdiv(outputs, wide), clients, triton.cdiv(batch, high)](
-            rows, rows, w, w if b is None else b, out, rows, rows, rows, number, taken, *given(kept, taken), batch,
-            *_sizes(inputs, outputs), clients, **_cuts(inputs, outputs, kept), PICKS=False, BIAS=b is not None,
-            RELU=False, LAST=False, PRECISION=precision(True), BM=high, BN=wide, BK=tile_of(inputs, 32),
-            num_warps=4, num_stages=3,
+        forward_kernel[triton.cdiv(outputs, wide), clients, triton.cdiv(batch, high)](
+            rows, rows, w, w if b is None else b, out, rows, rows, rows, number, taken,
+            *or_placeholder(kept, taken), batch, *_sizes(inputs, outputs), clients,
+            **_cuts(inputs, outputs, kept), PICKS=False, BIAS=b is not None, RELU=False, LAST=False,
+            PRECISION=precision(True), BM=high, BN=wide, BK=tile_of(inputs, 32), num_warps=4, num_stages=3,
         )  # fmt: skip
         return out.view(-1, outputs)
 
@@ -58,8 +58,8 @@ def _input_gradient(g: Tensor, w: Tensor, kept: Kept) -> Tensor:
     (clients, outputs, inputs), batch = w.shape, g.shape[1]
     out, (number, taken), few = g.new_zeros(clients, batch, inputs), _always(clients, w.device), outputs <= 16
     high, wide = tile_of(batch, 64), tile_of(inputs, 64 if few else 32)
-    _back[triton.cdiv(inputs, wide), clients, triton.cdiv(batch, high)](
-        g, w, g, out, number, taken, *given(kept, taken), batch, *_sizes(inputs, outputs),
+    input_gradient_kernel[triton.cdiv(inputs, wide), clients, triton.cdiv(batch, high)](
+        g, w, g, out, number, taken, *or_placeholder(kept, taken), batch, *_sizes(inputs, outputs),
         **_cuts(inputs, outputs, kept), RELU=False, PRECISION=precision(not few),
         BM=high, BN=wide, BK=tile_of(outputs, 32), num_warps=4, num_stages=1 if few else 3,
     )  # fmt: skip
@@ -74,10 +74,10 @@ def _step(x: Tensor, g: Tensor, w: Tensor, b: Tensor | None, step: Step, kept: K
     number, taken = _always(clients, w.device)
     high, wide = tile_of(outputs, 32), tile_of(inputs, 128)
     tiles, bias = triton.cdiv(inputs, wide), w if b is None else b
-    _turn[tiles * triton.cdiv(outputs, high), clients](
-        g, x, x, w, w, w, bias, bias, bias, w, step.rate, number, taken, *given(kept, taken), batch,
+    weight_step_kernel[tiles * triton.cdiv(outputs, high), clients](
+        g, x, x, w, w, w, bias, bias, bias, w, step.rate, number, taken, *or_placeholder(kept, taken), batch,
         *_sizes(inputs, outputs), clients, 0.0, 0.0, **_cuts(inputs, outputs, kept), PICKS=False, BIAS=b is not None,
-        MAY=False, HEAVY=False, SCALED=False, PRECISION=precision(False), TILES=tiles,
+        MOVABLE=False, VELOCITY=False, SCALED=False, PRECISION=precision(False), TILES=tiles,
         BM=high, BN=wide, BK=tile_of(batch, 32), num_warps=4, num_stages=1,
     )  # fmt: skip
 

@@ -23,12 +23,12 @@ from fedloom.files import replace_file
 log = logging.getLogger("fedloom")
 
 How = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]  # stride, padding, dilation, groups of one client
-Way = Callable[..., Any]
+Implementation = Callable[..., Any]
 ALL: Kept = (None, None)
-TRIALS = 5  # the quickest of so many counts
+REPEATS = 5  # the quickest of so many counts
 
 
-class AnyConv(torch.autograd.Function):
+class MeasuredConv(torch.autograd.Function):
     """A convolution per client: inputs [C * B, i, ...], weights [C, o, i, ...], biases [C, o] or None.
 
     Beyond the channels that are `kept` all weights, inputs and gradients are zero, which some ways make use of.
@@ -41,7 +41,7 @@ class AnyConv(torch.autograd.Function):
         """By the quickest way for this shape."""
         ctx.save_for_backward(x, w, b)
         ctx.how, ctx.precision, ctx.step, ctx.kept = how, precision, step, kept
-        out: Tensor = quickest("forward", x, w, how, precision)(x, w, b, how, precision, kept)
+        out: Tensor = fastest("forward", x, w, how, precision)(x, w, b, how, precision, kept)
         return out
 
     @staticmethod
@@ -50,8 +50,8 @@ class AnyConv(torch.autograd.Function):
         x, w, b = ctx.saved_tensors
         how, precision, kept, gx = ctx.how, ctx.precision, ctx.kept, None
         if ctx.needs_input_grad[0]:
-            gx = quickest("input", x, w, how, precision)(g, x, w, how, precision, kept)
-        gw, gb = quickest("weight", x, w, how, precision)(g, x, w, how, precision, kept)
+            gx = fastest("input", x, w, how, precision)(g, x, w, how, precision, kept)
+        gw, gb = fastest("weight", x, w, how, precision)(g, x, w, how, precision, kept)
         return gx, *settled(gw, None if b is None else gb, w, b, ctx.step, None), None, None, None, None
 
 
@@ -99,7 +99,7 @@ def _grouped_weight(g: Tensor, x: Tensor, w: Tensor, how: How, precision: str, k
     return _grouped_back(g, x, w, how, precision, (False, True)), gb
 
 
-def _triton() -> dict[str, Way]:
+def _own_kernels() -> dict[str, Implementation]:
     """Our own kernels; nothing where Triton is not installed."""
     if not own_kernels("cuda"):
         return {}
@@ -113,41 +113,41 @@ def _triton() -> dict[str, Way]:
 
 
 @cache
-def ways() -> dict[str, dict[str, Way]]:
+def implementations() -> dict[str, dict[str, Implementation]]:
     """By name, what computes the result and each gradient."""
-    grouped: dict[str, Way] = {"forward": _grouped, "input": _grouped_input, "weight": _grouped_weight}
-    own = _triton()
+    grouped: dict[str, Implementation] = {"forward": _grouped, "input": _grouped_input, "weight": _grouped_weight}
+    own = _own_kernels()
     return {"grouped": grouped, **({"triton": own} if own else {})}
 
 
-def quickest(kind: str, x: Tensor, w: Tensor, how: How, precision: str) -> Way:
+def fastest(kind: str, x: Tensor, w: Tensor, how: How, precision: str) -> Implementation:
     """The way to compute one `kind` of result for inputs and weights like these."""
     key = f"{kind} {tuple(x.shape)} {tuple(w.shape)} {how} {precision} {x.dtype} {x.is_contiguous()}"
     found = _known(x.device).get(key)
-    if found not in ways():
+    if found not in implementations():
         found = _measured(kind, x, w, how, precision)
         _remember(x.device, key, found)
-    return ways()[found][kind]
+    return implementations()[found][kind]
 
 
 def _measured(kind: str, x: Tensor, w: Tensor, how: How, precision: str) -> str:
     """The name of the quickest way, by trying them."""
     plain = how[3] == 1 and x.dim() == 4 and x.dtype == torch.float32 and x.device.type == "cuda"
-    names = [name for name in ways() if name == "grouped" or plain]
+    names = [name for name in implementations() if name == "grouped" or plain]
     if len(names) == 1:
         return names[0]
     seconds = {}
     with torch.no_grad():
         y = _grouped(x, w, None, how, precision).contiguous(memory_format=torch.channels_last) if plain else x
         for name in names:
-            way = ways()[name][kind]
+            way = implementations()[name][kind]
             facts = (x, w, None, how, precision, ALL) if kind == "forward" else (y, x, w, how, precision, ALL)
             way(*facts)  # compile
-            seconds[name] = min(_seconds(way, facts) for _ in range(TRIALS))
+            seconds[name] = min(_seconds(way, facts) for _ in range(REPEATS))
     return min(seconds, key=lambda name: seconds[name])
 
 
-def _seconds(way: Way, facts: tuple[Any, ...]) -> float:
+def _seconds(way: Implementation, facts: tuple[Any, ...]) -> float:
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()
     way(*facts)

@@ -40,7 +40,7 @@ def _places(k, channels, KC: tl.constexpr, CUT: tl.constexpr, UNIT: tl.constexpr
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _gather(  # type: ignore[no-untyped-def]
+def _convolve(  # type: ignore[no-untyped-def]
     src, wgt, bias, out, kept_k, kept_n,
     BATCH, MH, MW, SH, SW, NC,  # rows of the result are (example, MH, MW); the source is SH by SW
     src_n, src_c, src_h, src_w, out_n, out_c, out_h, out_w, wgt_client, wgt_n, wgt_k, wgt_r, wgt_s,
@@ -96,7 +96,7 @@ def _gather(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _weigh(  # type: ignore[no-untyped-def]
+def _weight_gradient(  # type: ignore[no-untyped-def]
     src, grad, out, out_bias, kept_k, kept_o,
     BATCH, OH, OW, SH, SW, OC, CLIENTS, PER,
     src_n, src_c, src_h, src_w, grad_n, grad_c, grad_h, grad_w,
@@ -191,8 +191,8 @@ def weight_gradient(
     out = fill((parts, clients, outputs, columns), dtype=torch.float32, device=g.device)
     bias = fill((parts, clients, outputs), dtype=torch.float32, device=g.device)
     grid = (tiles * triton.cdiv(outputs, rows_at_once), clients, parts)
-    _weigh[grid](
-        x, g, out, bias, *given(kept, x), batch, *g.shape[2:], *x.shape[2:], outputs, clients, per,
+    _weight_gradient[grid](
+        x, g, out, bias, *or_placeholder(kept, x), batch, *g.shape[2:], *x.shape[2:], outputs, clients, per,
         *x.stride(), *g.stride(),
         KC=inputs, R=kernel[0], S=kernel[1], **_named(how),
         LOW=precision == "bf16", PRECISION="tf32" if precision == "tf32" else "ieee",
@@ -237,8 +237,9 @@ def _launch(
     )  # fmt: skip
     kept = kept[0], kept[1] if channels > columns_at_once else None  # nothing is saved within a tile
     grid = (triton.cdiv(batch * height * width, rows_at_once), clients, triton.cdiv(channels, columns_at_once))
-    _gather[grid](
-        src, w, src if b is None else b, out, *given(kept, src), batch, height, width, *src.shape[2:], channels,
+    _convolve[grid](
+        src, w, src if b is None else b, out, *or_placeholder(kept, src), batch, height, width, *src.shape[2:],
+        channels,
         *src.stride(), *out.stride(), w.stride(0), *strides, w.stride(3), w.stride(4),
         KC=src.shape[1], R=w.shape[3], S=w.shape[4], **_named(how),
         BACK=back, BIAS=b is not None, LOW=precision == "bf16", PRECISION="tf32" if precision == "tf32" else "ieee",
@@ -247,7 +248,7 @@ def _launch(
     )  # fmt: skip
 
 
-def given(kept: Kept, other: Tensor) -> list[Tensor]:
+def or_placeholder(kept: Kept, other: Tensor) -> list[Tensor]:
     """Something else stands where it is not read."""
     return [other if own is None else own for own in kept]
 

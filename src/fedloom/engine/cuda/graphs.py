@@ -1,7 +1,7 @@
-"""One step of a cohort's training as a CUDA graph: captured once per shape, replayed for every step of every round.
+"""Training steps as CUDA graphs: a step is captured once per shape and replayed for every step of every round.
 
 A replay costs one launch whatever the network, so the accelerator never waits for Python. All that changes from round
-to round (weights, masks, batches, the learning rate, what the rule reads) is copied into tensors that stand still.
+to round (weights, masks, batches, the learning rate, what the rule reads) is copied into static buffers.
 """
 
 from __future__ import annotations
@@ -13,87 +13,84 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedloom.engine.client import Start, step_by_step
-from fedloom.engine.cuda.step_buffers import Course, even
-from fedloom.engine.gradient.plain import PlainGradient
+from fedloom.engine.cuda.step_buffers import StepBuffers, is_uniform
+from fedloom.engine.steps import Start
 
 log = logging.getLogger("fedloom")
 
-SHAPES = 32  # courses kept; the least used goes first
-SPARE = 1.25  # a cohort may be played in the buffers of one that is larger by at most this
-PARTS = 8  # where clients take unequally many steps, those still at work are counted up to eighths of the cohort
+SHAPES = 32  # buffers kept at most; the least recently used go first
+SPARE = 1.25  # a cohort may use buffers made for a cohort that is larger by at most this factor
+PARTS = 8  # clients with steps left are rounded up to eighths of the cohort, so that few sizes are captured
 
 
-class Replays:
-    """Takes a cohort through its steps by replaying graphs; what cannot be captured runs as it is, step by step."""
+class Graphs:
+    """Takes a cohort's steps by replaying graphs; without `capture`, or where it fails, runs each step eagerly."""
 
     def __init__(self, capture: bool = True) -> None:
         self.capture = capture
-        self._courses: OrderedDict[Any, Course] = OrderedDict()
+        self._buffers: OrderedDict[Any, StepBuffers] = OrderedDict()
 
     def __call__(self, start: Start) -> tuple[Tensor, Tensor]:
-        """The weights after all steps [C, P], and the summed losses [C]."""
-        if isinstance(start.gradient, PlainGradient):  # one client after another: nothing here is alike twice
-            return step_by_step(start)
-        course = self._course(start)
-        course.fill(start)
+        """Return the weights after all steps [C, P] and the summed losses [C]."""
+        buffers = self._buffers_for(start)
+        buffers.fill(start)
         try:
-            self._replay(course, start.batches.active)
-        except RuntimeError as problem:  # whatever a network does that cannot be captured
+            self._replay(buffers, start.batches.active)
+        except RuntimeError as problem:  # the network does something that cannot be captured
             if not self.capture:
                 raise
             self.capture = False
             log.warning("training is not captured as a CUDA graph, which is slower: %s", str(problem).split("\n")[0])
-            course.fill(start)
-            self._replay(course, start.batches.active)
-        return course.result(start.moments)
+            buffers.fill(start)
+            self._replay(buffers, start.batches.active)
+        return buffers.result(start.moments)
 
-    def _course(self, start: Start) -> Course:
-        """The buffers that this cohort fits into; new ones if there are none."""
+    def _buffers_for(self, start: Start) -> StepBuffers:
+        """Buffers that this cohort fits into; new ones where there are none."""
         clients, steps, width = start.batches.examples.shape
         names = tuple(start.task.extras), tuple(start.state), tuple(start.moments)
         shapes = (width, start.first.shape[1], start.task.mask is None, start.held, *names, id(start.data.x))
-        kind = (getattr(start.gradient, "layout", None), shapes)
-        for key, course in self._courses.items():
-            fits = clients <= course.clients <= SPARE * clients and steps <= course.steps
+        kind = (start.gradient.layout, shapes)
+        for key, buffers in self._buffers.items():
+            fits = clients <= buffers.clients <= SPARE * clients and steps <= buffers.steps
             if fits and key[:2] == kind:
-                self._courses.move_to_end(key)
-                return course
-        room = 1 << (steps - 1).bit_length()  # steps vary with who is selected: a power of two fits them all soon
-        course = Course(start, room)
-        self._courses[(*kind, clients, room)] = course
-        if len(self._courses) > SHAPES:
-            self._courses.popitem(last=False)
-        return course
+                self._buffers.move_to_end(key)
+                return buffers
+        rounded = 1 << (steps - 1).bit_length()  # steps vary with the cohort: powers of two soon fit them all
+        buffers = StepBuffers(start, rounded)
+        self._buffers[(*kind, clients, rounded)] = buffers
+        if len(self._buffers) > SHAPES:
+            self._buffers.popitem(last=False)
+        return buffers
 
-    def _replay(self, course: Course, active: list[int]) -> None:
-        """Step after step, with as many clients as still take it."""
-        alike = even(active, course.clients)
+    def _replay(self, buffers: StepBuffers, active: list[int]) -> None:
+        """Take all steps, each with the clients that have steps left."""
+        uniform = is_uniform(active, buffers.clients)
         for now in active:
-            size = course.clients if alike else -(-now * PARTS // course.clients) * course.clients // PARTS
-            size = min(course.clients, max(size, now))
+            size = buffers.clients if uniform else -(-now * PARTS // buffers.clients) * buffers.clients // PARTS
+            size = min(buffers.clients, max(size, now))
             if not self.capture:
-                course.step(size, alike)
+                buffers.step(size, uniform)
                 continue
-            if (size, alike) not in course.graphs:
-                course.graphs[size, alike] = self._captured(course, size, alike)
-            course.graphs[size, alike].replay()
+            if (size, uniform) not in buffers.graphs:
+                buffers.graphs[size, uniform] = self._captured(buffers, size, uniform)
+            buffers.graphs[size, uniform].replay()
 
-    def _captured(self, course: Course, size: int, alike: bool) -> torch.cuda.CUDAGraph:
-        """Run a step aside until everything lazy has happened, put back what it moved, and capture it."""
-        with torch.cuda.device(course.device):
-            before = [value.clone() for value in course.moving()]
+    def _captured(self, buffers: StepBuffers, size: int, uniform: bool) -> torch.cuda.CUDAGraph:
+        """Warm up on a side stream for what is initialised lazily, put back what that changed, then capture."""
+        with torch.cuda.device(buffers.device):
+            before = [value.clone() for value in buffers.changed_tensors()]
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 for _ in range(2):
-                    course.number.zero_()  # as the last step may be the first of its kind
-                    course.step(size, alike)
+                    buffers.step_index.zero_()  # else the second could read beyond the last step
+                    buffers.step(size, uniform)
             torch.cuda.current_stream().wait_stream(side)
-            for value, old in zip(course.moving(), before):
+            for value, old in zip(buffers.changed_tensors(), before):
                 value.copy_(old)
             graph = torch.cuda.CUDAGraph()
-            course.pool = course.pool or torch.cuda.graph_pool_handle()
-            with torch.cuda.graph(graph, pool=course.pool, capture_error_mode="thread_local"):
-                course.step(size, alike)
+            buffers.pool = buffers.pool or torch.cuda.graph_pool_handle()
+            with torch.cuda.graph(graph, pool=buffers.pool, capture_error_mode="thread_local"):
+                buffers.step(size, uniform)
         return graph

@@ -14,11 +14,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-MOST = 128  # outputs of a network: all of an example's must fit into one tile, where the loss is made
+MAX_OUTPUTS = 128  # outputs of a network: all of an example's must fit into one tile, where the loss is made
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _kept(kept, client, SIZE, CUT: tl.constexpr):  # type: ignore[no-untyped-def]
+def _kept_count(kept, client, SIZE, CUT: tl.constexpr):  # type: ignore[no-untyped-def]
     """How many of a layer's neurons a client keeps."""
     if CUT:
         return tl.load(kept + client)
@@ -27,17 +27,17 @@ def _kept(kept, client, SIZE, CUT: tl.constexpr):  # type: ignore[no-untyped-def
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _forward(  # type: ignore[no-untyped-def]
-    x, rows, w, bias, out, labels, weight, losses, number, taken, kept_in, kept_out,
+def forward_kernel(  # type: ignore[no-untyped-def]
+    x, rows, w, bias, out, labels, weight, losses, step_index, step_counts, kept_in, kept_out,
     BATCH, IN, OUT, CLIENTS, IN_UNIT: tl.constexpr, OUT_UNIT: tl.constexpr, CUT_IN: tl.constexpr, CUT_OUT: tl.constexpr,
     PICKS: tl.constexpr, BIAS: tl.constexpr, RELU: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """A layer's outputs [C, B, o]; of the last layer the gradient of the loss by them, and the losses are counted."""
     INPUTS, OUTPUTS = IN * IN_UNIT, OUT * OUT_UNIT
-    client, step = tl.program_id(1), tl.load(number)
-    inputs, outputs = _kept(kept_in, client, INPUTS, CUT_IN), _kept(kept_out, client, OUTPUTS, CUT_OUT)
-    if (tl.load(taken + client) <= step) | (tl.program_id(0) * BN >= outputs):
+    client, step = tl.program_id(1), tl.load(step_index)
+    inputs, outputs = _kept_count(kept_in, client, INPUTS, CUT_IN), _kept_count(kept_out, client, OUTPUTS, CUT_OUT)
+    if (tl.load(step_counts + client) <= step) | (tl.program_id(0) * BN >= outputs):
         return
     m, n = tl.program_id(2) * BM + tl.arange(0, BM), tl.program_id(0) * BN + tl.arange(0, BN)
     inside = m < BATCH
@@ -59,7 +59,7 @@ def _forward(  # type: ignore[no-untyped-def]
     if BIAS:
         acc += tl.load(bias + client * OUTPUTS + n, mask=n < outputs, other=0.0)[None, :]
     if RELU:
-        acc = tl.where(acc < 0, 0.0, acc)  # what is no number stays none
+        acc = tl.where(acc < 0, 0.0, acc)  # NaN stays NaN
     if LAST:
         label = tl.load(labels + picked, mask=inside, other=0)
         counts = tl.load(weight + at, mask=inside, other=0.0)
@@ -75,16 +75,16 @@ def _forward(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _back(  # type: ignore[no-untyped-def]
-    grad, w, seen, out, number, taken, kept_in, kept_out,
+def input_gradient_kernel(  # type: ignore[no-untyped-def]
+    grad, w, seen, out, step_index, step_counts, kept_in, kept_out,
     BATCH, IN, OUT, IN_UNIT: tl.constexpr, OUT_UNIT: tl.constexpr, CUT_IN: tl.constexpr, CUT_OUT: tl.constexpr,
     RELU: tl.constexpr, PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a layer's inputs [C, B, i], through the ReLU (if any) that made them."""
     INPUTS, OUTPUTS = IN * IN_UNIT, OUT * OUT_UNIT
     client = tl.program_id(1)
-    inputs, outputs = _kept(kept_in, client, INPUTS, CUT_IN), _kept(kept_out, client, OUTPUTS, CUT_OUT)
-    if (tl.load(taken + client) <= tl.load(number)) | (tl.program_id(0) * BN >= inputs):
+    inputs, outputs = _kept_count(kept_in, client, INPUTS, CUT_IN), _kept_count(kept_out, client, OUTPUTS, CUT_OUT)
+    if (tl.load(step_counts + client) <= tl.load(step_index)) | (tl.program_id(0) * BN >= inputs):
         return
     m, n = tl.program_id(2) * BM + tl.arange(0, BM), tl.program_id(0) * BN + tl.arange(0, BN)
     own = client.to(tl.int64) * BATCH + m
@@ -104,21 +104,25 @@ def _back(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _turn(  # type: ignore[no-untyped-def]
-    grad, x, rows, w, speed, may, bias, bias_speed, bias_may, paces, rate, number, taken, kept_in, kept_out,
+def weight_step_kernel(  # type: ignore[no-untyped-def]
+    grad, x, rows, w, velocity, movable, bias, bias_velocity, bias_movable, rate_factors, rate,
+    step_index, step_counts, kept_in, kept_out,
     BATCH, IN, OUT, CLIENTS, MOMENTUM, DECAY,
     IN_UNIT: tl.constexpr, OUT_UNIT: tl.constexpr, CUT_IN: tl.constexpr, CUT_OUT: tl.constexpr,
-    PICKS: tl.constexpr, BIAS: tl.constexpr, MAY: tl.constexpr, HEAVY: tl.constexpr, PRECISION: tl.constexpr,
+    PICKS: tl.constexpr, BIAS: tl.constexpr, MOVABLE: tl.constexpr, VELOCITY: tl.constexpr, PRECISION: tl.constexpr,
     SCALED: tl.constexpr, TILES: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """A step of a layer's weight [C, o, i] and bias [C, o]; SCALED: gradients count by their rows' paces [C, o]."""
+    """Step of a layer's weight [C, o, i] and bias [C, o].
+
+    SCALED: gradients are multiplied by the rate factors of their rows [C, o].
+    """
     INPUTS, OUTPUTS = IN * IN_UNIT, OUT * OUT_UNIT
-    client, step = tl.program_id(1), tl.load(number)
-    inputs, outputs = _kept(kept_in, client, INPUTS, CUT_IN), _kept(kept_out, client, OUTPUTS, CUT_OUT)
+    client, step = tl.program_id(1), tl.load(step_index)
+    inputs, outputs = _kept_count(kept_in, client, INPUTS, CUT_IN), _kept_count(kept_out, client, OUTPUTS, CUT_OUT)
     row_tile, column_tile = tl.program_id(0) // TILES, tl.program_id(0) % TILES
-    if (tl.load(taken + client) <= step) | (row_tile * BM >= outputs) | (column_tile * BN >= inputs):
+    if (tl.load(step_counts + client) <= step) | (row_tile * BM >= outputs) | (column_tile * BN >= inputs):
         return
-    pace = tl.load(rate).to(tl.float32)
+    step_rate = tl.load(rate).to(tl.float32)
     o, i = row_tile * BM + tl.arange(0, BM), column_tile * BN + tl.arange(0, BN)
     inside = (o < outputs)[:, None] & (i < inputs)[None, :]
     at = (client.to(tl.int64) * OUTPUTS + o[:, None]) * INPUTS + i[None, :]
@@ -137,28 +141,30 @@ def _turn(  # type: ignore[no-untyped-def]
         if BIAS:
             total += tl.sum(g, 1)
     if SCALED:
-        each = tl.load(paces + client * OUTPUTS + o, mask=o < outputs, other=0.0)
+        each = tl.load(rate_factors + client * OUTPUTS + o, mask=o < outputs, other=0.0)
         acc *= each[:, None]
         total *= each
     own_w = tl.load(w + at, mask=inside, other=0.0)
     moved = acc + DECAY * own_w
-    if MAY:  # what is held is written again as it was: were it left out, numbers would be read and written one by one
-        free = tl.load(may + at, mask=inside, other=0) != 0
-    if HEAVY:
-        old = tl.load(speed + at, mask=inside, other=0.0)
+    if (
+        MOVABLE
+    ):  # what is held is written again as it was: were it left out, numbers would be read and written one by one
+        free = tl.load(movable + at, mask=inside, other=0) != 0
+    if VELOCITY:
+        old = tl.load(velocity + at, mask=inside, other=0.0)
         moved += MOMENTUM * old
-        tl.store(speed + at, tl.where(free, moved, old) if MAY else moved, mask=inside)
-    new = own_w - pace * moved
-    tl.store(w + at, tl.where(free, new, own_w) if MAY else new, mask=inside)
+        tl.store(velocity + at, tl.where(free, moved, old) if MOVABLE else moved, mask=inside)
+    new = own_w - step_rate * moved
+    tl.store(w + at, tl.where(free, new, own_w) if MOVABLE else new, mask=inside)
     if BIAS:  # noqa: SIM102  known when it is compiled
         if column_tile == 0:
             there = o < outputs
             at_bias = client * OUTPUTS + o
-            if MAY:
-                there = there & (tl.load(bias_may + at_bias, mask=there, other=0) != 0)
+            if MOVABLE:
+                there = there & (tl.load(bias_movable + at_bias, mask=there, other=0) != 0)
             own_b = tl.load(bias + at_bias, mask=there, other=0.0)
             moved_b = total + DECAY * own_b
-            if HEAVY:
-                moved_b += MOMENTUM * tl.load(bias_speed + at_bias, mask=there, other=0.0)
-                tl.store(bias_speed + at_bias, moved_b, mask=there)
-            tl.store(bias + at_bias, own_b - pace * moved_b, mask=there)
+            if VELOCITY:
+                moved_b += MOMENTUM * tl.load(bias_velocity + at_bias, mask=there, other=0.0)
+                tl.store(bias_velocity + at_bias, moved_b, mask=there)
+            tl.store(bias + at_bias, own_b - step_rate * moved_b, mask=there)

@@ -11,12 +11,11 @@ import triton
 from torch import Tensor
 
 from fedloom.engine.cuda.convolution_kernels import tile_of
-from fedloom.engine.cuda.mlp_kernels import MOST, _back, _forward, _turn
+from fedloom.engine.cuda.mlp_kernels import MAX_OUTPUTS, forward_kernel, input_gradient_kernel, weight_step_kernel
 
 if TYPE_CHECKING:
-    from fedloom.core.types import Examples
-    from fedloom.engine.cuda.step_buffers import Course
-    from fedloom.engine.gradient.stacked import StackedGradient
+    from fedloom.core.types import Examples, Setting
+    from fedloom.engine.cuda.step_buffers import StepBuffers
     from fedloom.engine.stages import Stage
 
 
@@ -31,13 +30,13 @@ def _make(kernel: Any, grid: tuple[int, ...], *facts: Any, **how: Any) -> None:
     kernel.warmup(*facts, grid=grid, **how)
 
 
-class Linked:
+class MlpStep:
     """The layers' kernels, and places for what goes from one to the next."""
 
-    def __init__(self, links: tuple[Stage, ...], course: Course) -> None:
-        self.links, self.course = links, course
-        weights = [course.tensors[f"{link.name}.weight"] for link in links]
-        clients, self.batch = course.clients, course.examples.shape[2]
+    def __init__(self, layers: tuple[Stage, ...], buffers: StepBuffers) -> None:
+        self.layers, self.buffers = layers, buffers
+        weights = [buffers.tensors[f"{stage.name}.weight"] for stage in layers]
+        clients, self.batch = buffers.clients, buffers.examples.shape[2]
         self.sizes = [(w.shape[2], w.shape[1]) for w in weights]  # inputs, outputs
         self.outs = [w.new_zeros(clients, self.batch, w.shape[1]) for w in weights]
         self.grads = [torch.zeros_like(out) for out in self.outs[:-1]] + self.outs[-1:]  # the last layer gives its own
@@ -47,84 +46,90 @@ class Linked:
 
     def _compile(self) -> None:
         """All kernels side by side: one after another they take seconds."""
-        if self.course.device.type != "cuda" or not hasattr(triton, "AsyncCompileMode"):
+        if self.buffers.device.type != "cuda" or not hasattr(triton, "AsyncCompileMode"):
             return  # interpreted, or by an older Triton: compiled when they first run
         self._launch = _make
         with ThreadPoolExecutor() as pool, triton.AsyncCompileMode(pool):
-            self.step(self.course.clients)
+            self.step(self.buffers.clients)
         self._launch = _run
 
     def step(self, size: int) -> None:
         """Move the weights of the first `size` clients who have a step left to take."""
-        for layer in range(len(self.links)):
+        for layer in range(len(self.layers)):
             self._forward(layer, size)
-        for layer in range(len(self.links) - 1, 0, -1):
-            self._back(layer, size)
-        for layer in range(len(self.links)):
-            self._turn(layer, size)
+        for layer in range(len(self.layers) - 1, 0, -1):
+            self._input_gradient(layer, size)
+        for layer in range(len(self.layers)):
+            self._weight_step(layer, size)
 
     def _forward(self, layer: int, size: int) -> None:
-        link, course, (inputs, outputs) = self.links[layer], self.course, self.sizes[layer]
-        last = layer == len(self.links) - 1
-        rows, columns = tile_of(self.batch, 64), tile_of(outputs, MOST if last else 32)
-        w = course.tensors[f"{link.name}.weight"]
+        stage, buffers, (inputs, outputs) = self.layers[layer], self.buffers, self.sizes[layer]
+        last = layer == len(self.layers) - 1
+        rows, columns = tile_of(self.batch, 64), tile_of(outputs, MAX_OUTPUTS if last else 32)
+        w = buffers.tensors[f"{stage.name}.weight"]
         grid = (triton.cdiv(outputs, columns), size, triton.cdiv(self.batch, rows))
-        self._launch(_forward, grid,
-            self._inputs(layer), course.examples, w, course.tensors[f"{link.name}.bias"] if link.bias else w,
-            self.outs[layer], course.data.y, course.weight, self.losses, course.number, course.taken,
-            *self._kept(layer), self.batch, *self._counts(layer), course.clients, **self._units(layer),
-            PICKS=layer == 0, BIAS=link.bias, RELU=link.relu, LAST=last, PRECISION=precision(True),
+        self._launch(forward_kernel, grid,
+            self._inputs(layer), buffers.examples, w, buffers.tensors[f"{stage.name}.bias"] if stage.bias else w,
+            self.outs[layer], buffers.data.y, buffers.weight, self.losses, buffers.step_index, buffers.step_counts,
+            *self._kept(layer), self.batch, *self._counts(layer), buffers.clients, **self._units(layer),
+            PICKS=layer == 0, BIAS=stage.bias, RELU=stage.relu, LAST=last, PRECISION=precision(True),
             BM=rows, BN=columns, BK=tile_of(inputs, 32), num_warps=4, num_stages=3,
         )  # fmt: skip
 
-    def _back(self, layer: int, size: int) -> None:
+    def _input_gradient(self, layer: int, size: int) -> None:
         """The gradient of the layer below."""
         inputs, outputs = self.sizes[layer]
         few = outputs <= 16
         rows, columns = tile_of(self.batch, 64), tile_of(inputs, 64 if few else 32)
         grid = (triton.cdiv(inputs, columns), size, triton.cdiv(self.batch, rows))
-        self._launch(_back, grid,
-            self.grads[layer], self.course.tensors[f"{self.links[layer].name}.weight"], self.outs[layer - 1],
-            self.grads[layer - 1], self.course.number, self.course.taken, *self._kept(layer), self.batch,
-            *self._counts(layer), **self._units(layer), RELU=self.links[layer - 1].relu, PRECISION=precision(not few),
+        self._launch(input_gradient_kernel, grid,
+            self.grads[layer], self.buffers.tensors[f"{self.layers[layer].name}.weight"], self.outs[layer - 1],
+            self.grads[layer - 1], self.buffers.step_index, self.buffers.step_counts, *self._kept(layer), self.batch,
+            *self._counts(layer), **self._units(layer), RELU=self.layers[layer - 1].relu, PRECISION=precision(not few),
             BM=rows, BN=columns, BK=tile_of(outputs, 32), num_warps=4, num_stages=1 if few else 3,
         )  # fmt: skip
 
-    def _turn(self, layer: int, size: int) -> None:
+    def _weight_step(self, layer: int, size: int) -> None:
         """The layer's own step."""
-        link, course, (inputs, outputs) = self.links[layer], self.course, self.sizes[layer]
-        names = f"{link.name}.weight", f"{link.name}.bias" if link.bias else f"{link.name}.weight"
-        (w, b), heavy, held = [course.tensors[name] for name in names], bool(course.velocity), bool(course.may)
-        speeds = [course.velocity.get(name, w) for name in names]  # not read where there is none
-        may = [course.may.get(name, w) for name in names]
+        stage, buffers, (inputs, outputs) = self.layers[layer], self.buffers, self.sizes[layer]
+        names = f"{stage.name}.weight", f"{stage.name}.bias" if stage.bias else f"{stage.name}.weight"
+        (w, b), momentum, masked = (
+            [buffers.tensors[name] for name in names],
+            bool(buffers.velocity),
+            bool(buffers.movable),
+        )
+        velocities = [buffers.velocity.get(name, w) for name in names]  # not read where there is none
+        movable = [buffers.movable.get(name, w) for name in names]
         rows, columns = tile_of(outputs, 32), tile_of(inputs, 128)
-        tiles, optimiser = triton.cdiv(inputs, columns), course.method.optimiser
+        tiles, optimiser = triton.cdiv(inputs, columns), buffers.method.optimiser
         grid = (tiles * triton.cdiv(outputs, rows), size)
-        self._launch(_turn, grid,
-            self.grads[layer], self._inputs(layer), course.examples, w, speeds[0], may[0], b, speeds[1], may[1],
-            w if course.scaled is None else course.scaled.paces[names[0]], course.rate, course.number, course.taken,
-            *self._kept(layer), self.batch, *self._counts(layer), course.clients,
+        self._launch(weight_step_kernel, grid,
+            self.grads[layer], self._inputs(layer), buffers.examples,
+            w, velocities[0], movable[0], b, velocities[1], movable[1],
+            w if buffers.scaling is None else buffers.scaling.rate_factors[names[0]], buffers.rate,
+            buffers.step_index, buffers.step_counts,
+            *self._kept(layer), self.batch, *self._counts(layer), buffers.clients,
             float(getattr(optimiser, "momentum", 0.0)), float(optimiser.weight_decay),
             **self._units(layer),
-            PICKS=layer == 0, BIAS=link.bias, MAY=held, HEAVY=heavy, SCALED=course.scaled is not None,
+            PICKS=layer == 0, BIAS=stage.bias, MOVABLE=masked, VELOCITY=momentum, SCALED=buffers.scaling is not None,
             PRECISION=precision(False), TILES=tiles,
-            BM=rows, BN=columns, BK=tile_of(self.batch, 64 if held else 32), num_warps=4, num_stages=1,
+            BM=rows, BN=columns, BK=tile_of(self.batch, 64 if masked else 32), num_warps=4, num_stages=1,
         )  # fmt: skip
 
     def _inputs(self, layer: int) -> Tensor:
-        return self.course.data.x if layer == 0 else self.outs[layer - 1]
+        return self.buffers.data.x if layer == 0 else self.outs[layer - 1]
 
     def _kept(self, layer: int) -> list[Tensor]:
         """How many of the layer's inputs and outputs each client keeps; not read where all are."""
-        narrow = self.course.narrow
-        if narrow is None:
-            return [self.course.taken] * 2
-        return [narrow.kept[max(0, layer - 1)], narrow.kept[min(layer, len(narrow.kept) - 1)]]
+        compact = self.buffers.compact
+        if compact is None:
+            return [self.buffers.step_counts] * 2
+        return [compact.kept[max(0, layer - 1)], compact.kept[min(layer, len(compact.kept) - 1)]]
 
     def _units(self, layer: int) -> dict[str, int]:
         """In what units inputs and outputs are counted, and whether they are cut; examples and classes never are."""
-        cut = self.course.narrow is not None
-        return units(self.sizes[layer]) | {"CUT_IN": cut and layer > 0, "CUT_OUT": cut and layer < len(self.links) - 1}
+        cut = self.buffers.compact is not None
+        return units(self.sizes[layer]) | {"CUT_IN": cut and layer > 0, "CUT_OUT": cut and layer < len(self.layers) - 1}
 
     def _counts(self, layer: int) -> list[int]:
         """Inputs and outputs in units."""
@@ -136,14 +141,17 @@ def units(ends: tuple[int, ...]) -> dict[str, int]:
     return {name: min(16, size & -size) for name, size in zip(("IN_UNIT", "OUT_UNIT"), ends)}
 
 
-def precision(thrice: bool) -> str:
+def precision(exact: bool) -> str:
     """Three products of TF32 numbers are as exact as one of float32 numbers; which is quicker was measured."""
-    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3" if thrice else "ieee"
+    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3" if exact else "ieee"
 
 
-def fits(links: tuple[Stage, ...], gradient: StackedGradient, data: Examples) -> bool:
-    """Can these kernels take the steps?"""
-    x, y = data
-    last = gradient.setting.module.get_parameter(f"{links[-1].name}.weight")
-    same = x.dtype == last.dtype == torch.float32 and y.dtype == torch.int64
-    return same and x.is_contiguous() and y.is_contiguous() and last.shape[0] <= MOST
+def fits(layers: tuple[Stage, ...], setting: Setting, data: Examples) -> str:
+    """Why these kernels cannot take the steps; empty if they can."""
+    (x, y), kind = data, next(setting.module.parameters()).dtype
+    if not x.dtype == kind == torch.float32 or y.dtype != torch.int64:
+        return f"examples are {x.dtype}, targets {y.dtype} and parameters {kind}; they need float32, int64 and float32"
+    if not (x.is_contiguous() and y.is_contiguous()):
+        return "examples do not lie in one block of memory"
+    outputs = setting.module.get_parameter(f"{layers[-1].name}.weight").shape[0] if layers else 0
+    return "" if outputs <= MAX_OUTPUTS else f"the network has {outputs} outputs; they take at most {MAX_OUTPUTS}"

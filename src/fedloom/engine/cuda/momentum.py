@@ -9,28 +9,28 @@ from fedloom.accel.machine import own_kernels
 from fedloom.core.types import column
 
 
-def move(
+def momentum_step(
     w: Tensor,
     g: Tensor,
     v: Tensor,
-    works: Tensor | None,
-    may: Tensor | None,
+    stepping: Tensor | None,
+    movable: Tensor | None,
     rate: Tensor,
     momentum: float,
     decay: float,
 ) -> None:
     """`v <- momentum * v + g + decay * w`, then `w <- w - rate * v` in place, for tensors [C, ...] of a cohort.
 
-    `works` [C]: who takes this step; those who do not take none later either. `may` [C, ...]: which numbers move. None
-    stands for all.
+    `stepping` [C]: clients that take this step; the others have taken their last. `movable` [C, ...]: numbers that the
+    step changes. None stands for all.
     """
     if own_kernels(w.device.type) and w.dtype == torch.float32:
-        from fedloom.engine.cuda.sgd_momentum import heavy
+        from fedloom.engine.cuda.sgd_momentum import sgd_momentum
 
-        heavy(w, g, v, works, may, rate, momentum, decay)
+        sgd_momentum(w, g, v, stepping, movable, rate, momentum, decay)
         return
     v.mul_(momentum).add_(g.add(w, alpha=decay) if decay else g)
     step = v * rate
-    for allowed in (None if works is None else column(works, w), may):
+    for allowed in (None if stepping is None else column(stepping, w), movable):
         step = step if allowed is None else torch.where(allowed, step, 0)
     w.sub_(step)

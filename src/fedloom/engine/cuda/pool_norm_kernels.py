@@ -13,7 +13,7 @@ BLOCK = 1024
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _pool(  # type: ignore[no-untyped-def]
+def _max_pool(  # type: ignore[no-untyped-def]
     x, y, place, total, CH, OH, OW, n_, c_, h_, w_,
     KH: tl.constexpr, KW: tl.constexpr, SIZE: tl.constexpr, LONG: tl.constexpr,
 ):  # fmt: skip
@@ -35,7 +35,7 @@ def _pool(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _unpool(  # type: ignore[no-untyped-def]
+def _max_pool_backward(  # type: ignore[no-untyped-def]
     g, place, gx, total, CH, H, W, OH, OW, n_, c_, h_, w_,
     KH: tl.constexpr, KW: tl.constexpr, SIZE: tl.constexpr, LONG: tl.constexpr,
 ):  # fmt: skip
@@ -64,7 +64,9 @@ class Pool(torch.autograd.Function):
         place = torch.empty(y.numel(), dtype=torch.int8, device=x.device)
         grid = (triton.cdiv(y.numel(), BLOCK),)
         long = x.numel() >= 2**31  # beyond that places do not fit 32 bits
-        _pool[grid](x, y, place, y.numel(), *shape[1:], *x.stride(), KH=window[0], KW=window[1], SIZE=BLOCK, LONG=long)
+        _max_pool[grid](
+            x, y, place, y.numel(), *shape[1:], *x.stride(), KH=window[0], KW=window[1], SIZE=BLOCK, LONG=long
+        )
         ctx.save_for_backward(place)
         ctx.shape, ctx.window = x.shape, window
         return y
@@ -75,7 +77,7 @@ class Pool(torch.autograd.Function):
         (place,) = ctx.saved_tensors
         gx = torch.empty(ctx.shape, dtype=g.dtype, device=g.device, memory_format=torch.channels_last)
         grid = (triton.cdiv(gx.numel(), BLOCK),)
-        _unpool[grid](
+        _max_pool_backward[grid](
             g, place, gx, gx.numel(), *ctx.shape[1:], *g.shape[2:], *g.stride(),
             KH=ctx.window[0], KW=ctx.window[1], SIZE=BLOCK, LONG=gx.numel() >= 2**31,
         )  # fmt: skip
@@ -83,7 +85,7 @@ class Pool(torch.autograd.Function):
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _normed(  # type: ignore[no-untyped-def]
+def _group_norm(  # type: ignore[no-untyped-def]
     x, w, b, y, mean, rstd, BATCH, CH, PLACES, EPS, n_, c_, p_,
     EACH: tl.constexpr, GROUPS: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr,
 ):  # fmt: skip
@@ -119,7 +121,7 @@ def _normed(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _normed_back(  # type: ignore[no-untyped-def]
+def _group_norm_backward(  # type: ignore[no-untyped-def]
     g, x, w, mean, rstd, gx, gw, gb, BATCH, CH, PLACES, gn_, gc_, gp_, n_, c_, p_,
     EACH: tl.constexpr, GROUPS: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr,
 ):  # fmt: skip
@@ -164,7 +166,9 @@ class GroupNorm(torch.autograd.Function):
         ctx.sizes = _sizes(channels // groups, groups)
         ctx.save_for_backward(x, w, mean, rstd)
         strides = (x.stride(0), x.stride(1), x.stride(3))
-        _normed[n, groups](x, w, b, y, mean, rstd, n // len(w), channels, height * width, eps, *strides, **ctx.sizes)
+        _group_norm[n, groups](
+            x, w, b, y, mean, rstd, n // len(w), channels, height * width, eps, *strides, **ctx.sizes
+        )
         return y
 
     @staticmethod
@@ -175,7 +179,7 @@ class GroupNorm(torch.autograd.Function):
         gx, (n, channels, height, width) = torch.empty_like(x), x.shape
         gw, gb = (x.new_empty(n, channels) for _ in range(2))
         strides = (g.stride(0), g.stride(1), g.stride(3), x.stride(0), x.stride(1), x.stride(3))
-        _normed_back[n, mean.shape[1]](
+        _group_norm_backward[n, mean.shape[1]](
             g, x, w, mean, rstd, gx, gw, gb, n // len(w), channels, height * width, *strides, **ctx.sizes
         )
         return gx, *(part.view(len(w), -1, channels).sum(1) for part in (gw, gb)), None, None

@@ -16,7 +16,7 @@ from fedloom.core.types import State
 from fedloom.layout import Layout
 
 
-class Scaled:
+class RowScaling:
     """A cohort's scales, and how fast each neuron's weights go."""
 
     def __init__(self, layout: Layout, like: Tensor) -> None:
@@ -30,9 +30,9 @@ class Scaled:
             for row in range(rows)
         ]
         self.at = torch.tensor(first, device=like.device)  # [R] where the rows of all tensors begin in a model
-        self.squares = like.new_zeros(clients * len(first))
-        parts = self.squares.split([clients * rows for rows in self.rows])
-        self.paces = {name: part.view(clients, -1) for name, part in zip(layout.names, parts)}  # [C, rows] each
+        self.squared = like.new_zeros(clients * len(first))
+        parts = self.squared.split([clients * rows for rows in self.rows])
+        self.rate_factors = {name: part.view(clients, -1) for name, part in zip(layout.names, parts)}  # [C, rows] each
 
     def begin(self, scale: Tensor | None, first: Tensor) -> None:
         """The rows' scales [C, R], and where weights begin [C, P]."""
@@ -40,14 +40,14 @@ class Scaled:
         self.scale, self.first = scale.contiguous(), first
 
     def products(self) -> State:
-        """Where the products begin, each tensor by itself; rows get their paces."""
-        places = [pace[: len(self.scale)] for pace in self.paces.values()]
+        """Where the products begin, each tensor by itself; rows get their rate_factors."""
+        places = [pace[: len(self.scale)] for pace in self.rate_factors.values()]
         torch._foreach_copy_(places, self.scale.square().split(self.rows, 1))
         return {name: weights * by for name, weights, by in self._each(self.layout.split(self.first))}
 
-    def slowed(self, name: str, grad: Tensor) -> Tensor:
+    def scale_gradient(self, name: str, grad: Tensor) -> Tensor:
         """A tensor's gradient [C, ...] of the products."""
-        return grad * _along(self.paces[name][: len(grad)], grad)
+        return grad * _along(self.rate_factors[name][: len(grad)], grad)
 
     def end(self, last: State) -> State:
         """The weights themselves; those that did not count are where they were."""

@@ -10,17 +10,17 @@ BLOCK = 1024
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _heavy(  # type: ignore[no-untyped-def]
-    w, g, v, works, may, rate, total, EACH, MOMENTUM, DECAY,
-    WORKS: tl.constexpr, MAY: tl.constexpr, SIZE: tl.constexpr,
+def _sgd_momentum(  # type: ignore[no-untyped-def]
+    w, g, v, stepping, movable, rate, total, EACH, MOMENTUM, DECAY,
+    STEPPING: tl.constexpr, MOVABLE: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """A step of SGD with momentum, of those who take it and of the numbers that may move."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     inside = at < total
-    if WORKS:
-        inside = inside & (tl.load(works + at // EACH, mask=inside, other=0) != 0)
-    if MAY:
-        inside = inside & (tl.load(may + at, mask=inside, other=0) != 0)
+    if STEPPING:
+        inside = inside & (tl.load(stepping + at // EACH, mask=inside, other=0) != 0)
+    if MOVABLE:
+        inside = inside & (tl.load(movable + at, mask=inside, other=0) != 0)
     weight = tl.load(w + at, mask=inside, other=0.0)
     speed = (
         tl.load(v + at, mask=inside, other=0.0) * MOMENTUM + tl.load(g + at, mask=inside, other=0.0) + DECAY * weight
@@ -29,21 +29,24 @@ def _heavy(  # type: ignore[no-untyped-def]
     tl.store(w + at, weight - tl.load(rate).to(tl.float32) * speed, mask=inside)
 
 
-def heavy(
+def sgd_momentum(
     w: Tensor,
     g: Tensor,
     v: Tensor,
-    works: Tensor | None,
-    may: Tensor | None,
+    stepping: Tensor | None,
+    movable: Tensor | None,
     rate: Tensor,
     momentum: float,
     decay: float,
 ) -> None:
-    """As `momentum.move`; all tensors are contiguous but the gradient, which is made so."""
+    """As `momentum.momentum_step`; all tensors are contiguous but the gradient, which is made so."""
     grid = (triton.cdiv(w.numel(), BLOCK),)
-    some, moving = w if works is None else works, w if may is None else may  # not read where there is none
+    some, moving = (
+        w if stepping is None else stepping,
+        w if movable is None else movable,
+    )  # not read where there is none
     count, each = w.numel(), w.numel() // len(w)
-    _heavy[grid](
+    _sgd_momentum[grid](
         w, g.contiguous(), v, some, moving, rate, count, each, momentum, decay,
-        WORKS=works is not None, MAY=may is not None, SIZE=BLOCK,
+        STEPPING=stepping is not None, MOVABLE=movable is not None, SIZE=BLOCK,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What stands still while a cohort's steps are replayed: its weights and all that the steps read, each in its place."""
+"""Static buffers for a captured training step: the cohort's weights and everything that a step reads."""
 
 from __future__ import annotations
 
@@ -7,289 +7,286 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedloom.core.optimiser import Sgd
-from fedloom.core.types import Batch, State, column, rows
-from fedloom.engine.client import Start
-from fedloom.engine.cuda.momentum import move
-from fedloom.engine.cuda.row_scaling import Scaled
+from fedloom.core.rows import rows
+from fedloom.core.types import Batch, State, column
+from fedloom.engine.cuda.momentum import momentum_step
+from fedloom.engine.cuda.row_scaling import RowScaling
 from fedloom.engine.gradient.products import Step
-from fedloom.engine.gradient.stacked import StackedGradient
-from fedloom.engine.ways import links_of, ways
+from fedloom.engine.steps import Start
 
 if TYPE_CHECKING:
-    from fedloom.engine.cuda.compact import Narrow
-    from fedloom.engine.cuda.mlp_step import Linked
+    from fedloom.engine.cuda.compact import Compact
+    from fedloom.engine.cuda.mlp_step import MlpStep
 
 
-def even(active: list[int], clients: int) -> bool:
-    """Does everyone take every step?"""
+def is_uniform(active: list[int], clients: int) -> bool:
+    """Whether every client takes every step."""
     return all(now == clients for now in active)
 
 
-class Course:
-    """Buffers for cohorts of up to `clients` and courses of up to `steps`, and the step itself."""
+class StepBuffers:
+    """Buffers for at most `clients` clients and `steps` steps, and the training step that reads and writes them."""
 
     def __init__(self, start: Start, steps: int) -> None:
-        method, gradient, data, task, state, moments, first, batches, held = start
+        method, gradient, data, task, first, batches = (
+            start.method, start.gradient, start.data, start.task, start.first, start.batches,
+        )  # fmt: skip
         self.method, self.gradient, self.data = method, gradient, data
         self.clients, _, width = batches.examples.shape
         self.steps, self.device = steps, first.device
         self.graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
-        self.pool: Any = None  # memory of these graphs, of which none runs beside another
+        self.pool: Any = None  # memory shared by these graphs: no two of them run at the same time
         rule, optimiser = method.local, method.optimiser
-        # the step is fused into the backward pass; what the mask holds in place is put back afterwards
-        self.fused, self.heavy = ways(method, gradient)
-        self.apart = self.fused or self.heavy  # every tensor by itself
-        self.narrow = self._narrow(start) if held else None
-        stacked = gradient if isinstance(gradient, StackedGradient) and self.apart else None
-        self.scaled = Scaled(stacked.layout, first) if stacked and rule.scaled else None
-        self.corrects = rule.corrects and self.scaled is None
-        self.held = rule.trains(task) is not None and self.narrow is None
+        self.way = start.plan.steps[0]  # fused: numbers that a mask holds are put back after the step
+        self.per_tensor = self.way != "autograd"  # one buffer per tensor, not one [C, P]
+        self.compact = self._make_compact(start) if start.held else None
+        stacked = gradient.stacked if self.per_tensor else None
+        self.scaling = RowScaling(stacked.layout, first) if stacked and rule.traits.scales else None
+        self.corrects = rule.traits.corrects and self.scaling is None
+        self.masked = rule.trains(task) is not None and self.compact is None
         self.rate = torch.zeros((), dtype=torch.float64, device=self.device)
         self.round = torch.zeros((), dtype=torch.int64, device=self.device)
         self.task = task._replace(
             model=task.model.clone(),
-            rate=self.rate,  # type: ignore[arg-type]  # rules compute with it and never ask for its value
+            rate=self.rate,  # type: ignore[arg-type]  # rules compute with it and never read its value on the host
             round=self.round,  # type: ignore[arg-type]
-            mask=None if task.mask is None or self.apart else _like(task.mask),
-            keep=None if task.keep is None else _like(task.keep),
-            share=_like(task.share),
-            authorised=_like(task.authorised),
-            extras={name: _like(value) for name, value in task.extras.items()} if self.corrects else {},
-            ids=None if task.ids is None else _like(task.ids),
+            mask=None if task.mask is None or self.per_tensor else _buffer_like(task.mask),
+            keep=None if task.keep is None else _buffer_like(task.keep),
+            share=_buffer_like(task.share),
+            authorised=_buffer_like(task.authorised),
+            extras={name: _buffer_like(value) for name, value in task.extras.items()} if self.corrects else {},
+            ids=None if task.ids is None else _buffer_like(task.ids),
         )
-        self.state = {name: _like(value) for name, value in state.items()} if self.corrects else {}
-        kept = moments or ({} if self.apart else optimiser.begin(first[:, : task.trained]))
-        self.moments = {name: _like(value) for name, value in kept.items()}
-        self.first = _like(first) if self.corrects or (self.held and not self.apart) else None
-        self.params = first.new_zeros(0) if self.apart else _like(first)
+        self.state = {name: _buffer_like(value) for name, value in start.state.items()} if self.corrects else {}
+        kept = start.moments or ({} if self.per_tensor else optimiser.begin(first[:, : task.trained]))
+        self.moments = {name: _buffer_like(value) for name, value in kept.items()}
+        self.first = _buffer_like(first) if self.corrects or (self.masked and not self.per_tensor) else None
+        self.params = first.new_zeros(0) if self.per_tensor else _buffer_like(first)
         self.tensors: dict[str, Tensor] = {}
-        if self.narrow is not None:
-            self.tensors = self.narrow.tensors
-            assert isinstance(gradient, StackedGradient)
-            self.gradient = gradient.keeping(self.narrow.counts)
+        if self.compact is not None:
+            self.tensors = self.compact.tensors
+            assert stacked is not None
+            self.gradient = stacked = stacked.keeping(self.compact.counts)
         elif stacked is not None:  # so that products can take steps in place
-            self.tensors = {name: _like(t) for name, t in stacked.layout.split(first).items()}
-        self.may: dict[str, Tensor] = {}  # where a mask holds numbers in place: which may move, and what the rest are
-        self.old: dict[str, Tensor] = {}
-        self.rest: dict[str, Tensor] = {}  # which may not, where that is zero
-        if self.apart and self.held:
-            self.may = {name: torch.zeros_like(t, dtype=torch.bool) for name, t in self.tensors.items()}
-            self.old = {} if rule.cuts else {name: torch.zeros_like(t) for name, t in self.tensors.items()}
-            self.rest = {name: torch.zeros_like(m) for name, m in self.may.items()} if rule.cuts else {}
-        light = getattr(optimiser, "momentum", 0.0) == 0 and links_of(method, gradient, data) is not None
-        names = stacked.layout.parameters if stacked and self.heavy and not light else ()
+            self.tensors = {name: _buffer_like(t) for name, t in stacked.layout.split(first).items()}
+        self.movable: dict[str, Tensor] = {}  # where a mask holds numbers: True for those that a step changes
+        self.held_values: dict[str, Tensor] = {}  # what the others are put back to
+        self.zeroed: dict[str, Tensor] = {}  # `~movable`, where the others are put back to zero
+        if self.per_tensor and self.masked:
+            self.movable = {name: torch.zeros_like(t, dtype=torch.bool) for name, t in self.tensors.items()}
+            cuts = rule.traits.cuts
+            self.held_values = {} if cuts else {name: torch.zeros_like(t) for name, t in self.tensors.items()}
+            self.zeroed = {name: torch.zeros_like(m) for name, m in self.movable.items()} if cuts else {}
+        moving = self.way == "momentum" or (self.way == "kernels" and optimiser.momentum > 0)
+        names = stacked.layout.parameters if stacked and moving else ()
         self.velocity = {name: torch.zeros_like(self.tensors[name]) for name in names}
         self.losses = first.new_zeros(self.clients)
-        self.number = torch.zeros(1, dtype=torch.int64, device=self.device)  # of the step
-        self.taken = torch.zeros_like(batches.steps)  # [C] how many steps each takes
+        self.step_index = torch.zeros(1, dtype=torch.int64, device=self.device)  # of the next step
+        self.step_counts = torch.zeros_like(batches.steps)  # [C] steps that each client takes
         self.examples = torch.zeros((steps, self.clients, width), dtype=torch.int64, device=self.device)
         self.weight = first.new_zeros((steps, self.clients, width))
         self.keys = torch.zeros((steps, self.clients), dtype=torch.int64, device=self.device)
-        self.linked = self._linked()
-        if self.linked is not None:  # its kernels do not move what may not
-            self.old, self.rest = {}, {}
+        self.stacked = stacked
+        self.mlp_step = self._make_mlp_step(start) if self.way == "kernels" else None
+        if self.mlp_step is not None:  # its kernels leave held numbers alone
+            self.held_values, self.zeroed = {}, {}
 
-    def _linked(self) -> Linked | None:
-        """Kernels for the whole step, where the network is a chain of linear layers."""
-        links = links_of(self.method, self.gradient, self.data)
-        if links is None:
-            return None
-        from fedloom.engine.cuda.mlp_step import Linked
+    def _make_mlp_step(self, start: Start) -> MlpStep:
+        """Kernels for the whole step of linear layers in a row."""
+        from fedloom.engine.cuda.mlp_step import MlpStep
 
-        return Linked(links, self)
+        return MlpStep(start.plan.layers, self)
 
-    def _narrow(self, start: Start) -> Narrow:
-        """Ways to leave out the neurons that clients do not keep."""
-        from fedloom.engine.cuda.compact import Narrow
+    def _make_compact(self, start: Start) -> Compact:
+        """Buffers in which the neurons that a client keeps come first, so that kernels leave out the others."""
+        from fedloom.engine.cuda.compact import Compact
 
-        assert isinstance(self.gradient, StackedGradient)
-        clear = links_of(self.method, self.gradient, self.data) is None  # kernels for chains never read the rest
-        return Narrow(self.gradient.setting.neurons, self.gradient.layout, start.first, clear)
+        assert start.neurons is not None
+        clear = self.way != "kernels"  # kernels for whole steps never read beyond the kept neurons
+        return Compact(start.neurons, start.gradient.layout, start.first, clear)
 
-    def moving(self) -> list[Tensor]:
-        """What a step changes."""
+    def changed_tensors(self) -> list[Tensor]:
+        """Tensors that a step changes."""
         return [
             *self.tensors.values(),
             *self.velocity.values(),
             self.params,
             self.losses,
-            self.number,
+            self.step_index,
             *self.moments.values(),
-            *(() if self.linked is None else (self.linked.losses,)),
+            *(() if self.mlp_step is None else (self.mlp_step.losses,)),
         ]
 
     def fill(self, start: Start) -> None:
-        """A round's values in their places; rows beyond the cohort take no step."""
+        """Copy a round's values into the buffers; rows beyond the cohort take no step."""
         task, first, batches = start.task, start.first, start.batches
         here, some = slice(len(first)), slice(batches.examples.shape[1])
         self.cohort = len(first)
         self.rate.fill_(task.rate)
-        if not self.apart:  # else no step reads the task
+        if not self.per_tensor:  # else no step reads the task
             for name in ("mask", "keep", "share", "authorised", "ids"):
-                _put(getattr(self.task, name), getattr(task, name))
+                _fill_rows(getattr(self.task, name), getattr(task, name))
             self.task.model.copy_(task.model)
             self.round.fill_(task.round)
         for mine, given in ((self.task.extras, task.extras), (self.state, start.state), (self.moments, start.moments)):
             for name, value in mine.items():
                 if name in given:
-                    _put(value, given[name])
+                    _fill_rows(value, given[name])
                 else:
-                    value.zero_()  # moments that begin anew
-        _put(self.first, first)
+                    value.zero_()  # moments that start from zero every round
+        _fill_rows(self.first, first)
         if self.tensors:
-            assert isinstance(self.gradient, StackedGradient)
-            trains, layout = self.method.local.trains(task) if self.held else None, self.gradient.layout
-            if self.scaled is not None:
-                self.scaled.begin(self.method.local.scales(task, self.scaled.at, first.dtype), first)
-            if self.narrow is not None and task.keep is not None:
-                self.narrow.begin(task.keep, first, self.scaled)
+            trains, layout = self.method.local.trains(task) if self.masked else None, self.gradient.layout
+            if self.scaling is not None:
+                self.scaling.begin(self.method.local.scales(task, self.scaling.at, first.dtype), first)
+            if self.compact is not None and task.keep is not None:
+                self.compact.begin(task.keep, first, self.scaling)
             else:
-                begin = layout.split(first) if self.scaled is None else self.scaled.products()
-                _copy(self.tensors, begin)
-                _copy(self.old, begin)
+                begin = layout.split(first) if self.scaling is None else self.scaling.products()
+                _copy_rows(self.tensors, begin)
+                _copy_rows(self.held_values, begin)
             if trains is not None:
-                _copy(self.may, layout.split(trains))
-            for name, value in self.rest.items():
-                torch.logical_not(self.may[name], out=value)
+                _copy_rows(self.movable, layout.split(trains))
+            for name, value in self.zeroed.items():
+                torch.logical_not(self.movable[name], out=value)
         else:
             self.params[here] = first
         if self.velocity:
             torch._foreach_zero_(list(self.velocity.values()))
         weight = batches.real.to(first.dtype)
         weight /= weight.sum(2, keepdim=True)
-        (self.losses if self.linked is None else self.linked.losses).zero_()
-        self.number.zero_()
+        (self.losses if self.mlp_step is None else self.mlp_step.losses).zero_()
+        self.step_index.zero_()
         if len(first) < self.clients:
-            self.taken.zero_()
-        self.taken[here] = batches.steps
+            self.step_counts.zero_()
+        self.step_counts[here] = batches.steps
         self.examples[some, here] = batches.examples.transpose(0, 1)
         self.weight[some, here] = weight.transpose(0, 1)
-        if self.linked is None:
+        if self.mlp_step is None:
             self.keys[some, here] = batches.keys.transpose(0, 1)
 
-    def step(self, size: int, alike: bool) -> None:
-        """One step of the first `size` clients; unless all are `alike`, some of them have no step left to take."""
-        if self.linked is not None:
-            self.linked.step(size)
-            self.number += 1
+    def step(self, size: int, uniform: bool) -> None:
+        """Take one step of the first `size` clients; unless `uniform`, some of them have no step left to take."""
+        if self.mlp_step is not None:
+            self.mlp_step.step(size)
+            self.step_index += 1
             return
         now = slice(size)
         index, weight, keys = (
-            value.index_select(0, self.number)[0, now] for value in (self.examples, self.weight, self.keys)
+            value.index_select(0, self.step_index)[0, now] for value in (self.examples, self.weight, self.keys)
         )
-        works = self.taken[now] > self.number
-        if not alike:
-            weight = weight * works[:, None]
+        stepping = self.step_counts[now] > self.step_index
+        if not uniform:
+            weight = weight * stepping[:, None]
         x = self.data.x.index_select(0, index.flatten()).unflatten(0, index.shape)
         batch = Batch(x, self.data.y[index], weight, keys)
-        way = self._fused if self.fused else self._heavy if self.heavy else self._plain
-        losses = way(now, batch, works, alike)
+        take = {"fused": self._fused_step, "momentum": self._momentum_step}.get(self.way, self._plain_step)
+        losses = take(now, batch, stepping, uniform)
         self.losses[now] += losses
-        self.number += 1
+        self.step_index += 1
 
-    def _fused(self, now: slice, batch: Batch, works: Tensor, alike: bool) -> Tensor:
-        """The step as part of the backward pass. Without weight a gradient is zero; decay and statistics are not."""
-        assert isinstance(self.gradient, StackedGradient)
-        layout, decay = self.gradient.layout, self.method.optimiser.weight_decay
+    def _fused_step(self, now: slice, batch: Batch, stepping: Tensor, uniform: bool) -> Tensor:
+        """Step inside the backward pass; without weight a gradient is zero, but decay and statistics are put back."""
+        assert self.stacked is not None
+        layout, decay = self.stacked.layout, self.method.optimiser.weight_decay
         here = {name: value[now] for name, value in self.tensors.items()}
         names = list(layout.names if decay else layout.names[len(layout.parameters) :])
-        before = {} if alike else {name: here[name].clone() for name in names}
+        before = {} if uniform else {name: here[name].clone() for name in names}
         step = Step(self.rate, 1 - self.rate * decay if decay else 1.0)
-        losses = self.gradient.advance(here, batch, step)
+        losses = self.stacked.advance(here, batch, step)
         for name, old in before.items():
-            here[name].copy_(torch.where(works.view(-1, *(1,) * (old.dim() - 1)), here[name], old))
-        for name in self.may:
-            self._hold(name, here[name], now)
+            here[name].copy_(torch.where(stepping.view(-1, *(1,) * (old.dim() - 1)), here[name], old))
+        for name in self.movable:
+            self._restore(name, here[name], now)
         return losses
 
-    def _heavy(self, now: slice, batch: Batch, works: Tensor, alike: bool) -> Tensor:
-        """A step with momentum, tensor by tensor; of what is not trained only the mask and the rows decide."""
-        assert isinstance(self.gradient, StackedGradient)
-        assert isinstance(self.method.optimiser, Sgd)
+    def _momentum_step(self, now: slice, batch: Batch, stepping: Tensor, uniform: bool) -> Tensor:
+        """Step with momentum, tensor by tensor; running statistics have no velocity and are put back afterwards."""
+        assert self.stacked is not None
         momentum, decay = self.method.optimiser.momentum, self.method.optimiser.weight_decay
         here = {name: value[now] for name, value in self.tensors.items()}
         rest = [name for name in here if name not in self.velocity]
-        before = {} if alike else {name: here[name].clone() for name in rest}
-        losses, grads = self.gradient.slopes(here, batch)
+        before = {} if uniform else {name: here[name].clone() for name in rest}
+        losses, grads = self.stacked.slopes(here, batch)
         for name, grad in grads.items():
-            may = self.may[name][now] if self.may else None
+            movable = self.movable[name][now] if self.movable else None
             speed = self.velocity[name][now]
-            if self.scaled is not None:
-                grad = self.scaled.slowed(name, grad)
-            move(here[name], grad, speed, None if alike else works, may, self.rate, momentum, decay)
+            if self.scaling is not None:
+                grad = self.scaling.scale_gradient(name, grad)
+            momentum_step(here[name], grad, speed, None if uniform else stepping, movable, self.rate, momentum, decay)
         for name, old in before.items():
-            here[name].copy_(torch.where(column(works, old), here[name], old))
-        for name in rest if self.may else ():
-            self._hold(name, here[name], now)
+            here[name].copy_(torch.where(column(stepping, old), here[name], old))
+        for name in rest if self.movable else ():
+            self._restore(name, here[name], now)
         return losses
 
-    def _hold(self, name: str, here: Tensor, now: slice) -> None:
-        """Put back what may not move; where the rest of the network is not there, that is zero."""
-        if name in self.old:
-            torch.where(self.may[name][now], here, self.old[name][now], out=here)
+    def _restore(self, name: str, here: Tensor, now: slice) -> None:
+        """Put back numbers that the mask holds: to what they were, or to zero where the rest of the network is cut."""
+        if name in self.held_values:
+            torch.where(self.movable[name][now], here, self.held_values[name][now], out=here)
         else:
-            here.masked_fill_(self.rest[name][now], 0)
+            here.masked_fill_(self.zeroed[name][now], 0)
 
-    def _plain(self, now: slice, batch: Batch, works: Tensor, alike: bool) -> Tensor:
-        """Differentiate, correct, move, as `client.walk` does."""
+    def _plain_step(self, now: slice, batch: Batch, stepping: Tensor, uniform: bool) -> Tensor:
+        """Differentiate, correct and step, as `engine.steps` does without buffers."""
         rule, trained, part = self.method.local, self.task.trained, self.task.rows(now)
         here, moments, first = self.params[now], rows(self.moments, now), self.params[now]
         if self.first is not None:
             first = self.first[now]
-        before = [] if alike else [value.clone() for value in (here, *moments.values())]
+        before = [] if uniform else [value.clone() for value in (here, *moments.values())]
         seen = rule.view(part, here)
         grads, losses = self.gradient(seen, batch)
         if seen is not here:
-            here[:, trained:] = seen[:, trained:]  # running statistics moved in what ran
+            here[:, trained:] = seen[:, trained:]  # running statistics of the model that ran
         if self.corrects:
             grads = rule.correct(part, rows(self.state, now), first, here, grads)
         trains = rule.trains(part)
-        may = None if trains is None else trains[:, :trained]
-        self.method.optimiser.step(moments, here[:, :trained], grads[:, :trained], part.rate, may)
+        movable = None if trains is None else trains[:, :trained]
+        self.method.optimiser.step(moments, here[:, :trained], grads[:, :trained], part.rate, movable)
         for value, old in zip((here, *moments.values()), before):
-            value.copy_(torch.where(works.view(-1, *(1,) * (old.dim() - 1)), value, old))
+            value.copy_(torch.where(stepping.view(-1, *(1,) * (old.dim() - 1)), value, old))
         return losses
 
     def result(self, moments: State) -> tuple[Tensor, Tensor]:
-        """The cohort's weights and summed losses, copied; kept moments are written into those given."""
+        """Copies of the cohort's weights [C, P] and summed losses [C]; kept moments are written into `moments`."""
         for name, value in moments.items():
             value.copy_(self.moments[name][: len(value)])
         if not self.tensors:
             params = self.params[: self.cohort].clone()
             trains = self.method.local.trains(self.task.rows(slice(self.cohort)))
-            if trains is not None and self.first is not None:  # running statistics outside the mask stay too
+            if trains is not None and self.first is not None:  # running statistics outside the mask stay as well
                 params = torch.where(trains, params, self.first[: self.cohort])
             return params, self.losses[: self.cohort].clone()
-        assert isinstance(self.gradient, StackedGradient)
-        if self.narrow is not None:
-            last = self.narrow.end(self.cohort, self.scaled)
+        if self.compact is not None:
+            last = self.compact.end(self.cohort, self.scaling)
         else:
-            mine = {name: _first(t, self.cohort) for name, t in self.tensors.items()}
-            last = self.gradient.layout.join(mine if self.scaled is None else self.scaled.end(mine), 1)
-        if self.linked is not None:
-            return last, self.linked.losses[: self.cohort].sum(1)
+            mine = {name: _first_rows(t, self.cohort) for name, t in self.tensors.items()}
+            last = self.gradient.layout.join(mine if self.scaling is None else self.scaling.end(mine), 1)
+        if self.mlp_step is not None:
+            return last, self.mlp_step.losses[: self.cohort].sum(1)
         return last, self.losses[: self.cohort].clone()
 
 
-def _like(value: Tensor) -> Tensor:
-    """A place for such a value; expanded ones get memory of their own."""
+def _buffer_like(value: Tensor) -> Tensor:
+    """A buffer of zeros for values like this one; an expanded value gets memory for every row."""
     return torch.zeros_like(value, memory_format=torch.contiguous_format)
 
 
-def _copy(places: State, values: State) -> None:
-    """The first rows of many places; one call, since on a GPU calls are what this costs."""
-    if places:
+def _copy_rows(buffers: State, values: State) -> None:
+    """Fill the first rows of many buffers in one call: on a GPU the number of calls decides the time."""
+    if buffers:
         count = len(next(iter(values.values())))
-        torch._foreach_copy_([_first(place, count) for place in places.values()], [values[name] for name in places])
+        torch._foreach_copy_(
+            [_first_rows(buffer, count) for buffer in buffers.values()], [values[name] for name in buffers]
+        )
 
 
-def _first(place: Tensor, count: int) -> Tensor:
-    """The first rows of a place; it is all of them more often than not."""
-    return place if len(place) == count else place[:count]
+def _first_rows(buffer: Tensor, count: int) -> Tensor:
+    """The first `count` rows of a buffer, without a view where that is all of them (as it mostly is)."""
+    return buffer if len(buffer) == count else buffer[:count]
 
 
-def _put(place: Tensor | None, value: Tensor | None) -> None:
-    """The first rows of a place."""
-    if place is not None and value is not None:
-        place[: len(value)] = value
+def _fill_rows(buffer: Tensor | None, value: Tensor | None) -> None:
+    """Fill the first rows of a buffer; nothing where either is None."""
+    if buffer is not None and value is not None:
+        buffer[: len(value)] = value

@@ -1,7 +1,7 @@
 """The whole network runs but only some neurons are trained: which part of every weight moves?
 
 Activations are computed in full. Of a weight's gradient only the rows and columns of the trained neurons are, so that
-freezing saves real work; where `lanes.py` can, gradients of activations also end at the first layer's trained neurons.
+freezing saves real work.
 """
 
 from __future__ import annotations

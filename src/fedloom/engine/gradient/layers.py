@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedloom.accel.machine import own_kernels
 from fedloom.engine.cpu.pooling import MaxPool, halved
-from fedloom.engine.cuda.convolution import ALL, AnyConv
+from fedloom.engine.cuda.convolution import ALL, MeasuredConv
 from fedloom.engine.gradient.dropout import KeyedDropout
 from fedloom.engine.gradient.products import ClientConv, ClientLinear, Kept, Part, Step, ordered
 
@@ -31,7 +31,6 @@ class Pass(NamedTuple):
     fused: frozenset[str]  # layers that may
     parts: dict[str, Part]  # layers of whose weight only a part moves
     low: bool = False  # products of bfloat16 numbers
-    lane: Tensor | None = None  # the trained part of a layer's inputs, where it alone has a gradient
     kept: dict[str, Kept] | None = None  # of layers of which clients keep the first so many neurons; the rest is zero
 
     @property
@@ -72,11 +71,11 @@ def linear(layer: nn.Linear, name: str, run: Pass, x: Tensor) -> Tensor:
     if w.dim() == 2:
         return F.linear(x, w, b)
     if run.kept is not None and x.dim() == 2 and not run.low:
-        from fedloom.engine.cuda.compact_linear import NarrowLinear
+        from fedloom.engine.cuda.compact_linear import CompactLinear
 
-        narrow: Tensor = NarrowLinear.apply(x, w, b, run.step_of(name), run.kept_of(name))  # type: ignore[no-untyped-call]
-        return narrow
-    out: Tensor = ClientLinear.apply(x, w, b, run.step_of(name), run.part_of(name), run.low, run.lane)  # type: ignore[no-untyped-call]
+        compact: Tensor = CompactLinear.apply(x, w, b, run.step_of(name), run.kept_of(name))  # type: ignore[no-untyped-call]
+        return compact
+    out: Tensor = ClientLinear.apply(x, w, b, run.step_of(name), run.part_of(name), run.low)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -93,12 +92,12 @@ def conv(layer: nn.Conv1d | nn.Conv2d, name: str, run: Pass, x: Tensor) -> Tenso
         out: Tensor = call(ordered(x, w), w, None, *how)
         return out if b is None else out.add_(b.view(-1, *(1,) * (x.dim() - 2)))
     last = x.device.type == "cpu" and x.dim() == 4  # channels last: on CPUs pooling gains most
-    if x.device.type == "cpu" and (x.shape[1] > 1 or run.clients == 1 or run.lane is not None):
-        out = ClientConv.apply(x, w, b, how, run.step_of(name), run.part_of(name), run.lane)  # type: ignore[no-untyped-call]
+    if x.device.type == "cpu" and (x.shape[1] > 1 or run.clients == 1):
+        out = ClientConv.apply(x, w, b, how, run.step_of(name), run.part_of(name))  # type: ignore[no-untyped-call]
         return out
     if x.device.type == "cuda":
         precision = "bf16" if run.low else "tf32" if torch.backends.cudnn.allow_tf32 else "float32"
-        out = AnyConv.apply(x, w, b, how, precision, run.step_of(name), run.kept_of(name))  # type: ignore[no-untyped-call]
+        out = MeasuredConv.apply(x, w, b, how, precision, run.step_of(name), run.kept_of(name))  # type: ignore[no-untyped-call]
         return out
     folded = x.unflatten(0, (run.clients, -1)).transpose(0, 1).flatten(1, 2)  # [B, C * channels, ...]
     folded = folded.contiguous(memory_format=torch.channels_last) if last else folded

@@ -1,4 +1,4 @@
-"""One client after another in plain eager PyTorch: the oracle the other ways are tested against."""
+"""One client after another in plain eager PyTorch: the oracle that all other ways are tested against."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ from torch.func import functional_call
 
 from fedloom.core.types import Batch, Setting
 from fedloom.engine.gradient.dropout import keys_of
+from fedloom.engine.gradient.protocol import GradientKind
 
 
 class PlainGradient:
     """`loss.backward()` for each client in turn, on really short batches."""
 
+    kind: GradientKind = "one by one"
+    low = False
+    stacked = None
+
     def __init__(self, setting: Setting) -> None:
-        self.setting = setting
+        self.setting, self.layout = setting, setting.layout
 
     def __call__(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Gradients [C, P] and losses [C]."""
@@ -27,12 +32,8 @@ class PlainGradient:
             torch.cat([g.reshape(-1) for g in found], out=grads[row, : self.setting.layout.trained])
         return grads, losses
 
-    def descend(
-        self, first: Tensor, batches: Iterable[Batch], rate: float, shrink: float, momentum: float = 0.0
-    ) -> tuple[Tensor, Tensor] | None:
+    def descent(self, first: Tensor, batches: Iterable[Batch], rate: float, shrink: float) -> tuple[Tensor, Tensor]:
         """Each client's own tensors, moved in place after every step."""
-        if momentum:
-            return None
         layout = self.setting.layout
         owned = [{name: t.detach().clone() for name, t in layout.split(flat).items()} for flat in first]
         total = first.new_zeros(len(first))

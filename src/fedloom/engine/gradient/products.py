@@ -111,14 +111,11 @@ class ClientLinear(torch.autograd.Function):
         step: Step | None,
         part: Part | None,
         low: bool,
-        lane: Tensor | None = None,
     ) -> Tensor:
-        """One batched product; `low`: of bfloat16 numbers. `lane`: the part's columns of `x`: only it has gradients."""
+        """One batched product; `low`: of bfloat16 numbers."""
         rows = x.reshape(len(w), -1, x.shape[-1])
-        kept = rows if lane is None else lane.reshape(len(w), -1, lane.shape[-1])
-        ctx.save_for_backward(kept, w, b)
+        ctx.save_for_backward(rows, w, b)
         ctx.shape, ctx.step, ctx.part, ctx.low = x.shape, step, part, low
-        ctx.lane = None if lane is None else lane.shape
         if low or b is None:
             out = _product(rows, w.mT, low)
             out = out if b is None else out.add_(b.unsqueeze(1))
@@ -133,16 +130,15 @@ class ClientLinear(torch.autograd.Function):
         step, part = ctx.step, ctx.part
         g = g.reshape(len(w), -1, w.shape[1])
         gx = _product(g, w, ctx.low).view(ctx.shape) if ctx.needs_input_grad[0] else None
-        gl = None if ctx.lane is None else torch.bmm(g, _picked(w, part.columns)).view(ctx.lane)
         if part is not None:
-            g, x = _picked(g, part.rows), x if gl is not None else _picked(x, part.columns)
+            g, x = _picked(g, part.rows), _picked(x, part.columns)
         gb = None if b is None else g.sum(1)
         if step is None or part is not None or ctx.low:
-            return gx, *settled(_product(g.mT, x, ctx.low), gb, w, b, step, part), None, None, None, gl
+            return gx, *settled(_product(g.mT, x, ctx.low), gb, w, b, step, part), None, None, None
         step.take_product(w, g, x)
         if b is not None and gb is not None:
             step.take(b, gb)
-        return gx, None, None, None, None, None, None
+        return gx, None, None, None, None, None
 
 
 def _product(a: Tensor, b: Tensor, low: bool) -> Tensor:
@@ -170,12 +166,11 @@ class ClientConv(torch.autograd.Function):
         how: tuple[Any, ...],
         step: Step | None,
         part: Part | None,
-        lane: Tensor | None = None,
     ) -> Tensor:
-        """Each client's own convolution; `lane`: the part's columns of `x`; it alone has a gradient."""
+        """Each client's own convolution."""
         x = ordered(x, w)  # one order throughout: mixed ones crashed torch 2.13's CPU kernels on tiny images
-        ctx.save_for_backward(x if lane is None else lane, w, b)
-        ctx.how, ctx.step, ctx.part, ctx.lane = how, step, part, lane is not None
+        ctx.save_for_backward(x, w, b)
+        ctx.how, ctx.step, ctx.part = how, step, part
         stride, padding, dilation, groups = how
         none = [0] * len(stride)
         biases = [None] * len(w) if b is None else list(b)
@@ -190,23 +185,21 @@ class ClientConv(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of input, weight and bias, or the step itself."""
         x, w, b = ctx.saved_tensors
-        part, wanted = ctx.part, ctx.needs_input_grad[0] or ctx.lane
+        part, wanted = ctx.part, ctx.needs_input_grad[0]
         gx, gw, gb = [], [], []
         for c, (own_g, own_x) in enumerate(zip(g.chunk(len(w)), x.chunk(len(w)))):
-            own_w = w[c].index_select(1, part.columns[c]) if ctx.lane else w[c]
             if wanted or part is None:
-                found = convolved_back(own_g, own_x, own_w, ctx.how, (wanted, part is None))
+                found = convolved_back(own_g, own_x, w[c], ctx.how, (wanted, part is None))
                 gx.append(found[0])
             if part is not None:
-                own_g, own_x = _channels(own_g, part.rows, c), own_x if ctx.lane else _channels(own_x, part.columns, c)
+                own_g, own_x = _channels(own_g, part.rows, c), _channels(own_x, part.columns, c)
                 like = w[c, : own_g.shape[1], : own_x.shape[1]]
                 found = convolved_back(own_g, own_x, like, ctx.how, (False, True))
             gw.append(found[1])
             if b is not None:
                 gb.append(own_g.sum((0, *range(2, g.dim()))))
         told = settled(torch.stack(gw), torch.stack(gb) if gb else None, w, b, ctx.step, part)
-        below = joined(gx) if wanted else None
-        return (None, *told, None, None, None, below) if ctx.lane else (below, *told, None, None, None, None)
+        return joined(gx) if wanted else None, *told, None, None, None
 
 
 def convolved_back(
@@ -250,8 +243,3 @@ def _channels(x: Tensor, index: Tensor | None, client: int) -> Tensor:
 def joined(parts: list[Tensor]) -> Tensor:
     """One client's examples after another's; a single client's as they are."""
     return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-def taken(x: Tensor, rows: Tensor, axis: int = 1) -> Tensor:
-    """Each client's own neurons [C, r] along an axis of [C * B, ...]."""
-    return joined([one.index_select(axis, own) for one, own in zip(x.chunk(len(rows)), rows)])

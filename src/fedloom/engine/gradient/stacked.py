@@ -16,30 +16,20 @@ import torch
 from torch import Tensor, fx, nn
 
 from fedloom.core.types import Batch, Setting
-from fedloom.engine.cpu.blocks import blocks_of
-from fedloom.engine.cpu.chain import chain_of, descend_chain
-from fedloom.engine.cpu.lanes import Between, First, Second, front_of, passable
-from fedloom.engine.cpu.native_steps import compiled_outputs, descend_compiled
-from fedloom.engine.cpu.tiles import Tiled, TiledFirst, pool_first, tiled_front
+from fedloom.engine.cpu.native_steps import compiled_outputs
 from fedloom.engine.gradient.dropout import KeyedDropout
 from fedloom.engine.gradient.frozen import Frozen, freeze
+from fedloom.engine.gradient.graph import traced, zeros_stay
 from fedloom.engine.gradient.layers import FUSED, LAYERS, Pass
 from fedloom.engine.gradient.products import Kept, Step
-from fedloom.engine.stages import stages_of
+from fedloom.engine.gradient.protocol import GradientKind
 from fedloom.layout import Layout
-
-
-class _Tracer(fx.Tracer):
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Keyed dropout is a layer of ours, not code to look into."""
-        return isinstance(m, KeyedDropout) or super().is_leaf_module(m, module_qualified_name)
 
 
 class _Now:
     """The pass that a network's layers are in."""
 
     run: Pass
-    lane: Tensor  # see `lanes.py`
 
 
 class _Layer(nn.Module):
@@ -57,11 +47,12 @@ class _Layer(nn.Module):
 class StackedGradient:
     """Gradients of a cohort from one interpretation of the network's graph."""
 
+    kind: GradientKind = "stacked"
+
     def __init__(self, setting: Setting) -> None:
         self.setting, self.layout = setting, setting.layout
         self.low = False  # products of bfloat16 numbers
-        graph = _Tracer().trace(setting.module)
-        pool_first(graph, setting.module)
+        graph = traced(setting.module)
         layers = {node.target: setting.module.get_submodule(str(node.target)) for node in graph.nodes
                   if node.op == "call_module"}  # fmt: skip
         for name, layer in layers.items():
@@ -80,26 +71,26 @@ class StackedGradient:
         self._now = _Now()
         self._part: tuple[Tensor, Tensor] | None = None  # neurons that alone are trained, and their numbers
         self._kept: dict[str, Kept] | None = None
-        self.graph = graph
-        self.stages = stages_of(setting)
-        self.chain = chain_of(self.stages)
+        self._graph = graph
         stacked = {str(n): _Layer(layer, str(n), self._now) if type(layer) in LAYERS else layer
                    for n, layer in layers.items()}  # fmt: skip
         self._network = fx.GraphModule(stacked, graph)  # the graph as straight code: interpreting it takes longer
-        tiles, self._quick = tiled_front(graph, setting.module, self._fused), None  # what runs where steps are fused
-        if tiles is not None:
-            joined = {tiles[0]: Tiled(stacked[tiles[0]]), tiles[1]: nn.Identity()}
-            self._quick = fx.GraphModule(stacked | joined, graph)
-        self._front = front_of(graph, setting.module, self._fused)
-        if self._front is not None:
-            lanes = stacked | {name: Between(stacked[name], self._now) for name in self._front.between}
-            lanes[self._front.first] = First(stacked[self._front.first])
-            lanes[self._front.second] = Second(stacked[self._front.second])
-            self._lanes = fx.GraphModule(lanes, graph)
-            self._quick_lanes = None
-            if tiles is not None:
-                joined = {tiles[0]: TiledFirst(stacked[tiles[0]]), tiles[1]: nn.Identity()}
-                self._quick_lanes = fx.GraphModule(lanes | joined, graph)
+
+    @property
+    def stacked(self) -> StackedGradient:
+        """The gradient itself."""
+        return self
+
+    @cached_property
+    def zeros_stay(self) -> bool:
+        """Whether neurons without weights stay without, and change nothing else."""
+        return zeros_stay(self._graph, self.setting.module)
+
+    def lowered(self) -> StackedGradient:
+        """The same with products of bfloat16 numbers."""
+        other = copy(self)
+        other.low = True
+        return other
 
     def of_shapes(self, layout: Layout) -> StackedGradient:
         """The same network with tensors of other sizes, such as a sub-model's."""
@@ -124,8 +115,7 @@ class StackedGradient:
         """The same network of which only the kept neurons [C, K], whose numbers are the mask [C, P], are trained."""
         other = copy(self)
         other._part = keep, mask
-        for known in ("_frozen", "_running"):
-            other.__dict__.pop(known, None)
+        other.__dict__.pop("_frozen", None)
         return other
 
     @cached_property
@@ -135,15 +125,6 @@ class StackedGradient:
             return None
         layers = [n for n in sorted(self._fused) if getattr(self.setting.module.get_submodule(n), "groups", 1) == 1]
         return freeze(self.setting.neurons, layers, *self._part)
-
-    @cached_property
-    def _running(self) -> tuple[nn.Module, nn.Module | None]:
-        """The network, in lanes where some neurons are frozen and it has some; and what runs where steps are fused."""
-        if self._frozen is None:
-            return self._network, self._quick
-        if not self.low and passable(self._front, self._frozen):
-            return self._lanes, self._quick_lanes
-        return self._network, None
 
     def _losses(self, tensors: dict[str, Tensor], batch: Batch, step: Step | None) -> Tensor:
         """The loss of every example [C * B], ready to be differentiated."""
@@ -156,10 +137,7 @@ class StackedGradient:
         )
         for layer in self._dropouts:
             layer.calls = 0  # a new pass
-        quick = step is not None and not self.low and batch.x.device.type == "cpu"
-        plain, fast = self._running
-        running = fast if quick and fast is not None else plain
-        return self.setting.loss(running(batch.x.flatten(0, 1)), batch.y.flatten(0, 1))
+        return self.setting.loss(self._network(batch.x.flatten(0, 1)), batch.y.flatten(0, 1))
 
     def __call__(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Gradients [C, P] and losses [C]; running statistics move in place."""
@@ -177,20 +155,8 @@ class StackedGradient:
             grads.append(torch.zeros_like(params[:, trained:]))
         return torch.cat(grads, 1), _means(losses, batch.weight)
 
-    def descend(
-        self, first: Tensor, batches: Iterable[Batch], rate: float, shrink: float, momentum: float = 0.0
-    ) -> tuple[Tensor, Tensor] | None:
-        """Every tensor of the cohort contiguous by itself, so that products can take the step in place."""
-        if self.stages is not None and not self.low and first.device.type == "cpu":
-            how = self.layout, first, batches, rate, shrink
-            keep, neurons = (None, None) if self._part is None else (self._part[0], self.setting.neurons)
-            done = descend_compiled(self.stages, *how, momentum, keep, neurons)
-            if done is None and self.chain is not None:
-                done = self._descend_chain(*how, momentum)
-            if done is not None:
-                return done
-        if momentum:
-            return None
+    def descent(self, first: Tensor, batches: Iterable[Batch], rate: float, shrink: float) -> tuple[Tensor, Tensor]:
+        """All steps of SGD, fused; every tensor of the cohort lies by itself, so that products can step in place."""
         split = self.layout.split(first)
         tensors = {name: t.clone(memory_format=torch.contiguous_format) for name, t in split.items()}
         total = first.new_zeros(len(first))
@@ -219,17 +185,6 @@ class StackedGradient:
             last[:, rest] = torch.where(self._frozen.mask[:, rest], last[:, rest], first[:, rest])
         return last, total
 
-    def _descend_chain(
-        self, layout: Layout, first: Tensor, batches: Iterable[Batch], rate: float, shrink: float, momentum: float
-    ) -> tuple[Tensor, Tensor] | None:
-        """The same of a chain of linear layers."""
-        assert self.chain is not None
-        frozen, names = self._frozen, [link.name for link in self.chain]
-        blocks = None if frozen is None else blocks_of(names, frozen, layout)
-        if frozen is not None and blocks is None:
-            return None
-        return descend_chain(self.chain, layout, first, batches, rate, shrink, blocks, momentum)
-
     def slopes(self, tensors: dict[str, Tensor], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Losses [C], and the gradients of the cohort's tensors [C, ...]; running statistics move in place."""
         self._network.train()
@@ -240,7 +195,7 @@ class StackedGradient:
         return _means(losses, batch.weight), dict(zip(self.layout.parameters, found))
 
     def advance(self, tensors: dict[str, Tensor], batch: Batch, step: Step) -> Tensor:
-        """One step of what `descend` does, in place: the cohort's tensors [C, ...] move. Losses [C]."""
+        """One step of what `descent` does, in place: the cohort's tensors [C, ...] move. Losses [C]."""
         self._network.train()
         own = {name: t.detach() for name, t in tensors.items()}
         leaves = [own[name].requires_grad_() for name in self.layout.parameters]
@@ -254,7 +209,7 @@ class StackedGradient:
 
     def outputs(self, params: Tensor, x: Tensor) -> Tensor:
         """Every client's network on its own examples, in evaluation mode."""
-        own = None if self.stages is None or self.low else compiled_outputs(self.setting, self.layout, params, x)
+        own = None if self.low else compiled_outputs(self.setting, self.layout, params, x)
         if own is not None:
             return own
         self._now.run = Pass(self.layout.split(params), len(x), None, None, None, frozenset(), {}, self.low)

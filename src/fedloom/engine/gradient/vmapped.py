@@ -1,8 +1,6 @@
-"""A cohort at once for any network that `torch.func` can transform."""
+"""Gradients of a cohort at once, for any network that `torch.func` can transform."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -10,13 +8,19 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from fedloom.core.types import Batch, Setting
 from fedloom.engine.gradient.dropout import keys_of
+from fedloom.engine.gradient.protocol import GradientKind
 
 
 class VmappedGradient:
     """`vmap(grad(loss))` over the clients. Networks with batch statistics need another way: padding would count."""
 
+    kind: GradientKind = "vmapped"
+    low = False
+    stacked = None
+    descent = None
+
     def __init__(self, setting: Setting) -> None:
-        self.setting = setting
+        self.setting, self.layout = setting, setting.layout
 
     def __call__(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Gradients [C, P] and losses [C]."""
@@ -28,12 +32,6 @@ class VmappedGradient:
 
         grads, losses = vmap(grad_and_value(loss))(params.detach(), *batch)
         return grads, losses
-
-    def descend(
-        self, first: Tensor, batches: Iterable[Batch], rate: float, shrink: float, momentum: float = 0.0
-    ) -> tuple[Tensor, Tensor] | None:
-        """No shortcut."""
-        return None
 
     def outputs(self, params: Tensor, x: Tensor) -> Tensor:
         """Each client's network on its own examples."""

@@ -150,10 +150,13 @@ class ClientStates:
         return {"client": client, **{f"row.{name}": own.rows[: self._born] for name, own in self._stored.items()}}
 
     def load(self, saved: State) -> None:
-        """Begin with copies of saved rows, before anybody takes part."""
+        """Keep copies of saved rows and nothing else: clients that are not among them have not been met."""
+        self._settle(0)
+        self._asked, self._born, self._stored = None, 0, {}
+        self._row.fill_(-1)
         if not saved:
             return
-        client, self._asked = saved["client"], None
+        client = saved["client"]
         self._born, self._row[client] = len(client), torch.arange(len(client))
         values = {name.removeprefix("row."): v for name, v in saved.items() if name.startswith("row.")}
         self._reserve(len(client), {name: value[0] for name, value in values.items()})

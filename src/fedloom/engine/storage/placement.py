@@ -13,12 +13,12 @@ import torch
 from fedloom.accel.machine import free_memory, size
 from fedloom.core.types import Setting
 from fedloom.engine.client import initial_state
-from fedloom.engine.local import BUDGET, client_bytes
 from fedloom.engine.storage.backing import Place
 from fedloom.errors import BadExperiment
 from fedloom.method import Method
 from fedloom.parts.select.everyone import SomeSend
 
+BUDGET = 2**30  # bytes that training clients may take on a CPU; a constant, so that runs repeat bit for bit
 SPARE = 0.9  # of what is free is planned with
 REPLY = 16  # bytes for each number of a cohort's replies, which stand on the device together: weights and masks, copied
 
@@ -47,7 +47,7 @@ class Sizes(NamedTuple):
     copies: int = 1  # buffers for fetched examples: a GPU has two
 
 
-class Plan(NamedTuple):
+class Placement(NamedTuple):
     """Where everything lives."""
 
     device: str
@@ -76,6 +76,16 @@ class Plan(NamedTuple):
         return self._asdict()
 
 
+def training_budget(device: torch.device) -> int:
+    """Bytes that clients in training may take together."""
+    return BUDGET if device.type == "cpu" else torch.cuda.get_device_properties(device).total_memory // 2
+
+
+def client_bytes(method: Method, setting: Setting) -> int:
+    """Bytes to train one client: parameters, gradients, moments and activations, generously counted."""
+    return 4 * (8 * setting.layout.total + 40 * setting.example[0].numel() * max(1, method.work.batch))
+
+
 def cohort_of(method: Method, fleet_size: int) -> int:
     """How many clients train in a round, at most."""
     if isinstance(method.select, SomeSend):  # under which all train
@@ -95,9 +105,7 @@ def sizes_of(
     """What this run needs; `examples` are bytes in all, `shards` every client's number of them."""
     cohort, device = cohort_of(method, setting.fleet.size), setting.example.device
     state = sum(value.nbytes for value in initial_state(method, setting, model).values())
-    client, budget = client_bytes(method, setting), BUDGET
-    if device.type == "cuda":
-        budget = torch.cuda.get_device_properties(device).total_memory // 2
+    client, budget = client_bytes(method, setting), training_budget(device)
     return Sizes(
         examples=examples,
         example=setting.example[0].nbytes + 8,  # a label is of int64
@@ -124,7 +132,7 @@ def budget_of(device: torch.device, memory: float | None, loaded: int) -> Budget
     return Budget(int(SPARE * (host + loaded)) if given is None else given, 0, int(SPARE * disk))
 
 
-def plan(sizes: Sizes, budget: Budget, device: str = "cpu") -> Plan:
+def place(sizes: Sizes, budget: Budget, device: str = "cpu") -> Placement:
     """All on the device if it fits; else half of it for training, and the rest for examples, then states."""
     free = budget.device - sizes.cohort * sizes.reply
     _check_one(sizes, budget, free)
@@ -166,7 +174,7 @@ def plan(sizes: Sizes, budget: Budget, device: str = "cpu") -> Plan:
             f"{device}, the host nor '{tempfile.gettempdir()}' has room; {fit:,} clients fit."
         )
     training = sizes.cohort * sizes.reply + most * sizes.client
-    return Plan(device, budget.device, examples, sizes.examples, states, total, chunk, most, training, room)
+    return Placement(device, budget.device, examples, sizes.examples, states, total, chunk, most, training, room)
 
 
 def _check_one(sizes: Sizes, budget: Budget, free: int) -> None:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from fedloom.errors import BadExperiment
 from fedloom.flower.deploy.certificates import Certificates, files_in, write_certificates
 from fedloom.flower.deploy.keys import Key, write_key
-from fedloom.flower.node.host import experiment_of
-from fedloom.flower.protocol.assignment import dealt, written
+from fedloom.flower.protocol.assignment import deal_clients, format_ranges
+from fedloom.flower.protocol.experiment import read_experiment
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.own_function import own_function
 
@@ -51,8 +51,8 @@ def write_folder(
 ) -> Deployment:
     """Write a deployment's app, certificates, keys and Flower home into a new folder."""
     need_flower()
-    experiment_of(experiment.model_dump_json())  # what cannot be played on a network is said now
-    shares = [written(clients) for clients in dealt(experiment.clients, nodes)]
+    read_experiment(experiment.model_dump_json())  # what cannot be played on a network is said now
+    shares = [format_ranges(clients) for clients in deal_clients(experiment.clients, nodes)]
     if root.exists() and any(root.iterdir()):
         raise BadExperiment(f"the folder '{root}' is not empty; name a new one.")
     root = root.absolute()

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fedloom.flower.your_app.mod import Masked
-    from fedloom.flower.your_app.strategies import Fedloom
+    from fedloom.flower.your_app.strategy import Fedloom
     from fedloom.method import Method
 
 
@@ -22,10 +22,10 @@ def strategy(method: Method | str, model: nn.Module, example: Tensor | None = No
         method: a `Method`, or the name of one; the name's own settings may be among `settings`.
         model: the network, as your clients have it; it is copied.
         example: one or more inputs [n, ...]; needed where neurons are chosen.
-        settings: those of `fedloom.flower.your_app.strategies.Fedloom`, and of a named method.
+        settings: those of `fedloom.flower.your_app.strategy.Fedloom`, and of a named method.
     """
     _need_flower()
-    from fedloom.flower.your_app.strategies import make_strategy
+    from fedloom.flower.your_app.strategy import make_strategy
 
     return make_strategy(method, model, example, settings)
 

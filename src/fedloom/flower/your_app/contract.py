@@ -14,7 +14,7 @@ from fedloom.codec.stamp import Direction
 from fedloom.core.rule import LocalRule
 from fedloom.core.types import Fleet, Setting
 from fedloom.errors import BadExperiment, BadModel
-from fedloom.flower.protocol.asked_part import form_of
+from fedloom.flower.protocol.part_form import form_of
 from fedloom.flower.protocol.records import fact
 from fedloom.layout import layout_of
 from fedloom.method import Method
@@ -48,15 +48,15 @@ def check_client_half(method: Method) -> None:
         if len(rule.members()) > 1:
             continue  # it passes its hooks on to others, which are looked at by themselves
         why = None
-        if rule.corrects or type(rule).view is not LocalRule.view:
+        if rule.traits.corrects or rule.defining("view"):
             why = "changes the gradient of every local step"
-        elif rule.looks is not None:
+        elif rule.traits.chooses:
             why = "chooses by itself what to train"
-        elif rule.judges:
+        elif rule.traits.judges:
             why = "tries the trained model on examples that the client keeps back"
-        elif rule.keeps:
+        elif rule.traits.keeps_network:
             why = "trains a network of the client's own width"
-        elif type(rule).brief is not LocalRule.brief:
+        elif rule.defining("brief"):
             why = "sends tensors of its own along with the model"
         if why is not None:
             raise BadExperiment(

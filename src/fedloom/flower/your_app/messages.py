@@ -15,8 +15,8 @@ from fedloom.codec import AnyKeep, AnyMask, Expected, Part, Rejected, Stamp, dec
 from fedloom.codec.stamp import Direction
 from fedloom.core.refused import REASONS
 from fedloom.core.types import Reply, Setting, Task
-from fedloom.flower.protocol.asked_part import ROWS
-from fedloom.flower.protocol.records import FACTS, Item, Parcel, pack, unpack
+from fedloom.flower.protocol.part_form import ROWS
+from fedloom.flower.protocol.records import FACTS, NodeMessage, Payload, pack, unpack
 from fedloom.flower.your_app.arrays import from_arrays, to_arrays, weight_of
 from fedloom.flower.your_app.contract import described, frame_of, plain, told, word_of
 from fedloom.method import Method
@@ -68,16 +68,16 @@ class Letters:
         part = self._parts[row] = described(setting, mask, keep, self.method.mask.rows)
         word = word_of(setting, part)
         stamp, frame = self._stamp(row, "down"), frame_of(setting, word)
-        items = [Item({}, encode(frame, stamp, task.model, part))]
-        if first is not None and self.method.local.whole and not part.whole:
-            items.append(Item({}, encode(frame_of(setting, "all"), stamp, first)))
-        self.down += sum(len(item.data) for item in items)
+        payloads = [Payload({}, encode(frame, stamp, task.model, part))]
+        if first is not None and self.method.local.traits.needs_whole and not part.whole:
+            payloads.append(Payload({}, encode(frame_of(setting, "all"), stamp, first)))
+        self.down += sum(len(payload.data) for payload in payloads)
         facts = {
             "run": self.run, "round": task.round, "client": stamp.client, "base": self.base, "seed": self.seed,
             "share": float(task.share[row]), "authorised": bool(task.authorised[row]), "part": word,
             "arrays": self.keys[0], **told(self.method),
         }  # fmt: skip
-        return RecordDict({**pack(Parcel(facts, items)), self.keys[1]: config})
+        return RecordDict({**pack(NodeMessage(facts, payloads)), self.keys[1]: config})
 
     # ---- in
 
@@ -138,13 +138,13 @@ class Letters:
             return from_arrays(record, setting.module, setting.layout), everything
         if FACTS not in content:
             raise Rejected("header", "it sent no packed model; its ClientApp needs mods=[fedloom.flower.masked(...)].")
-        items = unpack(content).items
-        if len(items) != 1:
-            raise Rejected("header", f"it sent {len(items)} packed models; expected one.")
-        self.up += len(items[0].data)
+        payloads = unpack(content).payloads
+        if len(payloads) != 1:
+            raise Rejected("header", f"it sent {len(payloads)} packed models; expected one.")
+        self.up += len(payloads[0].data)
         part = self._expected(row)
         word = "bits" if isinstance(part, AnyMask) else ROWS if isinstance(part, AnyKeep) else word_of(setting, part)
-        message = decode(items[0].data, Expected(frame_of(setting, word), self._stamp(row, "up"), part))
+        message = decode(payloads[0].data, Expected(frame_of(setting, word), self._stamp(row, "up"), part))
         return message.on(task.model), everything if message.mask is None else message.mask
 
     def _expected(self, row: int) -> Part | AnyKeep | AnyMask:

@@ -19,11 +19,12 @@ from flwr.clientapp.typing import ClientAppCallable
 from torch import Tensor, nn
 
 from fedloom.chance import Chance
-from fedloom.codec import Expected, Message as Parcel, Part, decode, encode
+from fedloom.codec import Expected, Message as Decoded, Part, decode, encode
+from fedloom.core.rows import expanded, rows
 from fedloom.core.types import Fleet, State, Task
 from fedloom.errors import BadExperiment, FedloomError
-from fedloom.flower.protocol.asked_part import expected
-from fedloom.flower.protocol.records import FACTS, PAYLOADS, Item, Parcel as Answer, pack, unpack
+from fedloom.flower.protocol.part_form import with_form
+from fedloom.flower.protocol.records import FACTS, PAYLOADS, NodeMessage, Payload, pack, unpack
 from fedloom.flower.your_app.arrays import from_arrays, to_arrays
 from fedloom.flower.your_app.contract import (
     check_client_half,
@@ -56,11 +57,11 @@ class Masked:
         """Whatever the strategy did not pack goes through as it is."""
         if FACTS not in message.content:
             return call_next(message, context)
-        asked, (item, *first_model) = unpack(message.content)
+        asked, (payload, *first_model) = unpack(message.content)
         self._check(asked)
-        parcel = self._read(asked, item, str(asked["part"]))
+        received = self._read(asked, payload, str(asked["part"]))
         built = self._read(asked, first_model[0], "all").values if first_model else None
-        state, task = self._state(parcel, built, context), self._task(asked, parcel)
+        state, task = self._state(received, built, context), self._task(asked, received)
         first = self.method.local.start(task, state, task.model[None])
         trains = self.method.local.trains(task)
         others = {name: record for name, record in message.content.items() if name not in (FACTS, PAYLOADS)}
@@ -76,10 +77,10 @@ class Masked:
         sent, extras, state = self.method.local.finish(task, state, first, last, torch.ones(1))
         if extras:
             raise BadExperiment(f"local={self.method.local} sends {', '.join(extras)} along, which a mod cannot carry.")
-        context.state[STATE] = ArrayRecord({name: value[0] for name, value in state.items()})
-        data = self._packed(asked, parcel, task, state, first, sent) if bool(task.authorised) else b""
+        context.state[STATE] = ArrayRecord(rows(state, 0))
+        data = self._packed(asked, received, task, state, first, sent) if bool(task.authorised) else b""
         rest = {other: record for other, record in reply.content.items() if other != name}
-        reply.content = RecordDict({**rest, **pack(Answer({}, [Item({}, data)]))})
+        reply.content = RecordDict({**rest, **pack(NodeMessage({}, [Payload({}, data)]))})
         return reply
 
     def _check(self, asked: Mapping[str, Any]) -> None:
@@ -91,19 +92,19 @@ class Masked:
                     "fedloom.flower.masked the method and settings of fedloom.flower.strategy."
                 )
 
-    def _read(self, asked: Mapping[str, Any], item: Item, word: str) -> Parcel:
+    def _read(self, asked: Mapping[str, Any], payload: Payload, word: str) -> Decoded:
         """A packed part of the model."""
         like = Expected(frame_of(self.setting, word), stamp_of(asked, "down"))
-        return decode(item.data, expected(like, word))
+        return decode(payload.data, with_form(like, word))
 
-    def _task(self, asked: Mapping[str, Any], parcel: Parcel) -> Task:
+    def _task(self, asked: Mapping[str, Any], received: Decoded) -> Task:
         """As fedloom's own client would be given it, a cohort of one."""
         number, optimiser = int(asked["round"]), self.method.optimiser
         layout, cut = self.setting.layout, asked["part"] == "neurons"
         return Task(
-            model=parcel.on(torch.zeros(layout.total)),
-            mask=None if parcel.mask is None else parcel.mask[None],
-            keep=parcel.keep[None] if cut and parcel.keep is not None else None,
+            model=received.on(torch.zeros(layout.total)),
+            mask=None if received.mask is None else received.mask[None],
+            keep=received.keep[None] if cut and received.keep is not None else None,
             share=torch.tensor([asked["share"]], dtype=torch.float64),
             authorised=torch.tensor([bool(asked["authorised"])]),
             extras={},
@@ -114,27 +115,27 @@ class Masked:
             ids=torch.tensor([asked["client"]]),
         )
 
-    def _state(self, parcel: Parcel, built: Tensor | None, context: Context) -> State:
+    def _state(self, received: Decoded, built: Tensor | None, context: Context) -> State:
         """What the rule remembers, one row; a newcomer begins with the network as the server built it."""
         if STATE in context.state:
             kept = context.state.array_records[STATE].to_torch_state_dict()
-            return {name: value[None] for name, value in kept.items()}
-        if built is None and parcel.mask is None:
-            built = parcel.values
-        if built is None and self.method.local.whole:
+            return expanded(kept, 1)
+        if built is None and received.mask is None:
+            built = received.values
+        if built is None and self.method.local.traits.needs_whole:
             raise FedloomError("this node's state is gone, and it was sent only a part of the model; ask it once more.")
         if built is not None:
             load(self.setting.module, self.setting.layout, built)  # rules read it from there
         first = flatten(self.setting.module, self.setting.layout)
-        return {name: value[None] for name, value in self.method.local.client_state(self.setting, first).items()}
+        return expanded(self.method.local.client_state(self.setting, first), 1)
 
     def _packed(
-        self, asked: Mapping[str, Any], parcel: Parcel, task: Task, state: State, first: Tensor, sent: Tensor
+        self, asked: Mapping[str, Any], received: Decoded, task: Task, state: State, first: Tensor, sent: Tensor
     ) -> bytes:
         """What goes back, as bytes."""
         if isinstance(self.method.upload, AsSent):
             word = str(asked["part"])
-            part = Part(parcel.mask, parcel.keep, word.startswith("rows"), known=True)
+            part = Part(received.mask, received.keep, word.startswith("rows"), known=True)
         else:
             chance = Chance(int(asked["seed"]), task.round)
             mask = self.method.upload(self.setting, task, state, first, sent, chance)

@@ -35,7 +35,7 @@ class PartAsked(Check):
 
     def clash(self, method: Method) -> str | None:
         """The server must know the mask."""
-        if isinstance(method.upload, AsSent) and method.local.looks is None:
+        if isinstance(method.upload, AsSent) and not method.local.traits.chooses:
             return None
         return "clients choose by themselves what they send; put WithinShare() there, which only counts it."
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from fedloom.core.part import Aggregate, Select
-from fedloom.core.rule import LocalRule
 from fedloom.core.types import Reply, Setting, State
 from fedloom.errors import BadExperiment
 from fedloom.parts.admit.norm import shortened
@@ -53,7 +52,7 @@ class PrivateMean(Aggregate):
 
     def clash(self, method: Method) -> str | None:
         """Nothing that depends on single replies may pass by the noise."""
-        if not isinstance(method.upload, AsSent) or method.local.looks is not None:
+        if not isinstance(method.upload, AsSent) or method.local.traits.chooses:
             return "clients choose by themselves what they send, and their choice tells of their data without noise."
         if type(method.select) not in (Uniform, Bernoulli, Everyone, SomeSend):
             return f"{type(method.select).__name__} chooses who takes part by more than chance."
@@ -67,9 +66,8 @@ class PrivateMean(Aggregate):
             part = getattr(method, slot)
             if part.learns:
                 return f"{type(part).__name__} decides by single replies, which have no noise yet."
-        for rule in method.local.members():
-            if type(rule).debrief is not LocalRule.debrief and len(rule.members()) == 1:
-                return f"{type(rule).__name__} brings single replies into the model without noise, on the server."
+        for rule in method.local.defining("debrief"):
+            return f"{type(rule).__name__} brings single replies into the model without noise, on the server."
         return None
 
     def init(self, setting: Setting, model: Tensor) -> State:

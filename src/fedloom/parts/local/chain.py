@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.core.rule import LocalRule
+from fedloom.core.rule import LocalRule, Traits
 from fedloom.core.types import Batch, Reply, Setting, State, Task
 
 if TYPE_CHECKING:
@@ -35,34 +37,10 @@ class Chain(LocalRule):
     rules: tuple[LocalRule, ...]
 
     @property
-    def corrects(self) -> bool:
-        """Any member does."""
-        return any(rule.corrects for rule in self.rules)
-
-    @property
-    def scaled(self) -> bool:
-        """All that correct do."""
-        return self.corrects and all(rule.scaled for rule in self.rules if rule.corrects)
-
-    @property
-    def cuts(self) -> bool:
-        """Any member does."""
-        return any(rule.cuts for rule in self.rules)
-
-    @property
-    def whole(self) -> bool:
-        """Any member does."""
-        return any(rule.whole for rule in self.rules)
-
-    @property
-    def looks(self) -> int | None:
-        """As many examples as the member that looks at most."""
-        return max((rule.looks for rule in self.rules if rule.looks is not None), default=None)
-
-    @property
-    def judges(self) -> bool:
-        """Any member does."""
-        return any(rule.judges for rule in self.rules)
+    def traits(self) -> Traits:
+        """The members' traits, merged; of several that restrict training none alone says what is frozen."""
+        traits = reduce(or_, (rule.traits for rule in self.rules), Traits())
+        return traits if len(self.defining("trains")) == 1 else replace(traits, freezes=False)
 
     def members(self) -> tuple[LocalRule, ...]:
         """The chain and all in it."""
@@ -70,8 +48,10 @@ class Chain(LocalRule):
 
     def clash(self, method: Method) -> str | None:
         """Members may refuse the method, and one that cuts the rest away does not go with one that needs it."""
-        if self.whole and any(rule.cuts for rule in self.rules):
-            names = " and ".join(type(rule).__name__ for rule in self.rules if rule.cuts or rule.whole)
+        traits = self.traits
+        if traits.needs_whole and traits.cuts:
+            parties = (rule for rule in self.rules if rule.traits.cuts or rule.traits.needs_whole)
+            names = " and ".join(type(rule).__name__ for rule in parties)
             return f"of {names} one leaves out of the network what the other keeps; take one of them."
         return next((why for rule in self.rules if (why := rule.clash(method)) is not None), None)
 

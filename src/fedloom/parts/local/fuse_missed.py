@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.core.rule import LocalRule
+from fedloom.core.rule import LocalRule, Traits
 from fedloom.core.types import Batch, Reply, Setting, State, Task, column
 from fedloom.errors import BadExperiment, unknown
 from fedloom.parts.local.drift import trained_only
@@ -44,34 +44,9 @@ class FuseMissed(LocalRule):
             raise BadExperiment(unknown("reference", self.reference, REFERENCES))
 
     @property
-    def corrects(self) -> bool:
-        """As the inner rule."""
-        return self.inner.corrects
-
-    @property
-    def cuts(self) -> bool:
-        """As the inner rule."""
-        return self.inner.cuts
-
-    @property
-    def whole(self) -> bool:
-        """As the inner rule."""
-        return self.inner.whole
-
-    @property
-    def keeps(self) -> bool:
-        """As the inner rule."""
-        return self.inner.keeps
-
-    @property
-    def looks(self) -> int | None:
-        """As the inner rule."""
-        return self.inner.looks
-
-    @property
-    def judges(self) -> bool:
-        """As the inner rule."""
-        return self.inner.judges
+    def traits(self) -> Traits:
+        """The inner rule's traits; `correct` does not merely scale, since it may shift the start."""
+        return replace(self.inner.traits, scales=False)
 
     def members(self) -> tuple[LocalRule, ...]:
         """This rule and the inner one's."""
@@ -89,7 +64,7 @@ class FuseMissed(LocalRule):
     def client_state(self, setting: Setting, model: Tensor) -> State:
         """Nothing was missed yet."""
         # where sub-models are trained, each number has a date of its own: what is not sent is not overwritten
-        made = torch.full_like(model if self.cuts else model[0], -1, dtype=torch.int32)
+        made = torch.full_like(model if self.traits.cuts else model[0], -1, dtype=torch.int32)
         own = self.inner.client_state(setting, model)
         return {
             "missed": torch.zeros_like(model),
@@ -121,7 +96,7 @@ class FuseMissed(LocalRule):
 
     def correct(self, task: Task, state: State, first: Tensor, params: Tensor, grads: Tensor) -> Tensor:
         """As the inner rule, seen from the reference."""
-        if not self.corrects:
+        if not self.traits.corrects:
             return grads
         return self.inner.correct(task, _inner(state), self._seen_from(task, state, first), params, grads)
 
@@ -129,11 +104,11 @@ class FuseMissed(LocalRule):
         self, task: Task, state: State, first: Tensor, last: Tensor, steps: Tensor
     ) -> tuple[Tensor, State, State]:
         """Store `g`, whether it may be sent or not."""
-        plain = type(self.inner).finish is LocalRule.finish  # it does not look at the start, which takes three passes
+        plain = not self.inner.defining("finish")  # it does not look at the start, which takes three passes
         since = first if plain else self._seen_from(task, state, first)
         sent, extras, own = self.inner.finish(task, _inner(state), since, last, steps)
         missed, made = last - first, torch.full_like(state["made"], task.round)
-        if self.cuts and (mask := self.trains(task)) is not None:
+        if self.traits.cuts and (mask := self.trains(task)) is not None:
             missed, made = torch.where(mask, missed, state["missed"]), torch.where(mask, made, state["made"])
         now = {
             "missed": missed,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedloom.core.rule import LocalRule
+from fedloom.core.rule import LocalRule, Traits
 from fedloom.core.types import Setting, State, Task
 from fedloom.layout import flatten
 
@@ -17,9 +17,9 @@ class KeepOwn(LocalRule):
     freeze: bool = False
 
     @property
-    def whole(self) -> bool:
-        """The client's own network runs as a whole."""
-        return True
+    def traits(self) -> Traits:
+        """The client's own network runs as a whole, whatever part of it is trained."""
+        return Traits(needs_whole=True, freezes=self.freeze)
 
     def client_state(self, setting: Setting, model: Tensor) -> State:
         """The network as it was before the first round: every client can build it, whenever it is met first."""

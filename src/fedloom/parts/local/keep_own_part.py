@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedloom.core.rule import LocalRule
+from fedloom.core.rule import LocalRule, Traits
 from fedloom.core.types import Setting, State, Task
 from fedloom.layout import flatten
 
@@ -21,14 +21,9 @@ class KeepOwnPart(LocalRule):
     """A client's network has the neurons it is told of (`keep`), trains all of them and outlives the round."""
 
     @property
-    def cuts(self) -> bool:
-        """The rest of the network is not there."""
-        return True
-
-    @property
-    def keeps(self) -> bool:
-        """What was not sent is the client's own."""
-        return True
+    def traits(self) -> Traits:
+        """The rest of the network is not there; what was not sent is the client's own."""
+        return Traits(cuts=True, keeps_network=True)
 
     def clash(self, method: Method) -> str | None:
         """In a chain it would not be told what was sent."""

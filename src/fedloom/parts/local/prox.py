@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedloom.core.rule import LocalRule
+from fedloom.core.rule import LocalRule, Traits
 from fedloom.core.types import State, Task
 from fedloom.errors import BadExperiment
 
@@ -20,9 +20,9 @@ class Prox(LocalRule):
             raise BadExperiment(f"mu (proximal weight) is {self.mu}; it must not be negative.")
 
     @property
-    def corrects(self) -> bool:
+    def traits(self) -> Traits:
         """With `mu` 0 this is plain descent, step for step."""
-        return self.mu > 0
+        return Traits(corrects=self.mu > 0)
 
     def correct(self, task: Task, state: State, first: Tensor, params: Tensor, grads: Tensor) -> Tensor:
         """The penalty's gradient, `mu * (w - w_start)`."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.core.pruning import PRUNERS, SCOPES, Scope, pruned
-from fedloom.core.rule import LocalRule
+from fedloom.core.rule import LocalRule, Traits
 from fedloom.core.types import Batch, Setting, State, Task
 from fedloom.errors import BadExperiment, unknown
 from fedloom.parts.upload.as_sent import AsSent
@@ -49,9 +49,9 @@ class Prune(LocalRule):
             raise BadExperiment(f"per_class is {self.per_class}; a client looks at 1 example per class at least.")
 
     @property
-    def looks(self) -> int | None:
-        """At no data, unless the pruner needs some."""
-        return self.per_class if self.by in NEED_DATA else 0
+    def traits(self) -> Traits:
+        """Clients choose, without looking at data unless the pruner needs some."""
+        return Traits(chooses=True, looks=self.per_class if self.by in NEED_DATA else 0)
 
     def clash(self, method: Method) -> str | None:
         """The server does not know what a client chose."""

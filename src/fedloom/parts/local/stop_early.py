@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedloom.core.rule import LocalRule
+from fedloom.core.rule import LocalRule, Traits
 from fedloom.core.types import Setting, State, Task
 from fedloom.errors import BadExperiment
 from fedloom.parts.select.still_running import StillRunning
@@ -32,9 +32,9 @@ class StopEarly(LocalRule):
             raise BadExperiment(f"balance (weight of the training loss) is {self.balance}; it lies from 0 to 1.")
 
     @property
-    def judges(self) -> bool:
-        """Every round it takes part in."""
-        return True
+    def traits(self) -> Traits:
+        """A client judges its model in every round it takes part in."""
+        return Traits(judges=True)
 
     def clash(self, method: Method) -> str | None:
         """Somebody must listen."""

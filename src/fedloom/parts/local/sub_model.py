@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedloom.core.rule import LocalRule
+from fedloom.core.rule import LocalRule, Traits
 from fedloom.core.types import Setting, State, Task
 
 
@@ -16,9 +16,9 @@ class SubModel(LocalRule):
     """Numbers outside the mask are zero and stay zero. A client is served by its last neurons of the global model."""
 
     @property
-    def cuts(self) -> bool:
-        """The rest of the network is not there."""
-        return True
+    def traits(self) -> Traits:
+        """The rest of the network is not on the client."""
+        return Traits(cuts=True)
 
     def client_state(self, setting: Setting, model: Tensor) -> State:
         """The neurons a client was sent last; all of them before the first time."""

@@ -45,7 +45,7 @@ class LastSent(Mask):
             part = getattr(method, slot)
             if getattr(part, "models", self.models) != self.models:
                 return f"it has models={self.models}, but {type(part).__name__} {part.models}; give both the same."
-        if self.models is not None and not method.local.keeps:
+        if self.models is not None and not method.local.traits.keeps_network:
             return "clients own parts of the network (models), so put KeepOwnPart() into local."
         return super().clash(method)
 

@@ -29,7 +29,7 @@ class StillRunning(Select):
 
     def clash(self, method: Method) -> str | None:
         """Somebody must stop."""
-        if method.local.judges:
+        if method.local.traits.judges:
             return None
         rule = type(method.local).__name__
         return f"it leaves out who has stopped, and clients under {rule} never do; put StopEarly() into local."

@@ -15,23 +15,23 @@ from torch import Tensor
 
 from fedloom.engine.cpu.native import identity
 from fedloom.errors import BadExperiment
-from fedloom.runs.build import Simulation
+from fedloom.runs.build import Prepared
 from fedloom.runs.checkpoint.tensors import bytes_of
 from fedloom.runs.experiment import Experiment
 
 OWN = {"method": "method", "network": "model", "data": "data"}  # what can be passed to `run`, by what it changes
 
 
-def fingerprint(experiment: Experiment, world: Simulation) -> dict[str, str]:
+def fingerprint(experiment: Experiment, prepared: Prepared) -> dict[str, str]:
     """What stands still during a run, beside the experiment's own words."""
-    engine, shards, outside = world.engine, world.engine.shards, world.world
-    devices = [value for value in world.setting.fleet.devices or () if isinstance(value, Tensor)]
-    trace = () if outside is None or outside.trace is None else outside.trace[:4]
+    inputs = prepared.inputs
+    devices = [value for value in inputs.setting.fleet.devices or () if isinstance(value, Tensor)]
+    trace = () if prepared.trace is None else prepared.trace[:4]
     return {
-        "method": re.sub(r" at 0x[0-9a-f]+", "", repr(world.method)),
-        "network": _hash(repr(world.setting.layout), world.model),
-        "data": _hash(world.test.x, world.test.y, engine.data.x, engine.data.y),
-        "partition": _hash(repr(shards.sizes), shards.examples),
+        "method": re.sub(r" at 0x[0-9a-f]+", "", repr(inputs.method)),
+        "network": _hash(repr(inputs.setting.layout), inputs.model),
+        "data": _hash(inputs.test.x, inputs.test.y, inputs.train.x, inputs.train.y),
+        "partition": _hash(repr(inputs.shards.sizes), inputs.shards.examples),
         "fleet": _hash(repr(len(devices)), *devices, *trace),
         **{f"{what}'s file": _hash(file.read_text()) for what, file in _own_files(experiment)},
     }

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from fedloom.core.types import State
 from fedloom.method import SERVER_SLOTS, Memory
-from fedloom.runs.build import Simulation
+from fedloom.runs.build import Prepared
 from fedloom.runs.checkpoint.store import Found, tensors
 from fedloom.runs.checkpoint.tensors import pack
 from fedloom.runs.ledger import Ledger
 
-SERVER, CLIENTS, COLUMNS, ROWS = "server.safetensors", "clients.safetensors", "ledger.safetensors", "rounds.parquet"
+SERVER, ENGINE, COLUMNS, ROWS = "server.safetensors", "engine.safetensors", "ledger.safetensors", "rounds.parquet"
 
 
 class Reached(NamedTuple):
@@ -51,46 +51,32 @@ class Snapshot(NamedTuple):
         return {**packed, ROWS: [table_bytes(self.rows)]}
 
 
-def take(world: Simulation, ledger: Ledger, at: Reached) -> Snapshot:
-    """All that moved so far: a view, which the next round may write to."""
+def take(prepared: Prepared, ledger: Ledger, at: Reached) -> Snapshot:
+    """All that moved so far: views, which the next round may write to."""
     server = {"model": at.model, **_named("memory", at.memory)}
-    server |= {f"counts.{name}": value for name, value in _counts(world).items()}
-    if world.world is not None:
-        server["now"] = world.world.now
-    clients = _named("clients", {"states": world.engine.states.save(), "residuals": world.wire.residuals.save()})
     rows, columns, kept = ledger.save()
     return Snapshot(
         at.round,
-        {SERVER: server, CLIENTS: clients, COLUMNS: _named("ledger", {"clients": columns, "kept": kept})},
+        {SERVER: server, ENGINE: prepared.engine.save(), COLUMNS: _named("ledger", {"clients": columns, "kept": kept})},
         rows,
     )
 
 
-def put_back(world: Simulation, ledger: Ledger, found: Found) -> Reached:
-    """The simulation as it was when the checkpoint was taken."""
+def put_back(prepared: Prepared, ledger: Ledger, found: Found) -> Reached:
+    """The run as it was when the checkpoint was taken."""
     from fedloom.runs.parquet import table_rows
 
-    server, device = tensors(found, SERVER), world.model.device
+    inputs = prepared.inputs
+    server, device = tensors(found, SERVER), inputs.model.device
     memory = _parted("memory", server)
     whole: Memory = {}
     for slot in SERVER_SLOTS:
-        whole[slot] = getattr(world.method, slot).resume(world.setting, world.model, memory.get(slot, {}))
+        whole[slot] = getattr(inputs.method, slot).resume(inputs.setting, inputs.model, memory.get(slot, {}))
     whole["local"] = {name: value.to(device, copy=True) for name, value in memory.get("local", {}).items()}
-    for name, value in _counts(world).items():
-        value.copy_(server[f"counts.{name}"])
-    if world.world is not None:
-        world.world.now = server["now"].to(device, copy=True)
-    clients = _parted("clients", tensors(found, CLIENTS))
-    world.engine.states.load(clients.get("states", {}))
-    world.wire.residuals.load(clients.get("residuals", {}))
+    prepared.engine.load(tensors(found, ENGINE))
     columns = _parted("ledger", tensors(found, COLUMNS))
     ledger.load(table_rows(found.files[ROWS]), columns.get("clients", {}), columns.get("kept", {}))
     return Reached(found.facts["round"], server["model"].to(device, copy=True), whole)
-
-
-def _counts(world: Simulation) -> State:
-    """Whole numbers that a network counts by itself, such as the batches that batch norm has seen."""
-    return {name: v for name, v in world.setting.module.state_dict().items() if not v.is_floating_point()}
 
 
 def _named(kind: str, states: dict[str, State]) -> State:

@@ -10,7 +10,7 @@ import torch
 from fedloom.core.clock import PASSES, processed
 from fedloom.core.types import Reply, Task
 from fedloom.neurons.footprint import BYTES, footprint
-from fedloom.runs.build import Simulation
+from fedloom.runs.build import Prepared
 
 
 class Cost(NamedTuple):
@@ -21,21 +21,22 @@ class Cost(NamedTuple):
     bytes: float
 
 
-def cost(world: Simulation, task: Task, reply: Reply) -> Cost:
+def cost(run: Prepared, task: Task, reply: Reply) -> Cost:
     """Sub-models count at their own size where the engine cuts them, else networks count whole.
 
     Operations: three forward passes a sample, one forward and two back. Bytes of a step, if nothing stays in a cache:
     weights 6 times (read forward and back, their gradient written and read, they themselves read and written),
     activations 4 times (written and read, and so their gradients), examples 3 times (gathered, then read).
     """
-    setting, method = world.setting, world.method
-    cuts = world.engine.sliced and task.keep is not None and method.local.cuts
+    setting, method = run.inputs.setting, run.inputs.method
+    assert run.trainer is not None
+    cuts = run.trainer.plan.parts != "masked" and task.keep is not None and method.local.traits.cuts
     whole = torch.ones(len(reply.ids), setting.neurons.size, dtype=torch.bool, device=reply.ids.device)
     forward = setting.neurons.flops(task.keep if cuts and task.keep is not None else whole)  # [C]
     samples = processed(method.work, setting.fleet.examples[reply.ids])
     steps = int(reply.report["steps"].sum())
     batch = int(samples.sum()) / steps
-    network, example = deepcopy(world.network).cpu(), setting.example.cpu()
+    network, example = deepcopy(run.inputs.network).cpu(), setting.example.cpu()
     moved, inputs = 0.0, BYTES * example[0].numel() * batch
     shares = task.share if cuts else torch.ones_like(task.share)
     for share in shares.unique():

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.core.types import Reply, Task
+from fedloom.engine.protocol import Engine
 from fedloom.evaluate.accuracy import Score, evaluate
 from fedloom.round import play_round
-from fedloom.runs.build import Simulation, prepare
+from fedloom.runs.build import Prepared, prepare
 from fedloom.runs.threads import threads_for
 from fedloom.studies.bench.cost import cost
 from fedloom.studies.bench.limits import Watched, wait
@@ -51,29 +52,31 @@ class Measured:
 class Play:
     """A workload's run, round after round."""
 
-    def __init__(self, world: Simulation, seed: int) -> None:
-        self.world, self.seed, self.number = world, seed, 0
-        self.model: Tensor = world.model
-        self.memory = world.method.init(world.setting, world.model)
+    def __init__(self, run: Prepared, seed: int) -> None:
+        self.inputs, self.seed, self.number = run.inputs, seed, 0
+        assert run.trainer is not None
+        self.trainer: Engine = run.trainer
+        self.model: Tensor = run.inputs.model
+        self.memory = run.inputs.method.init(run.inputs.setting, run.inputs.model)
         self.score: Score | None = None
         self.last: tuple[Task, Reply] | None = None
 
     def round(self) -> None:
         """One round with its evaluation; nothing is waited for."""
-        world = self.world
+        inputs = self.inputs
         self.number += 1
         self.model, self.memory, task, reply = play_round(
-            world.method, self.memory, self.model, world.setting, world.engine, self.chance()
+            inputs.method, self.memory, self.model, inputs.setting, self.trainer, self.chance()
         )
         self.last = task, reply
-        self.score = evaluate(world.setting, self.model, world.test, world.classes)
+        self.score = evaluate(inputs.setting, self.model, inputs.test, inputs.classes)
 
     def train(self) -> None:
         """The last round's training once more, with other batches."""
         assert self.last is not None
         self.number += 1
         task, reply = self.last
-        self.world.engine(reply.ids, task, self.chance())
+        self.trainer.train(reply.ids, task, self.chance())
 
     def chance(self) -> Chance:
         """The chance of the round that is played."""
@@ -96,14 +99,14 @@ def measure(
     `own_threads` false leaves the number of threads as it is, where a run would choose one.
     """
     tell("preparing")
-    world = prepare(workload.experiment(engine, device, seed), data=workload.data(seed))
-    place = world.model.device
+    run = prepare(workload.experiment(engine, device, seed), data=workload.data(seed))
+    place = run.inputs.model.device
     watched = Watched(place)
     before = torch.get_num_threads()
-    with threads_for([world]):
+    with threads_for([run.inputs]):
         if not own_threads:
             torch.set_num_threads(before)
-        play = Play(world, seed)
+        play = Play(run, seed)
         tell("first round")
         first = _time(play.round, 1, place)
         warm = time.perf_counter()
@@ -119,7 +122,7 @@ def measure(
     assert play.last is not None
     assert play.score is not None
     task, reply = play.last
-    asked = cost(world, task, reply)
+    asked = cost(run, task, reply)
     return Measured(
         workload=name,
         engine=engine,

@@ -1,4 +1,4 @@
-"""Code of our own for CPUs, compiled where it runs: a C compiler makes it once for a machine, and the result is kept.
+"""C code for CPUs, compiled once for each machine and kept in the cache folder.
 
 Without a compiler, or with FEDLOOM_NATIVE=0, torch's own layers do everything, with the same results but for rounding.
 """
@@ -29,16 +29,26 @@ FLAGS = ("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-std=gnu11")
 PATIENCE = 120  # seconds for the compiler
 
 
-@cache
 def library() -> ctypes.CDLL | None:
-    """The compiled code; None where there is none, the reason being logged."""
+    """The compiled code; None where there is none, and `why_no_library` says why."""
+    return _found()[0]
+
+
+def why_no_library() -> str:
+    """Why there is no compiled code; empty where there is."""
+    return _found()[1]
+
+
+@cache
+def _found() -> tuple[ctypes.CDLL | None, str]:
+    """The compiled code, or the reason why there is none."""
     if os.environ.get("FEDLOOM_NATIVE") == "0":
-        return None
+        return None, "FEDLOOM_NATIVE=0 turns it off"
     try:
-        return _loaded(_file())
+        return _loaded(_file()), ""
     except (OSError, subprocess.SubprocessError, NoCompiler) as problem:
         log.info("clients train by torch's own layers: %s", problem)
-        return None
+        return None, str(problem)
 
 
 def identity() -> str:

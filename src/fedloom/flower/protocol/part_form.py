@@ -1,4 +1,7 @@
-"""Which part of the model is it, and what does its receiver expect? K neurons, P numbers; both ends use this."""
+"""The part of the model that a message carries, and how it travels where its receiver does not know it.
+
+K neurons, P numbers; server and nodes both use this.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +12,29 @@ from torch import Tensor
 
 from fedloom.codec import AnyKeep, AnyMask, Expected, Part, Range, Rejected
 from fedloom.codec.part import keep_word
+from fedloom.core.rows import expanded
 from fedloom.core.types import Setting, State, Task
 from fedloom.method import Method
 from fedloom.neurons.map import NeuronMap
 from fedloom.neurons.rows import rows_of
 from fedloom.parts.upload.as_sent import AsSent
-from fedloom.world.wire import REPORT
+from fedloom.world.message_parts import REPORT
 
 ROWS = keep_word(True, True)
 FORMS: dict[str, Part | AnyMask | AnyKeep] = {
     "all": Part(),
     "bits": AnyMask(1.0),
     **{keep_word(rows, outputs): AnyKeep(1.0, rows, outputs) for rows in (False, True) for outputs in (False, True)},
-}  # how a part may travel that the receiver does not know
+}  # the forms in which a part may travel that its receiver does not know
 
 
-def chooses(method: Method) -> bool:
-    """Does a client choose by itself what it sends?"""
-    return not isinstance(method.upload, AsSent) or method.local.looks is not None
+def client_chooses(method: Method) -> bool:
+    """Whether clients choose what they send, rather than the server."""
+    return not isinstance(method.upload, AsSent) or method.local.traits.chooses
 
 
 def chosen_part(method: Method, setting: Setting, mask: Tensor | None) -> Part:
-    """What a client chose to send [P], by rows where it is made of them."""
+    """The part of a mask [P] that a client chose, by whole rows of neurons if it consists of them."""
     if mask is None or not method.upload.rows:
         return Part(mask)
     rows = rows_of(setting.neurons, mask[None])[0]
@@ -38,24 +42,24 @@ def chosen_part(method: Method, setting: Setting, mask: Tensor | None) -> Part:
 
 
 def form_of(part: Part, neurons: NeuronMap | None) -> str:
-    """The word of `FORMS` for a part whose receiver does not know it."""
+    """The key in `FORMS` of a part that its receiver does not know."""
     return part._replace(known=False).word(neurons)
 
 
-def expected(like: Expected, form: object) -> Expected:
-    """The same of a message whose sender says that its part has this form."""
+def with_form(manifest: Expected, form: object) -> Expected:
+    """The manifest of a message whose sender says that its part travels in this form; `Rejected` if it cannot."""
     if not isinstance(form, str) or form not in FORMS:
         raise Rejected("mask", f"the part travels as {form!r}; expected {' or '.join(FORMS)}.")
-    if isinstance(FORMS[form], AnyKeep) and like.frame.neurons is None:
-        raise Rejected("mask", f"the part travels as {form!r}; nothing of this method is made of neurons.")
-    return replace(like, part=FORMS[form])
+    if isinstance(FORMS[form], AnyKeep) and manifest.frame.neurons is None:
+        raise Rejected("mask", f"the part travels as {form!r}; this method has no masks of whole neurons.")
+    return replace(manifest, part=FORMS[form])
 
 
-def reply_of_nobody(method: Method, setting: Setting, task: Task) -> tuple[State, dict[str, Range]]:
-    """Extras of a reply of no rows, and the ranges of its report: what every reply will have."""
+def empty_reply(method: Method, setting: Setting, task: Task) -> tuple[State, dict[str, Range]]:
+    """Extras of a reply of no rows and the ranges of its report: the names and shapes that every reply will have."""
     rule, none = method.local, task.model.expand(0, -1)
     empty = task.rows(slice(0, 0))
-    state = {name: v.expand(0, *v.shape) for name, v in rule.client_state(setting, task.model).items()}
+    state = expanded(rule.client_state(setting, task.model), 0)
     _, extras, own = rule.finish(empty, state, none, none, torch.zeros(0, dtype=torch.int64, device=none.device))
-    columns = rule.judge(empty, own, none.new_zeros(0), none.new_zeros(0))[0] if rule.judges else {}
+    columns = rule.judge(empty, own, none.new_zeros(0), none.new_zeros(0))[0] if rule.traits.judges else {}
     return extras, {**REPORT, **{name: Range() for name in columns}}

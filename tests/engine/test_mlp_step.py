@@ -14,32 +14,33 @@ pytest.importorskip("triton", reason="Triton is not installed")
 if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs a GPU, or TRITON_INTERPRET=1", allow_module_level=True)
 
-import fedloom.engine.cuda.step_buffers as course
 import fedloom.engine.ways as ways
+
+import fedloom.engine.cuda.step_buffers as step_buffers
 from fedloom.chance import Chance
 from fedloom.data.dataset import Dataset
-from fedloom.engine.cuda.compact import Narrow, fits
-from fedloom.engine.cuda.graphs import Replays
-from fedloom.engine.cuda.row_scaling import Scaled
+from fedloom.engine.cuda.compact import Compact, fits
+from fedloom.engine.cuda.graphs import Graphs
+from fedloom.engine.cuda.row_scaling import RowScaling
 from fedloom.round import play_round
 from fedloom.runs.build import Simulation, prepare
 from fedloom.runs.experiment import Experiment
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-HEAVY = {"momentum": 0.5, "weight_decay": 1e-3}
+MOMENTUM = {"momentum": 0.5, "weight_decay": 1e-3}
 CASES: dict[str, dict[str, Any]] = {
     "plain": {"method": "fedavg"},
     "decay": {"method": "fedavg", "training": {"weight_decay": 1e-2}},
-    "momentum": {"method": "fedavg", "training": HEAVY},
+    "momentum": {"method": "fedavg", "training": MOMENTUM},
     "wide": {"method": "fedavg", "training": {"batch": 70}},  # more examples than a tile has rows
     "lone": {"method": "fedavg", "training": {"batch": 1}},
-    "frozen": {"method": "fedspu", "training": HEAVY},
+    "frozen": {"method": "fedspu", "training": MOMENTUM},
     "masked": {"method": "federated-dropout", "execution": "masked"},
-    "sliced": {"method": "federated-dropout", "training": HEAVY},
+    "sliced": {"method": "federated-dropout", "training": MOMENTUM},
     "ordered": {"method": "fjord", "training": {"weight_decay": 1e-2}},
     "dealt": {"method": "ist"},
     "scaled": {"method": "heterofl", "training": {"weight_decay": 1e-2}},
-    "scaled, heavy": {"method": "heterofl", "training": HEAVY},
+    "scaled, heavy": {"method": "heterofl", "training": MOMENTUM},
     "scaled, masked": {"method": "heterofl", "execution": "masked"},
     "one size": {"method": {"name": "federated-dropout", "settings": {"shares": (0.5,)}}},
 }
@@ -56,7 +57,7 @@ def _prepared(case: dict[str, Any], shape: tuple[int, ...] = (1, 3, 7)) -> Simul
     return prepare(Experiment(device=DEVICE, **{**settings, **case, "training": training}), data=data)
 
 
-def _played(here: Simulation, walk: Replays | None = None) -> tuple[Tensor, Tensor]:
+def _played(here: Simulation, walk: Graphs | None = None) -> tuple[Tensor, Tensor]:
     """The model after two rounds, and the second round's losses."""
     here.engine.walk = walk
     model, memory = here.model, here.method.init(here.setting, here.model)
@@ -72,21 +73,21 @@ def test_kernels_take_the_same_steps(name: str, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(ways, "own_kernels", lambda device: False)
     wanted = _played(_prepared(CASES[name]))
     monkeypatch.setattr(ways, "own_kernels", lambda device: True)
-    linked = course.Course._linked
-    monkeypatch.setattr(course.Course, "_linked", lambda self: made.append(linked(self)) or made[-1])
-    found = _played(_prepared(CASES[name]), Replays(capture=False))
+    make = step_buffers.StepBuffers._make_mlp_step
+    monkeypatch.setattr(step_buffers.StepBuffers, "_make_mlp_step", lambda self: made.append(make(self)) or made[-1])
+    found = _played(_prepared(CASES[name]), Graphs(capture=False))
     assert made
     assert all(one is not None for one in made)
-    assert {one.course.narrow is not None for one in made} == {name in NARROW}
+    assert {one.buffers.compact is not None for one in made} == {name in COMPACT}
     for ours, theirs in zip(found, wanted):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=2e-6)
 
 
 GROUPED = {"name": "resnet20", "settings": {"norm": "group"}}  # statistics over several neurons
-NARROW = ("sliced", "ordered", "dealt", "one size", "scaled", "scaled, heavy")
-CONVOLVED: dict[str, dict[str, Any]] = {
+COMPACT = ("sliced", "ordered", "dealt", "one size", "scaled", "scaled, heavy")
+CONVOLUTIONS: dict[str, dict[str, Any]] = {
     "ordered": {"method": "fjord", "training": {"weight_decay": 1e-2}},
-    "heavy": {"method": "federated-dropout", "training": HEAVY},
+    "heavy": {"method": "federated-dropout", "training": MOMENTUM},
     "scaled": {"method": "heterofl", "training": {"momentum": 0.5}},
     "scaled, light": {"method": "heterofl"},
     "normed": {"method": "fjord", "model": "spu-cifar"},
@@ -94,14 +95,14 @@ CONVOLVED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", CONVOLVED)
+@pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_images_of_several_sizes_side_by_side(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     monkeypatch.setattr(ways, "own_kernels", lambda device: True)
-    case, walk = {"model": "cnn2", "clients": 5, "per_round": 5, **CONVOLVED[name]}, Replays(capture=False)
+    case, walk = {"model": "cnn2", "clients": 5, "per_round": 5, **CONVOLUTIONS[name]}, Graphs(capture=False)
     found, wanted = (_played(_prepared(case, (3, 16, 16)), way) for way in (walk, None))
-    (only,) = walk._courses.values()
-    assert only.narrow is not None
+    (only,) = walk._buffers.values()
+    assert only.compact is not None
     for mine, theirs in zip(found, wanted):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=2e-6)
 
@@ -113,7 +114,7 @@ def test_weights_are_scaled_where_they_are_moved(model: str) -> None:
     draw = torch.Generator().manual_seed(1)
     keep = neurons.cut(torch.rand(4, neurons.size, generator=draw).to(DEVICE), torch.tensor([0.2, 0.5, 0.7, 1.0]))
     first = torch.randn(4, layout.total, generator=draw).to(DEVICE)
-    scaled, narrow = Scaled(layout, first), Narrow(neurons, layout, first, True)
+    scaled, narrow = RowScaling(layout, first), Compact(neurons, layout, first, True)
     scale = torch.randint(0, 4, (4, len(scaled.at)), generator=draw).to(DEVICE, torch.float32)
     ends = [*scaled.at.tolist()[1:], layout.total]
     whole = scale.repeat_interleave(torch.tensor(ends, device=DEVICE) - scaled.at, 1)  # of every number
@@ -149,7 +150,7 @@ def test_which_networks_are_trained_side_by_side(model: Any, well: bool) -> None
 def test_dropout_breaks_a_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ways, "own_kernels", lambda device: True)
     here = _prepared({"method": "fedavg", "model": "ra-mlp"})
-    here.engine.walk = walk = Replays(capture=False)
+    here.engine.walk = walk = Graphs(capture=False)
     play_round(here.method, here.method.init(here.setting, here.model), here.model, here.setting, here.engine,
                Chance(0, 1, here.model.device))  # fmt: skip
-    assert [one.linked for one in walk._courses.values()] == [None]
+    assert [one.make for one in walk._buffers.values()] == [None]

@@ -1,0 +1,44 @@
+"""Row algebra: cut, join and place rows of tensors [C, ...] and of states, one row per client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from fedloom.core.types import State
+
+
+def rows(state: State, at: int | slice | Tensor) -> State:
+    """Some rows of every tensor; an int gives one client's state, without the row dimension."""
+    return {name: value[at] for name, value in state.items()}
+
+
+def expanded(state: State, count: int) -> State:
+    """One client's state as `count` rows that share its memory."""
+    return {name: value.expand(count, *value.shape) for name, value in state.items()}
+
+
+def cat_rows(parts: Sequence[Tensor], at: Sequence[Tensor] | None = None) -> Tensor:
+    """Tensors [c, ...] one below the other; with `at`, row k of `parts[n]` becomes row `at[n][k]` of the result."""
+    if at is None:
+        return torch.cat(list(parts))
+    whole = parts[0].new_empty(sum(map(len, parts)), *parts[0].shape[1:])
+    for place, part in zip(at, parts):
+        whole[place] = part
+    return whole
+
+
+def cat_states(states: Sequence[State], at: Sequence[Tensor] | None = None) -> State:
+    """States of equal names as `cat_rows` joins them."""
+    return {name: cat_rows([state[name] for state in states], at) for name in states[0]}
+
+
+def scattered(values: Tensor, at: Tensor, count: int) -> Tensor:
+    """Row k of `values` as row `at[k]` of `count` rows; the other rows are zero."""
+    whole = values.new_zeros(count, *values.shape[1:])
+    whole[at] = values
+    return whole

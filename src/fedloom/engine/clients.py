@@ -1,0 +1,91 @@
+"""The clients that train in this process: their examples, what they hold back, and their states between rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from fedloom.chance import Chance
+from fedloom.core.types import Examples, Reply, Setting, State, Task, listed as on_device
+from fedloom.engine.client import Chunk, Learnt, choose_part, initial_state, judge, keep_network, reply_of
+from fedloom.engine.gradient.protocol import Gradient
+from fedloom.engine.storage.backing import Place
+from fedloom.engine.storage.client_states import ClientStates
+from fedloom.engine.storage.shards import Shards
+from fedloom.method import Method
+
+Owned = tuple[Examples, Shards]  # examples, and which of them are whose
+
+
+class Clients:
+    """All that the clients of one process have, behind what a round reads and writes."""
+
+    def __init__(
+        self,
+        method: Method,
+        setting: Setting,
+        data: Examples,
+        shards: Shards,
+        held_out: Owned | None = None,
+        own_test: Owned | None = None,
+        states: Place = "device",
+    ) -> None:
+        """`held_out`: examples that clients try their models on; `own_test`: those for their personal accuracy."""
+        self.method, self.setting, self.data, self.shards = method, setting, data, shards
+        self.held_out, self.own_test = held_out, own_test
+        self.states = ClientStates(setting.fleet.size, data.x.device, states)
+        self._newborn: State | None = None  # the state of the client met last; a template for all met before
+
+    def met(self, listed: Sequence[int]) -> bool:
+        """Whether every one of these clients has a state, if clients have one at all."""
+        return self._newborn == {} or self.states.met(list(listed))
+
+    def gather(
+        self, ids: Tensor, listed: list[int], places: list[int], task: Task, chance: Chance, width: tuple[int, ...]
+    ) -> Chunk:
+        """Read what the training of the clients at `places` of a cohort needs, and let them choose what to train."""
+        if places != list(range(len(ids))):
+            at = on_device(places, ids.device)
+            ids, task = ids[at], task.rows(at)
+        traits = self.method.local.traits
+        if traits.keeps_network:
+            task = keep_network(self.setting, task)
+        sizes = [self.shards.sizes[i] for i in listed]
+        if self._newborn is None or not self.met(listed):
+            self._newborn = initial_state(self.method, self.setting, task.model)
+        state = self.states.get(listed, self._newborn)
+        data, rows = self.shards.hand(self.data, ids, listed)
+        batches = self.method.work.plan(ids, rows, sizes, chance)
+        if traits.chooses:
+            task, state = choose_part(self.method, self.setting, ids, task, state, data, rows, chance)
+        return Chunk(ids, listed, data, task, task.model.expand(len(ids), -1), state, batches, width)
+
+    def finish(self, chunk: Chunk, learnt: Learnt, state: State, gradient: Gradient, chance: Chance) -> Reply:
+        """Keep the new states, and make the reply."""
+        columns: State = {}
+        if self.method.local.traits.judges:
+            assert self.held_out is not None
+            data, shards = self.held_out
+            data, rows = shards.hand(data, chunk.ids, chunk.listed)
+            sizes = on_device([shards.sizes[i] for i in chunk.listed], chunk.ids.device)
+            columns, state = judge(self.method, self.setting, gradient, chunk, learnt, state, (data, rows, sizes))
+        self.states.put(chunk.listed, state)
+        return reply_of(self.method, self.setting, chunk, learnt, state, chance, columns)
+
+    def save(self) -> State:
+        """States of all clients that were met, and what the network counts by itself."""
+        states = {f"states.{name}": value for name, value in self.states.save().items()}
+        return states | {f"counts.{name}": value for name, value in self._counts().items()}
+
+    def load(self, saved: State) -> None:
+        """Put back what `save` gave; clients that are not in it have not been met."""
+        self.states.load({n.removeprefix("states."): v for n, v in saved.items() if n.startswith("states.")})
+        self._newborn = None
+        for name, value in self._counts().items():
+            if f"counts.{name}" in saved:
+                value.copy_(saved[f"counts.{name}"])
+
+    def _counts(self) -> State:
+        """Whole numbers that a network counts by itself, such as the batches that batch norm has seen."""
+        return {name: v for name, v in self.setting.module.state_dict().items() if not v.is_floating_point()}

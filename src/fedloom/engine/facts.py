@@ -1,0 +1,66 @@
+"""The facts of a run that decide how its steps are taken."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from fedloom.accel.machine import own_kernels
+from fedloom.core.types import Examples, Setting
+from fedloom.engine.clients import Clients
+from fedloom.engine.cpu.native_steps import why_not_native
+from fedloom.engine.gradient.protocol import Gradient
+from fedloom.engine.plan import Facts
+from fedloom.engine.stages import stages_of
+
+
+def facts_of(
+    clients: Clients,
+    gradient: Gradient,
+    slower: tuple[tuple[str, str], ...] = (),
+    sliced: bool = True,
+    captured: bool = False,
+) -> Facts:
+    """The facts of these clients' training; `slower` are the quicker gradients that failed, with their reasons."""
+    method, setting, data = clients.method, clients.setting, clients.data
+    kind, layers = gradient.kind, stages_of(setting) or ()
+    device = data.x.device.type
+    captured = captured and kind != "one by one"  # one client after another: no two steps are alike
+    native = not captured and device == "cpu" and bool(layers) and kind != "one by one"
+    return Facts(
+        gradient=kind,
+        slower=slower,
+        traits=method.local.traits,
+        optimiser=method.optimiser,
+        layers=layers,
+        low=gradient.low,
+        sliced=sliced,
+        captured=captured,
+        no_native=why_not_native(setting, data) if native else "",
+        no_kernels=_no_kernels(setting, data) if captured else "",
+        no_compact=_no_compact(setting, data, gradient) if captured else "",
+    )
+
+
+def _no_kernels(setting: Setting, data: Examples) -> str:
+    """Why Triton kernels cannot take whole steps of linear layers in a row."""
+    if not own_kernels(data.x.device.type):
+        return "Triton is not installed, or this is not a GPU"
+    from fedloom.engine.cuda.mlp_step import fits
+
+    return fits(stages_of(setting) or (), setting, data)
+
+
+def _no_compact(setting: Setting, data: Examples, gradient: Gradient) -> str:
+    """Why kernels cannot train convolutional networks of several sizes side by side."""
+    if not own_kernels(data.x.device.type):
+        return "Triton is not installed, or this is not a GPU"
+    if not any(isinstance(layer, nn.Conv2d) for layer in setting.module.modules()):
+        return "the network has no convolutions"
+    if data.x.dtype != torch.float32:
+        return f"examples are {data.x.dtype}; they must be float32"
+    if gradient.stacked is None or not gradient.stacked.zeros_stay:
+        return "a layer of the network turns zeros into something else"
+    from fedloom.engine.cuda.compact import fits
+
+    return fits(setting.neurons)

@@ -1,0 +1,50 @@
+"""How a cohort's loss is differentiated: the contract of the three gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from torch import Tensor
+
+from fedloom.core.types import Batch
+from fedloom.layout import Layout
+
+if TYPE_CHECKING:
+    from fedloom.engine.gradient.stacked import StackedGradient
+
+GradientKind = Literal["stacked", "vmapped", "one by one"]
+
+
+# all steps of `w <- shrink * w - rate * g`: (first [C, P], batches, rate, shrink) -> (parameters [C, P], losses [C])
+Descent = Callable[[Tensor, Iterable[Batch], float, float], tuple[Tensor, Tensor]]
+
+
+class Gradient(Protocol):
+    """Differentiates the loss of C clients, each with parameters of its own."""
+
+    @property
+    def layout(self) -> Layout:
+        """Where each tensor lies in a row of parameters."""
+
+    @property
+    def stacked(self) -> StackedGradient | None:
+        """The gradient itself where its layers are stacked: it can be cut, frozen and moved tensor by tensor."""
+
+    @property
+    def descent(self) -> Descent | None:
+        """Takes the steps of plain SGD as part of the backward pass; None: there is no such way."""
+
+    @property
+    def kind(self) -> GradientKind:
+        """Its name in the plan of steps."""
+
+    @property
+    def low(self) -> bool:
+        """Whether products round their factors to bfloat16."""
+
+    def __call__(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Gradients [C, P] and losses [C]; running statistics in `params` move in place."""
+
+    def outputs(self, params: Tensor, x: Tensor) -> Tensor:
+        """What every client's network answers to its own examples [C, B, ...], in evaluation mode."""

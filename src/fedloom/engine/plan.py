@@ -1,0 +1,221 @@
+"""How a cohort takes its training steps: every choice of a faster way, made once, with the reasons.
+
+`Facts` describe a run in plain values; `plan_steps` turns them into a `StepPlan`. A way is a function that says why it
+does not fit, or None. Adding a way is a function and a line in a table here, and the work in a file of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fedloom.core.optimiser import Optimiser, Sgd
+from fedloom.core.rule import Traits
+from fedloom.engine.gradient.protocol import GradientKind
+from fedloom.engine.stages import Stage
+
+StepWay = Literal["native", "kernels", "fused", "momentum", "autograd"]
+PartWay = Literal["whole", "masked", "sliced", "compact", "sliced or compact", "frozen"]
+
+SAYS: dict[str, str] = {
+    "stacked": "all clients of a chunk at once, layer by layer, each with weights of its own",
+    "vmapped": "all clients of a chunk at once, by torch.func.vmap",
+    "one by one": "one client after another, in plain PyTorch",
+    "native": "C code compiled for this machine takes all steps of a client in one call",
+    "kernels": "Triton kernels take whole steps of linear layers in a row",
+    "fused": "the SGD step is part of the backward pass, so that no gradient is stored",
+    "momentum": "gradients of every tensor, then SGD with momentum in one pass over it",
+    "autograd": "gradients first, then the local rule's corrections and the optimiser",
+    "whole": "the method sends whole models",
+    "masked": "the whole network runs, and masks say which of its parameters travel or move",
+    "sliced": "really smaller networks; clients with equally many neurons train together",
+    "compact": "networks of all sizes together, by kernels that stop where a client's neurons end",
+    "sliced or compact": "really smaller networks, or all sizes together where a cohort has more than two sizes",
+    "frozen": "the whole network runs, and only the gradients of the neurons that were sent are computed",
+}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What decides how steps are taken. A reason is a sentence without its full stop; empty where there is none."""
+
+    gradient: GradientKind  # the quickest that agrees with plain PyTorch on this network
+    slower: tuple[tuple[str, str], ...] = ()  # quicker gradients, and the reason why each was not taken
+    traits: Traits = Traits()
+    optimiser: Optimiser = Sgd()
+    layers: tuple[Stage, ...] = ()  # of a network that is a row of plain layers; empty: it is not
+    low: bool = False  # products round their factors to bfloat16
+    sliced: bool = True  # may sub-models be cut? No under execution=masked
+    captured: bool = False  # steps are replayed as CUDA graphs
+    no_native: str = ""  # why the C code cannot train this network here
+    no_kernels: str = ""  # why our Triton kernels for linear layers in a row cannot
+    no_compact: str = ""  # why kernels cannot train convolutional networks of several sizes side by side
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """How steps are taken. A chunk takes the first of `steps` that suits its sizes and its task."""
+
+    gradient: GradientKind
+    steps: tuple[StepWay, ...]
+    parts: PartWay  # what becomes of a task that asks for a part of the model
+    captured: bool
+    layers: tuple[Stage, ...]  # of a network that is a row of plain layers
+    reasons: tuple[tuple[str, str], ...]  # every faster way that was not taken, and why
+
+    def record(self) -> dict[str, Any]:
+        """Plain values for the run folder."""
+        return {name: getattr(self, name) for name in ("gradient", "parts", "captured")} | {
+            "steps": list(self.steps),
+            "reasons": dict(self.reasons),
+        }
+
+
+def lines_of(record: dict[str, Any]) -> list[tuple[str, str]]:
+    """What to show people of a recorded plan: names and sentences."""
+    first, *others = record["steps"]
+    graph = "; the step is captured as a CUDA graph and replayed" if record["captured"] else ""
+    then = f"; {others[0]} where a chunk's sizes or masks do not suit that" if others else ""
+    found = [
+        ("gradients", f"{record['gradient']}: {SAYS[record['gradient']]}"),
+        ("steps", f"{first}: {SAYS[first]}{graph}{then}"),
+        ("sub-models", f"{record['parts']}: {SAYS[record['parts']]}"),
+    ]
+    return found + [(f"not {way}", why) for way, why in record["reasons"].items()]
+
+
+def plan_steps(facts: Facts) -> StepPlan:
+    """Choose the fastest ways that fit, and keep the reason why each faster one does not."""
+    reasons = list(facts.slower)
+    steps: list[StepWay] = []
+    for way, fits in STEPS.items():
+        if (why := fits(facts)) is None:
+            steps.append(way)
+            if facts.captured:
+                break  # the buffers of a captured step are made for one way
+        elif not steps and why:
+            reasons.append((way, why))
+    traits = facts.traits
+    parts: PartWay = "masked" if traits.cuts or traits.needs_whole or traits.chooses else "whole"
+    for part, suits in PARTS.items():
+        if (why := suits(facts)) is None:
+            parts = part
+            break
+        if why:
+            reasons.append((part, why))
+    return StepPlan(facts.gradient, tuple(steps), parts, facts.captured, facts.layers, tuple(reasons))
+
+
+def _named(optimiser: Optimiser) -> str:
+    """An optimiser in words, as far as ways differ in what they take."""
+    words = [type(optimiser).__name__]
+    words += ["with momentum"] if optimiser.momentum else []
+    words += ["with clipped gradients"] if optimiser.clip is not None else []
+    words += [] if optimiser.fresh else ["with moments kept between rounds"]
+    return " ".join(words)
+
+
+def _stacks(facts: Facts) -> str | None:
+    if facts.gradient == "stacked":
+        return None
+    return f"it needs gradients of stacked layers, and this network's are taken {facts.gradient}"
+
+
+def _uncorrected(facts: Facts) -> str | None:
+    return "the local rule corrects gradients between the backward pass and the step" if facts.traits.corrects else None
+
+
+def _native(facts: Facts) -> str | None:
+    """C code of our own for CPUs."""
+    if facts.captured or facts.gradient == "one by one":
+        return ""  # it is not for these
+    if not facts.optimiser.plain and not facts.optimiser.heavy:
+        return f"it takes steps of plain SGD or of SGD with momentum, not of {_named(facts.optimiser)}"
+    if facts.low:
+        return "it computes in float32, and products are to round to bfloat16"
+    if not facts.layers:
+        return "the network is not a row of plain convolutions and linear layers with a cross-entropy"
+    return _stacks(facts) or _uncorrected(facts) or facts.no_native or None
+
+
+def _moves(facts: Facts) -> str | None:
+    """Whether a captured step can move each tensor by itself."""
+    if facts.traits.corrects and not facts.traits.scales:
+        return _uncorrected(facts)
+    if not facts.optimiser.plain and not facts.optimiser.heavy:
+        return f"it takes steps of plain SGD or of SGD with momentum, not of {_named(facts.optimiser)}"
+    return _stacks(facts)
+
+
+def _kernels(facts: Facts) -> str | None:
+    """Triton kernels for linear layers in a row."""
+    if not facts.captured:
+        return ""
+    if not facts.layers or any(layer.padding is not None for layer in facts.layers):
+        return "the network is not a row of linear layers with a cross-entropy"
+    if facts.low:
+        return "they compute in float32, and products are to round to bfloat16"
+    return _moves(facts) or facts.no_kernels or None
+
+
+def _fused(facts: Facts) -> str | None:
+    """The step as part of the backward pass."""
+    if facts.gradient == "vmapped":
+        return "torch.func.vmap returns gradients and takes no steps"
+    if not facts.optimiser.plain:
+        return f"only plain SGD can be part of the backward pass, not {_named(facts.optimiser)}"
+    return _uncorrected(facts)
+
+
+def _momentum(facts: Facts) -> str | None:
+    """SGD with momentum, or plain SGD of scaled parameters, tensor by tensor; captured steps alone have it."""
+    if not facts.captured:
+        return ""
+    return _moves(facts)
+
+
+def _autograd(facts: Facts) -> str | None:
+    """The general way."""
+    return None
+
+
+def _frozen(facts: Facts) -> str | None:
+    if not facts.traits.freezes:
+        return ""
+    if not facts.sliced:
+        return "execution is masked"
+    return _stacks(facts) or ("captured steps hold masked numbers in place instead" if facts.captured else None)
+
+
+def _cuts(facts: Facts) -> str | None:
+    if not facts.traits.cuts:
+        return ""
+    return _stacks(facts) or (None if facts.sliced else "execution is masked")
+
+
+def _compact(facts: Facts) -> str | None:
+    if not facts.captured:
+        return ""
+    return _cuts(facts) if _cuts(facts) is not None else _kernels(facts)
+
+
+def _sliced_or_compact(facts: Facts) -> str | None:
+    if not facts.captured:
+        return ""
+    return _cuts(facts) if _cuts(facts) is not None else _moves(facts) or facts.no_compact or None
+
+
+STEPS: dict[StepWay, Callable[[Facts], str | None]] = {
+    "native": _native,
+    "kernels": _kernels,
+    "fused": _fused,
+    "momentum": _momentum,
+    "autograd": _autograd,
+}
+PARTS: dict[PartWay, Callable[[Facts], str | None]] = {
+    "frozen": _frozen,
+    "compact": _compact,
+    "sliced or compact": _sliced_or_compact,
+    "sliced": _cuts,
+}

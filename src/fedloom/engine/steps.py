@@ -1,0 +1,94 @@
+"""All training steps of a chunk of clients, in the way that the plan has chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedloom.core.rows import rows
+from fedloom.core.types import Examples, State, Task
+from fedloom.core.work import Batches
+from fedloom.engine.cpu.native_steps import native_steps
+from fedloom.engine.feed import Feed
+from fedloom.engine.gradient.protocol import Gradient
+from fedloom.engine.plan import StepPlan, StepWay
+from fedloom.method import Method
+from fedloom.neurons.map import NeuronMap
+
+Taken = tuple[Tensor, Tensor]  # parameters after all steps [C, P], and the summed losses [C]
+
+
+class Start(NamedTuple):
+    """Where a chunk's steps begin, and all that they read."""
+
+    method: Method
+    gradient: Gradient
+    plan: StepPlan
+    data: Examples
+    task: Task
+    state: State  # of the local rule
+    moments: State  # of an optimiser that keeps them; they change in place
+    first: Tensor  # [C, P]
+    batches: Batches
+    neurons: NeuronMap | None = None  # where only the neurons of `task.keep` are trained or exist
+    held: bool = False  # the steps themselves hold in place what the rule does not train
+
+
+Steps = Callable[[Start], Taken]
+
+
+def take_steps(start: Start) -> Taken:
+    """Take all steps in the first of the plan's ways that suits this chunk."""
+    for way in start.plan.steps:
+        if (taken := WAYS[way](start)) is not None:
+            return taken
+    raise AssertionError("autograd suits every chunk")
+
+
+def _free(start: Start) -> bool:
+    """Whether nothing has to be held in place step by step."""
+    return start.held or start.method.local.trains(start.task) is None
+
+
+def _native(start: Start) -> Taken | None:
+    """The C code."""
+    return native_steps(start) if _free(start) else None
+
+
+def _fused(start: Start) -> Taken | None:
+    """Steps inside the backward pass."""
+    if not _free(start):
+        return None
+    rate, decay, descent = start.task.rate, start.method.optimiser.weight_decay, start.gradient.descent
+    assert descent is not None  # else the plan has another way
+    return descent(start.first, Feed(start.data, start.batches), rate, 1 - rate * decay)
+
+
+def _autograd(start: Start) -> Taken:
+    """Step by step: differentiate, correct, move. Kept moments change in place."""
+    method, task, first = start.method, start.task, start.first
+    rule, optimiser, trained = method.local, method.optimiser, task.trained
+    trains = rule.trains(task)
+    moments = start.moments or optimiser.begin(first[:, :trained])
+    params = first.clone(memory_format=torch.contiguous_format)
+    losses = params.new_zeros(len(params))
+    for batch in Feed(start.data, start.batches):
+        now = slice(len(batch.y))  # clients that still have steps to take
+        part, state_now, here = task.rows(now), rows(start.state, now), params[now]
+        seen = rule.view(part, here)
+        grads, loss = start.gradient(seen, batch)
+        if seen is not here:
+            here[:, trained:] = seen[:, trained:]  # running statistics moved in what ran
+        grads = rule.correct(part, state_now, first[now], here, grads)
+        may = None if trains is None else trains[now, :trained]
+        optimiser.step(rows(moments, now), here[:, :trained], grads[:, :trained], task.rate, may)
+        losses[now] += loss
+    if trains is not None:  # running statistics outside the mask stay too
+        params = torch.where(trains, params, first)
+    return params, losses
+
+
+WAYS: dict[StepWay, Callable[[Start], Taken | None]] = {"native": _native, "fused": _fused, "autograd": _autograd}

@@ -1,0 +1,216 @@
+"""What a run is made from, before any engine: data dealt to clients, the fleet, the network, and their places."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedloom.accel.machine import device_of
+from fedloom.chance import Chance
+from fedloom.core.devices import Devices
+from fedloom.core.types import Examples, Fleet, Setting
+from fedloom.data.dataset import Dataset, check
+from fedloom.data.lists import Lists, from_ranges
+from fedloom.data.load import load
+from fedloom.data.partition import Partition, Split, partition, split
+from fedloom.data.sampling import Ints
+from fedloom.engine.clients import Clients, Owned
+from fedloom.engine.gradient.dropout import keyed
+from fedloom.engine.ranks import rank_device
+from fedloom.engine.storage.offload import at_home, shelve
+from fedloom.engine.storage.placement import Placement, budget_of, place, sizes_of
+from fedloom.engine.storage.shards import Shards
+from fedloom.errors import BadData, BadExperiment
+from fedloom.layout import flatten, layout_of
+from fedloom.method import Method
+from fedloom.models.check import FIRST, check_network, own_copy
+from fedloom.runs.experiment import Experiment
+from fedloom.world.fleets import make_devices
+
+
+class Inputs(NamedTuple):
+    """What a run is made from."""
+
+    method: Method
+    setting: Setting
+    network: nn.Module  # as the user wrote it; the setting's has keyed dropout
+    model: Tensor  # [P] before the first round
+    train: Examples
+    shards: Shards  # which of `train` are whose
+    held_out: Owned | None  # examples that clients try their models on while they train
+    own_test: Owned | None  # examples for the clients' personal accuracy
+    test: Examples
+    classes: int
+    clients: list[int]  # the partition's number of each client in the fleet; empty clients are left out
+    placement: Placement  # where examples and client states lie
+    dealt: str  # how the data were dealt, in words
+
+
+def per_example(output: Tensor, target: Tensor) -> Tensor:
+    """Cross entropy of each example."""
+    return F.cross_entropy(output, target, reduction="none")
+
+
+def inputs_of(
+    experiment: Experiment,
+    method: Method | None = None,
+    model: nn.Module | None = None,
+    data: Dataset | None = None,
+    beside: Inputs | None = None,
+) -> Inputs:
+    """Load, deal and place; a method, network or data set of the user's own may replace what the experiment names.
+
+    `beside`: the inputs of another run on the same `data` and device, whose examples are used again.
+    """
+    _check_kind("method", method, Method)
+    _check_kind("model", model, nn.Module)
+    _check_kind("data", data, Dataset)
+    if data is not None and beside is None:
+        check(data._asdict(), f"data '{data.name}'", data.classes)
+    method = method or experiment.build_method()
+    device = device_of(rank_device(experiment.device) if experiment.engine == "distributed" else experiment.device)
+    dataset = data or load(experiment.data.name, **experiment.data.settings)
+    dealt = partition(
+        experiment.partition.name, dataset.y_train, experiment.clients, experiment.seed,
+        client_ids=dataset.client_train, **experiment.partition.settings,
+    )  # fmt: skip
+    parts = split(dealt, experiment.split, experiment.seed)
+    present = np.flatnonzero(parts.train.sizes)  # empty clients are left out
+    if not len(present):
+        raise BadData(f"no client has a training example ({dealt.note})")
+    network = own_copy(model if model is not None else network_of(experiment, dataset), device)
+    module = keyed(network)
+    fleet = _fleet(experiment, dataset, parts.train.at(present), present, device)
+    setting = Setting(fleet, module, layout_of(module), per_example, torch.from_numpy(dataset.x_train[:2]).to(device))
+    if beside is None:  # else such a network was tried on the same data
+        x, y = (torch.from_numpy(part[:FIRST]).to(device) for part in (dataset.x_train, dataset.y_train))
+        check_network(module, per_example, x, y, dataset.classes)
+    start = flatten(module, setting.layout)
+    placement = _placement(experiment, method, setting, start, dataset, Lists.of(dealt.clients).at(present))
+    train, shards, held_out, own_test, test = _examples(
+        experiment, method, dataset, dealt, parts, present, placement, device, beside
+    )
+    return Inputs(
+        method, setting, network, start, train, shards, held_out, own_test, test, dataset.classes, present.tolist(),
+        placement, dealt.note,
+    )  # fmt: skip
+
+
+def clients_of(inputs: Inputs) -> Clients:
+    """The clients that train in this process."""
+    return Clients(
+        inputs.method, inputs.setting, inputs.train, inputs.shards, inputs.held_out, inputs.own_test,
+        inputs.placement.states,
+    )  # fmt: skip
+
+
+def _fleet(experiment: Experiment, dataset: Dataset, own: Lists, present: Ints, device: torch.device) -> Fleet:
+    """How many examples every client has, of which classes, and on what device."""
+    labels = np.bincount(
+        own.owner * dataset.classes + dataset.y_train[own.examples], minlength=len(own) * dataset.classes
+    )
+    return Fleet(
+        torch.tensor(own.sizes.tolist(), device=device),
+        torch.from_numpy(labels).view(-1, dataset.classes).to(device),
+        devices_of(experiment, present, device),
+    )
+
+
+def _examples(
+    experiment: Experiment,
+    method: Method,
+    dataset: Dataset,
+    dealt: Partition,
+    parts: Split,
+    present: Ints,
+    placement: Placement,
+    device: torch.device,
+    beside: Inputs | None,
+) -> tuple[Examples, Shards, Owned | None, Owned | None, Examples]:
+    """Training examples with their shards, held-out and own test examples, and the test set, each where it lies."""
+    where, mine = placement.examples, parts.train.at(present)
+    if beside is not None:
+        train, test = beside.train, beside.test
+    else:
+        train, test = (
+            Examples(torch.from_numpy(x), torch.from_numpy(y))
+            for x, y in ((dataset.x_train, dataset.y_train), (dataset.x_test, dataset.y_test))
+        )
+        train = at_home(train, device, "device") if where == "device" else train
+        test = at_home(test, device, where)
+    shards = _shards(mine, train.y.device)
+    if (attack := experiment.build_attack()) is not None:
+        who = attack.who(len(present), Chance(experiment.seed, 0, device)).to(train.y.device)
+        taken = shards.examples[who.repeat_interleave(torch.tensor(mine.sizes.tolist(), device=train.y.device))]
+        train = train._replace(y=train.y.index_copy(0, taken, attack.labels(train.y[taken], dataset.classes)))
+    own = _own_split(parts.test, present, train) or _own_part(dataset, dealt, present, test)
+    own_test = own and shelve(*own, device, where, 0)
+    own = _own_split(parts.validation, present, train)
+    held_out = own_test if own is None else shelve(*own, device, where, 0)
+    if method.local.traits.judges and held_out is None:
+        raise BadExperiment(
+            "split keeps nothing back, and the method's clients try their models on examples of their own; set it to "
+            "training, validation and test shares, as in split=[0.7,0,0.3]."
+        )
+    return *shelve(train, shards, device, where, placement.room), held_out, own_test, test
+
+
+def _placement(
+    experiment: Experiment, method: Method, setting: Setting, model: Tensor, dataset: Dataset, dealt: Lists
+) -> Placement:
+    """Where examples and client states will lie; `dealt` are every client's examples, own test included."""
+    device, chunk = setting.example.device, 1 if experiment.engine == "loop" else experiment.chunk
+    examples = sum(part.nbytes for part in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test))
+    sizes = sizes_of(method, setting, model, examples, dealt.sizes.tolist(), experiment.rounds, chunk)
+    return place(sizes, budget_of(device, experiment.memory, examples), str(device))
+
+
+def devices_of(experiment: Experiment, present: Ints, device: torch.device) -> Devices | None:
+    """The devices of the clients that take part."""
+    if experiment.fleet.name == "none":
+        return None
+    devices = make_devices(experiment.fleet.name, experiment.clients, experiment.seed, **experiment.fleet.settings)
+    return devices.at(torch.from_numpy(present)).to(device)
+
+
+def _check_kind(name: str, value: object, kind: type) -> None:
+    """Refuse a thing of the user's own that is something else."""
+    if value is not None and not isinstance(value, kind):
+        expected = "an nn.Module" if kind is nn.Module else f"a {kind.__name__}"
+        raise BadExperiment(f"{name} is {value!r} ({type(value).__name__}); expected {expected}.")
+
+
+def network_of(experiment: Experiment, dataset: Dataset) -> nn.Module:
+    """The named network with weights drawn from the seed alone, whatever was drawn before."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(experiment.seed)
+        return experiment.build_model(tuple(dataset.x_train.shape[1:]), dataset.classes, dataset.vocabulary)
+
+
+def _shards(lists: Lists, device: torch.device) -> Shards:
+    """The same for an engine."""
+    return Shards.of(torch.from_numpy(lists.examples), lists.sizes.tolist(), device)
+
+
+def _own_split(kept: Lists, present: Ints, train: Examples) -> Owned | None:
+    """What was kept of each client's data for its own test."""
+    own = kept.at(present)
+    return (train, _shards(own, train.y.device)) if len(own.examples) else None
+
+
+def _own_part(dataset: Dataset, dealt: Partition, present: Ints, test: Examples) -> Owned | None:
+    """Each client's part of the test set, where the data say whose is whose and were dealt so."""
+    if dataset.client_train is None or dataset.client_test is None:
+        return None
+    own = Lists.of(dealt.clients).at(present)
+    ids, first = dataset.client_train[own.examples], np.cumsum(own.sizes) - own.sizes
+    whose = ids[first]
+    if (ids != np.repeat(whose, own.sizes)).any() or not np.isin(dataset.client_test, whose).any():
+        return None  # dealt otherwise, or those tested are strangers
+    order = np.argsort(dataset.client_test, kind="stable")
+    low, high = (np.searchsorted(dataset.client_test, whose, side, order) for side in ("left", "right"))
+    return test, _shards(from_ranges(order, low, high - low), test.y.device)

@@ -1,0 +1,84 @@
+"""What a message carries: which part of the model, which extras, which report; and its size by formula.
+
+Masks that are made of whole neurons travel as neurons. C clients in the cohort, P numbers, K neurons.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedloom.codec import Codec, Frame, Part, Range
+from fedloom.core.costs import Bytes
+from fedloom.core.types import Reply, Setting, State, Task
+from fedloom.method import Method
+from fedloom.neurons.rows import rows_of
+from fedloom.parts.upload.as_sent import AsSent
+from fedloom.world.simulated import MEASURED
+
+CARRIED = (torch.float32, torch.int64)  # kinds of extras that travel; a client derives others by itself
+REPORT = {"examples": Range(0, whole=True), "steps": Range(0, whole=True), "loss": Range()}
+
+
+class MessageParts:
+    """Describes the messages of a run, for both ends."""
+
+    def __init__(self, method: Method, setting: Setting, codec: Codec) -> None:
+        """`codec` is that of replies; tasks are whole float32 numbers."""
+        self.method, self.setting, self.codec = method, setting, codec
+        self.looks = True  # whether masks are compared with neurons this round, which waits for the device
+        self._seen: tuple[Part, ...] = ()  # the last masks, described
+        self._made_of_neurons = False  # whether masks were, when they were compared last
+        self._whole: dict[tuple[str | int, ...], tuple[Bytes, Bytes]] = {}
+
+    def prices(self, task: Task, reply: Reply) -> tuple[Bytes, Bytes]:
+        """Sizes of the cohort's tasks and replies [C each], by formula."""
+        if task.mask is not None or reply.mask is not None:
+            return self._priced(task, reply)
+        names: tuple[str | int, ...] = (*task.extras, "", *reply.extras, "", *reply.report, len(reply.ids))
+        if names not in self._whole:  # whole models weigh the same in every round
+            self._whole[names] = self._priced(task, reply)
+        return self._whole[names]
+
+    def _priced(self, task: Task, reply: Reply) -> tuple[Bytes, Bytes]:
+        asked, sent = self.asked(task), self.sent(task, reply)
+        down = Codec().size(self.frame(task.extras, {}, asked), asked)
+        up = self.codec.size(self.frame(reply.extras, ranges_of(reply), sent), sent)
+        return down.per_client(len(reply.ids)), up.per_client(len(reply.ids))
+
+    def asked(self, task: Task) -> Part:
+        """The parts that tasks carry."""
+        return self._described(task.mask, task.keep, self.method.mask.rows)
+
+    def sent(self, task: Task, reply: Reply) -> Part:
+        """The parts that replies carry; where the server chose them, their places need not travel."""
+        if isinstance(self.method.upload, AsSent):
+            return self.asked(task)._replace(known=True)
+        return self._described(reply.mask, None, self.method.upload.rows)
+
+    def frame(self, extras: State, report: dict[str, Range], part: Part) -> Frame:
+        """What both ends know of such a message before it is written."""
+        carried = {name: (v.dtype, tuple(v.shape[1:])) for name, v in extras.items() if v.dtype in CARRIED}
+        neurons = None if part.keep is None else self.setting.neurons  # else the network may be one without a map
+        return Frame(self.setting.layout, neurons, carried, report)
+
+    def _described(self, mask: Tensor | None, keep: Tensor | None, rows: bool) -> Part:
+        """A mask by the neurons that make it up, if neurons do; some masks differ from that by a few numbers."""
+        if mask is None or (keep is None and not rows):
+            return Part(mask)
+        found = next((part for part in self._seen if part.mask is mask), None)
+        if found is None:
+            neurons = self.setting.neurons
+            keep = rows_of(neurons, mask) if keep is None else keep
+            rows = keep.shape[1] > neurons.size
+            if self.looks:
+                made = (neurons.expand(keep, rows) == mask).all(1) | ~mask.any(1)  # nothing is left of a lost reply
+                self._made_of_neurons = bool(made.all())
+            found = Part(mask, keep, rows) if self._made_of_neurons else Part(mask)
+            self._seen = (found, *self._seen[:1])
+        return found
+
+
+def ranges_of(reply: Reply) -> dict[str, Range]:
+    """What a client's report may say, a rule's own columns included; columns of the world are not the client's."""
+    return {name: REPORT.get(name, Range()) for name in reply.report if name not in MEASURED}
