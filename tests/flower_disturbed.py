@@ -155,7 +155,7 @@ def lost_in(run: Path) -> set[tuple[int, int]]:
 
 def model_of(run: Path, experiment: Experiment) -> torch.Tensor:
     """The model of a run folder [P]."""
-    return prepare(experiment).setting.layout.join(load_file(run / "model.safetensors"), 0)
+    return prepare(experiment).inputs.setting.layout.join(load_file(run / "model.safetensors"), 0)
 
 
 def with_lost(experiment: Experiment, lost: set[tuple[int, int]]) -> torch.Tensor:
@@ -164,17 +164,21 @@ def with_lost(experiment: Experiment, lost: set[tuple[int, int]]) -> torch.Tenso
     Clients train one at a time, as on nodes: rounding differs between one and many, and a neuron whose input is just
     about zero makes more of that.
     """
-    world = prepare(Experiment(**{**experiment.model_dump(), "chunk": 1}))
+    prepared = prepare(Experiment(**{**experiment.model_dump(), "chunk": 1, "fleet": "none"}))
+    inputs = prepared.inputs
 
-    def engine(ids: torch.Tensor, task: Task, chance: Chance) -> Reply:
-        reply = world.wire(ids, task, chance)
-        gone = torch.tensor([(chance.round, world.clients[client]) in lost for client in ids.tolist()])
-        return reply._replace(arrived=reply.arrived & ~gone)
+    class Losing:
+        """The engine, without those replies."""
 
-    model, memory = world.model, world.method.init(world.setting, world.model)
+        def train(self, ids: torch.Tensor, task: Task, chance: Chance) -> Reply:
+            reply = prepared.engine.train(ids, task, chance)
+            gone = torch.tensor([(chance.round, inputs.clients[client]) in lost for client in ids.tolist()])
+            return reply._replace(arrived=reply.arrived & ~gone)
+
+    model, memory = inputs.model, inputs.method.init(inputs.setting, inputs.model)
     for number in range(1, experiment.rounds + 1):
         chance = Chance(experiment.seed, number, model.device)
-        model, memory, *_ = play_round(world.method, memory, model, world.setting, engine, chance)
+        model, memory, *_ = play_round(inputs.method, memory, model, inputs.setting, Losing(), chance)
     return model
 
 

@@ -63,7 +63,9 @@ def served(grid: FakeGrid, experiment: Experiment, **config: Any) -> Result:
 
 def simulated(experiment: Experiment) -> Result:
     """The same where nothing is simulated but the network."""
-    return play(experiment, prepare(experiment)._replace(world=None))
+    prepared = prepare(experiment)
+    wire = prepared.engine.engine if experiment.fleet.name != "none" else prepared.engine
+    return play(experiment, prepared._replace(engine=wire))
 
 
 def weights(result: Result) -> torch.Tensor:

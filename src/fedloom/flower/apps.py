@@ -1,11 +1,11 @@
-"""What does a Flower app folder need? A ServerApp and a ClientApp; both are made here."""
+"""The ServerApp and the ClientApp of a Flower app folder in which both ends are fedloom's."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
 
-from fedloom.errors import BadExperiment
+from fedloom.flower.protocol.need_flower import need_flower
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def server_app() -> ServerApp:
-    """The server: plays the rounds of the run config's experiment, `app = server_app()` in an app folder."""
-    _must_have_flower()
+    """The server, `app = server_app()` in an app folder: it runs the rounds of the run config's experiment."""
+    need_flower()
     from flwr.serverapp import ServerApp
 
     app = ServerApp()
@@ -33,12 +33,12 @@ def server_app() -> ServerApp:
 
 
 def client_app(data: OwnData | None = None) -> ClientApp:
-    """A node: trains the clients it hosts, `app = client_app()` in an app folder.
+    """A node, `app = client_app()` in an app folder: it trains the clients that it hosts.
 
-    `data` is a function of a client's number that gives its arrays, `{"x": ..., "y": ...}` and, for a test split of its
-    own, `x_test` and `y_test`; left out, the node config's `data` folder or the experiment's own data are used.
+    `data` is a function from a client's number to its arrays, `{"x": ..., "y": ...}` and, for a test split of its own,
+    `x_test` and `y_test`; left out, the node config's `data` folder or the experiment's own data are used.
     """
-    _must_have_flower()
+    need_flower()
     from flwr.clientapp import ClientApp
 
     app = ClientApp()
@@ -63,11 +63,3 @@ def client_app(data: OwnData | None = None) -> ClientApp:
         return Answer(answer(kind, message.content, context, data), reply_to=message)
 
     return app
-
-
-def _must_have_flower() -> None:
-    """Say what to install where Flower is missing."""
-    try:
-        import flwr  # noqa: F401
-    except ImportError as problem:
-        raise BadExperiment("Flower is not installed; pip install 'fedloom[flower]' brings it.") from problem

@@ -15,7 +15,7 @@ from fedloom.codec.places import unpack_bits
 from fedloom.core.types import Reply, State, Task
 from fedloom.flower.node.hosted_clients import HostedClients
 from fedloom.flower.node.state_store import SavedState, StateStore
-from fedloom.flower.protocol.part_form import chosen_part, client_chooses, form_of, with_form
+from fedloom.flower.protocol.part_form import client_chooses, form_of, part_of, with_form
 from fedloom.flower.protocol.records import Payload, fact
 from fedloom.flower.protocol.round_id import RoundId
 from fedloom.world.message_parts import CARRIED, ranges_of
@@ -151,7 +151,8 @@ def write_reply(
     """A reply's bytes, the form of its part and, with error feedback, the residual that rounding left [P]."""
     method, setting = hosted.inputs.method, hosted.inputs.setting
     if client_chooses(method):
-        part = chosen_part(method, setting, None if reply.mask is None else reply.mask[0].cpu())
+        mask = None if reply.mask is None else reply.mask[0].cpu()
+        part = part_of(setting, mask, rows=method.upload.rows)
     else:
         part = asked._replace(known=True)
     key, values = chance.key("codec", reply.ids), reply.params[0].cpu()
@@ -170,4 +171,4 @@ def write_reply(
     extras: State = {name: reply.extras[name][0] for name in frame.extras}
     report = {name: float(reply.report[name][0]) for name in frame.report}
     data = codec.encode(frame, round_id.stamp(client, "up"), values, part, extras, report, key[0].cpu())
-    return data, form_of(part, frame.host), residual
+    return data, form_of(setting, part), residual

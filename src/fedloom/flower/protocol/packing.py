@@ -47,13 +47,12 @@ class Packing:
         """What goes to each client of the cohort, in the cohort's order [C]."""
         assert task.ids is not None
         whole = self.parts.asked(task)
-        neurons = None if whole.keep is None else self.setting.neurons
         payloads = []
         for row, client in enumerate(task.ids.tolist()):
             part = row_of(whole, row)
             facts: dict[str, Any] = {
                 "client": client,
-                "form": form_of(part, neurons),
+                "form": form_of(self.setting, part),
                 "share": float(task.share[row]),
                 "authorised": bool(task.authorised[row]),
             }

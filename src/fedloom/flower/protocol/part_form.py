@@ -15,7 +15,6 @@ from fedloom.codec.part import keep_word
 from fedloom.core.rows import expanded
 from fedloom.core.types import Setting, State, Task
 from fedloom.method import Method
-from fedloom.neurons.map import NeuronMap
 from fedloom.neurons.rows import rows_of
 from fedloom.parts.upload.as_sent import AsSent
 from fedloom.world.message_parts import REPORT
@@ -33,17 +32,18 @@ def client_chooses(method: Method) -> bool:
     return not isinstance(method.upload, AsSent) or method.local.traits.chooses
 
 
-def chosen_part(method: Method, setting: Setting, mask: Tensor | None) -> Part:
-    """The part of a mask [P] that a client chose, by whole rows of neurons if it consists of them."""
-    if mask is None or not method.upload.rows:
+def part_of(setting: Setting, mask: Tensor | None, keep: Tensor | None = None, rows: bool = False) -> Part:
+    """One client's part with this mask [P]: by its neurons `keep` [K], or by whole `rows`, if it consists of them."""
+    if mask is None or (keep is None and not rows):
         return Part(mask)
-    rows = rows_of(setting.neurons, mask[None])[0]
-    return Part(mask, rows, True) if torch.equal(setting.neurons.expand(rows, True), mask) else Part(mask)
+    found = rows_of(setting.neurons, mask[None])[0] if keep is None else keep
+    same = torch.equal(setting.neurons.expand(found, rows=keep is None), mask)
+    return Part(mask, found, keep is None) if same else Part(mask)
 
 
-def form_of(part: Part, neurons: NeuronMap | None) -> str:
-    """The key in `FORMS` of a part that its receiver does not know."""
-    return part._replace(known=False).word(neurons)
+def form_of(setting: Setting, part: Part) -> str:
+    """The key in `FORMS` of a part that its receiver does not know; only parts made of neurons need a neuron map."""
+    return part._replace(known=False).word(None if part.keep is None else setting.neurons)
 
 
 def with_form(manifest: Expected, form: object) -> Expected:
