@@ -9,10 +9,10 @@ from typing import Literal, Self
 from pydantic import model_validator
 from torch import Tensor
 
-from fedloom.codec import kinds
+from fedloom.codec import number_formats
 from fedloom.codec.expected import Expected, Message
 from fedloom.codec.frame import Frame
-from fedloom.codec.part import Part
+from fedloom.codec.model_part import ModelPart
 from fedloom.codec.price import size
 from fedloom.codec.read import decode
 from fedloom.codec.stamp import Stamp
@@ -41,7 +41,7 @@ class Codec(Section):
         return self
 
     @property
-    def kind(self) -> kinds.Kind:
+    def kind(self) -> number_formats.Kind:
         """`values` and `scale` in one word."""
         if self.values == "int8":
             return "int8/block" if self.scale == "block" else "int8/tensor"
@@ -52,7 +52,7 @@ class Codec(Section):
         frame: Frame,
         stamp: Stamp,
         values: Tensor,
-        part: Part = Part(),  # noqa: B008  a NamedTuple does not change
+        part: ModelPart = ModelPart(),  # noqa: B008  a NamedTuple does not change
         extras: Mapping[str, Tensor] | None = None,
         report: Mapping[str, float] | None = None,
         key: Tensor | None = None,
@@ -64,7 +64,7 @@ class Codec(Section):
         """Decode a message that is written with this codec; raise `Rejected` otherwise."""
         return decode(data, replace(expected, kinds=(self.kind,)))
 
-    def size(self, frame: Frame, part: Part = Part()) -> Bytes:  # noqa: B008
+    def size(self, frame: Frame, part: ModelPart = ModelPart()) -> Bytes:  # noqa: B008
         """Bytes of a message, or of each of a cohort's [C], without encoding it."""
         return size(frame, part, self.kind)
 
@@ -79,14 +79,14 @@ class Codec(Section):
         check_kind(self.kind, keys)
         if self.kind == "int8/tensor" and layout is None:
             raise BadExperiment("one scale per tensor needs the layout, which has the tensors' sizes; give it.")
-        return kinds.roundtrip(self.kind, values, keys, mask, layout.sizes if layout else ())
+        return number_formats.roundtrip(self.kind, values, keys, mask, layout.sizes if layout else ())
 
     def bound(self, largest: Tensor) -> Tensor:
         """A bound of the rounding error; `largest` is the number's magnitude or, for int8, the largest with its scale.
 
         float16 2^-11 of the number (2^-25 at least, up to 65504), bfloat16 2^-8, int8 one step: 1/127 of the largest.
         """
-        return kinds.bound(self.kind, largest)
+        return number_formats.bound(self.kind, largest)
 
     def correct(
         self,

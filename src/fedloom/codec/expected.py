@@ -13,9 +13,9 @@ from torch import Tensor
 
 from fedloom.codec.container import header
 from fedloom.codec.frame import Frame
-from fedloom.codec.kinds import DTYPES, Kind
-from fedloom.codec.part import AnyKeep, AnyMask, Part, check_mask, keep_word, require
-from fedloom.codec.places import CHUNK
+from fedloom.codec.mask_bytes import CHUNK
+from fedloom.codec.model_part import AnyKeep, AnyMask, ModelPart, check_mask, keep_word, require
+from fedloom.codec.number_formats import DTYPES, Kind
 from fedloom.codec.stamp import Stamp
 from fedloom.codec.write import fields
 from fedloom.errors import BadExperiment, unknown
@@ -33,7 +33,7 @@ class Expected:
 
     frame: Frame
     stamp: Stamp
-    part: Part | AnyKeep | AnyMask = field(default_factory=Part)  # a Part: exactly this one
+    part: ModelPart | AnyKeep | AnyMask = field(default_factory=ModelPart)  # a ModelPart: exactly this one
     kinds: tuple[Kind, ...] = ("float32",)
     cap: int | None = None  # bytes
 
@@ -42,9 +42,9 @@ class Expected:
         for kind in self.kinds:
             if kind not in DTYPES:
                 raise BadExperiment(unknown("kind of values", kind, DTYPES))
-        if isinstance(self.part, Part) and self.part.mask is not None:
+        if isinstance(self.part, ModelPart) and self.part.mask is not None:
             check_mask(self.part.mask, self.frame.total, 1)
-        if isinstance(self.part, Part) and self.part.keep is not None:
+        if isinstance(self.part, ModelPart) and self.part.keep is not None:
             require(self.frame.neurons).flat(self.part.keep)
         if isinstance(self.part, AnyKeep):
             require(self.frame.neurons)

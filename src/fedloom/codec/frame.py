@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import torch
 
-from fedloom.codec.kinds import DTYPES, Kind, scale_count
-from fedloom.codec.part import keep_word, require
-from fedloom.codec.places import bitmap_size
+from fedloom.codec.mask_bytes import bitmap_size
+from fedloom.codec.model_part import keep_word, require
+from fedloom.codec.number_formats import DTYPES, Kind, scale_count
 from fedloom.errors import BadExperiment
 from fedloom.layout import Layout
 from fedloom.neurons.map import NeuronMap

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedloom.codec.expected import Expected, Message
-from fedloom.codec.part import Part
+from fedloom.codec.model_part import ModelPart
 from fedloom.codec.read import decode
 from fedloom.codec.rejected import Rejected
 from fedloom.core.refused import Reason
@@ -90,7 +90,7 @@ class Inbox:
         found = [self.accepted.get(client) if self.enough else None for client in ids.tolist()]
         model = task.model.detach().cpu()
         frame = next(iter(self.awaited.values())).frame
-        whole = all(isinstance(e.part, Part) and e.part.whole for e in self.awaited.values())
+        whole = all(isinstance(e.part, ModelPart) and e.part.whole for e in self.awaited.values())
 
         def rows(read: Callable[[Message], Tensor], missing: Tensor) -> Tensor:
             return torch.stack([missing if one is None else read(one) for one in found]).to(task.model.device)

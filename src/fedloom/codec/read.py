@@ -18,9 +18,9 @@ from torch import Tensor
 from fedloom.codec.container import arrays, check_header, parse, unseal
 from fedloom.codec.expected import Expected, Message
 from fedloom.codec.frame import Frame
-from fedloom.codec.kinds import Kind, check_finite, unpack
-from fedloom.codec.part import AnyKeep, AnyMask, Part, require
-from fedloom.codec.places import unpack_bits, unpack_gaps
+from fedloom.codec.mask_bytes import unpack_bits, unpack_gaps
+from fedloom.codec.model_part import AnyKeep, AnyMask, ModelPart, require
+from fedloom.codec.number_formats import Kind, check_finite, unpack
 from fedloom.codec.rejected import Rejected
 from fedloom.codec.write import fields, sent_per_tensor
 from fedloom.core.refused import Reason
@@ -104,7 +104,7 @@ def read_part(
     frame, part = expected.frame, expected.part
     if word == "all":
         return None, None
-    if isinstance(part, Part):
+    if isinstance(part, ModelPart):
         part = part.cpu()
         mask = part.numbers(frame.host)
         assert mask is not None
@@ -122,7 +122,7 @@ def read_part(
     return neurons.expand(keep, part.rows).numpy(), keep
 
 
-def same_mask(data: NDArray[np.uint8], word: str, part: Part, own: NDArray[np.bool_]) -> bool:
+def same_mask(data: NDArray[np.uint8], word: str, part: ModelPart, own: NDArray[np.bool_]) -> bool:
     """Whether the sender's copy equals the receiver's mask."""
     if word == "gaps":
         return bool(np.array_equal(unpack_gaps(data, len(own)), own))

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from fedloom.codec.container import header, seal
 from fedloom.codec.frame import Frame
-from fedloom.codec.kinds import DTYPES, Floats, Kind, draws, pack
-from fedloom.codec.part import Part, check_mask, require
-from fedloom.codec.places import Bits, Places, gather, pack as pack_places, pack_bits, sparse
+from fedloom.codec.mask_bytes import Bits, Places, gather, pack as pack_places, pack_bits, sparse
+from fedloom.codec.model_part import ModelPart, check_mask, require
+from fedloom.codec.number_formats import DTYPES, Floats, Kind, draws, pack
 from fedloom.codec.stamp import Stamp
 from fedloom.errors import BadExperiment, unknown
 
@@ -23,7 +23,7 @@ def encode(
     frame: Frame,
     stamp: Stamp,
     values: Tensor,
-    part: Part = Part(),  # noqa: B008  a NamedTuple does not change
+    part: ModelPart = ModelPart(),  # noqa: B008  a NamedTuple does not change
     kind: Kind = "float32",
     extras: Mapping[str, Tensor] | None = None,
     report: Mapping[str, float] | None = None,
@@ -76,14 +76,14 @@ def check_kind(kind: str, key: Tensor | None) -> None:
         )
 
 
-def mask_of(frame: Frame, part: Part) -> Bits | None:
+def mask_of(frame: Frame, part: ModelPart) -> Bits | None:
     """The mask [P] of one client; None: all numbers."""
     mask = part.numbers(frame.host)
     return None if mask is None else check_mask(mask, frame.total, 1).numpy()
 
 
 def write_places(
-    frame: Frame, part: Part, mask: Bits | None, thin: Places | None
+    frame: Frame, part: ModelPart, mask: Bits | None, thin: Places | None
 ) -> tuple[str, NDArray[np.uint8] | None]:
     """The word for how the part is written, and the bytes of its mask, if that is sent."""
     word = part.word(frame.host)
@@ -95,7 +95,7 @@ def write_places(
     return pack_places(mask, thin)
 
 
-def gather_kept(frame: Frame, part: Part, values: Tensor) -> list[Floats]:
+def gather_kept(frame: Frame, part: ModelPart, values: Tensor) -> list[Floats]:
     """The numbers in `values` [P] of kept neurons, tensor by tensor; faster than through a mask."""
     assert part.keep is not None
     neurons = require(frame.host)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedloom.chance import absorb
-from fedloom.codec.places import CHUNK
+from fedloom.codec.mask_bytes import CHUNK
 from fedloom.codec.rejected import Rejected
 
 Kind = Literal["float32", "float16", "bfloat16", "int8/block", "int8/tensor"]

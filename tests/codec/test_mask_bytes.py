@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from codec.parcels import bools, seeds
-from fedloom.codec.places import (
+from fedloom.codec.mask_bytes import (
     bitmap_size,
     count_entries,
     gaps_size,

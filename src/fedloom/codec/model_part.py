@@ -12,7 +12,7 @@ from fedloom.errors import BadExperiment
 from fedloom.neurons.map import NeuronMap
 
 
-class Part(NamedTuple):
+class ModelPart(NamedTuple):
     """The numbers that are sent; all, without mask and keep. Leading axes [C, ...] are for a cohort."""
 
     mask: Tensor | None = None  # [..., P] bool, over numbers
@@ -25,7 +25,7 @@ class Part(NamedTuple):
         """Whether all numbers are sent."""
         return self.mask is None and self.keep is None
 
-    def cpu(self) -> Part:
+    def cpu(self) -> ModelPart:
         """The part on the host."""
         mask, keep = (None if given is None else given.cpu() for given in (self.mask, self.keep))
         return self._replace(mask=mask, keep=keep)
