@@ -85,7 +85,7 @@ def run_command(
     Exit codes: 0 finished, 2 wrong input, 3 stopped by a fault (what was saved is kept), 130 stopped by Ctrl-C.
     """
     from fedloom.cli.show import progress, summary_table
-    from fedloom.report.track import tracked
+    from fedloom.report.trackers import tracked
     from fedloom.runs.play import run
 
     if resume and out is None:

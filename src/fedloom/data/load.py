@@ -54,11 +54,6 @@ def load(name: str, /, folder: Path | None = None, **settings: Any) -> Dataset:
     return _texts(path.stem, *find_tables(path), settings)
 
 
-def at_hand(name: str, folder: Path | None = None) -> bool:
-    """Whether the dataset can be loaded without a download."""
-    return name not in NAMED or _find(name, data_folder() if folder is None else Path(folder)) is not None
-
-
 def settings_of(name: str) -> dict[str, Any]:
     """A dataset's settings and their defaults."""
     if name == "synthetic":
