@@ -22,7 +22,7 @@ from torch import nn
 
 from fedloom.accel.kept_memory import kept_memory
 from fedloom.chance import Chance
-from fedloom.codec import AnyKeep, AnyMask, Codec, Expected, Frame, Part, Stamp, base_hash
+from fedloom.codec import AnyKeep, AnyMask, Codec, Expected, Frame, ModelPart, Stamp, base_hash
 from fedloom.layout import flatten, layout_of
 from fedloom.neurons.trace import neuron_map
 
@@ -53,19 +53,19 @@ def measure(width: int, cycles: int) -> dict[str, dict[str, float]]:
     keep = torch.rand(neurons.size) < 0.5
     key = Chance(0, 1).key("codec", 1)
     ways = {
-        "dense": ("float32", Part(), Part()),
-        "neurons 0.5": ("float32", Part(keep=keep), AnyKeep(1.0)),
+        "dense": ("float32", ModelPart(), ModelPart()),
+        "neurons 0.5": ("float32", ModelPart(keep=keep), AnyKeep(1.0)),
         "neurons 0.5, asked": (
             "float32",
-            Part(neurons.expand(keep), keep, known=True),
-            Part(neurons.expand(keep), keep),
+            ModelPart(neurons.expand(keep), keep, known=True),
+            ModelPart(neurons.expand(keep), keep),
         ),
-        "rows 0.5": ("float32", Part(keep=keep, rows=True), AnyKeep(1.0, rows=True)),
-        "mask 0.5": ("float32", Part(torch.rand(layout.total) < 0.5), AnyMask(1.0)),
-        "mask 0.05": ("float32", Part(torch.rand(layout.total) < 0.05), AnyMask(1.0)),
-        "dense float16": ("float16", Part(), Part()),
-        "dense bfloat16": ("bfloat16", Part(), Part()),
-        "dense int8": ("int8", Part(), Part()),
+        "rows 0.5": ("float32", ModelPart(keep=keep, rows=True), AnyKeep(1.0, rows=True)),
+        "mask 0.5": ("float32", ModelPart(torch.rand(layout.total) < 0.5), AnyMask(1.0)),
+        "mask 0.05": ("float32", ModelPart(torch.rand(layout.total) < 0.05), AnyMask(1.0)),
+        "dense float16": ("float16", ModelPart(), ModelPart()),
+        "dense bfloat16": ("bfloat16", ModelPart(), ModelPart()),
+        "dense int8": ("int8", ModelPart(), ModelPart()),
     }
     found = {}
     for name, (values, part, policy) in ways.items():

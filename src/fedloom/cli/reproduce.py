@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from fedloom.cli.options import DeviceOption, JsonOption, counted, print_json, telling
+from fedloom.cli.options import DeviceOption, JsonOption, note_printer, print_json, runs_progress
 from fedloom.errors import BadExperiment, RunStopped, unknown
 
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ def _reproduce(
     out.mkdir(parents=True, exist_ok=True)
     with locked(out / "lock", f"folder '{out}'"):
         try:
-            with counted(console, "reproduce", sum(one.rounds for one in runs.values()), progress) as watch:
-                played = play(recipes, seeds, out, device, data_dir, watch, telling(console), minutes)
+            with runs_progress(console, "reproduce", sum(one.rounds for one in runs.values()), progress) as watch:
+                played = play(recipes, seeds, out, device, data_dir, watch, note_printer(console), minutes)
         except KeyboardInterrupt:
             errors.print(f"interrupted; finished runs are in {out}, the same command continues", soft_wrap=True)
             raise typer.Exit(130) from None

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.codec import Codec, Expected, Frame, Message, Part, Rejected, base_hash, decode
-from fedloom.codec.places import unpack_bits
+from fedloom.codec import Codec, Expected, Frame, Message, ModelPart, Rejected, base_hash, decode
+from fedloom.codec.mask_bytes import unpack_bits
 from fedloom.core.types import Reply, State, Task
 from fedloom.flower.node.hosted_clients import HostedClients
 from fedloom.flower.node.state_store import SavedState, StateStore
@@ -73,7 +73,7 @@ def engine_state(clients: dict[int, State]) -> State:
 
 def read_task(
     hosted: HostedClients, round_id: RoundId, client: int, asked: Payload, chance: Chance
-) -> tuple[Task, Part]:
+) -> tuple[Task, ModelPart]:
     """A task as the engine reads it, and the part of the model that was sent; the rest of the model is zero."""
     inputs, facts = hosted.inputs, asked.facts
     setting, method, device = inputs.setting, inputs.method, inputs.model.device
@@ -109,7 +109,7 @@ def read_task(
         ids=ids,
     )
     rows = isinstance(form, str) and form.startswith("rows")
-    return task, Part(message.mask, message.keep, rows)
+    return task, ModelPart(message.mask, message.keep, rows)
 
 
 def _keep(facts: dict[str, Any], message: Message, size: int) -> Tensor | None:
@@ -143,7 +143,7 @@ def write_reply(
     client: int,
     task: Task,
     reply: Reply,
-    asked: Part,
+    asked: ModelPart,
     codec: Codec,
     residual: Tensor | None,
     chance: Chance,

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedloom.codec import Codec, Expected, Frame, Message, Part
-from fedloom.codec.places import pack_bits
+from fedloom.codec import Codec, Expected, Frame, Message, ModelPart
+from fedloom.codec.mask_bytes import pack_bits
 from fedloom.core.rows import expanded, rows
 from fedloom.core.types import Setting, State, Task
 from fedloom.flower.protocol.part_form import empty_reply, form_of, with_form
@@ -18,7 +18,7 @@ from fedloom.flower.protocol.round_id import RoundId
 from fedloom.method import Method
 from fedloom.world.message_parts import MessageParts
 
-EVERYTHING = Part()
+EVERYTHING = ModelPart()
 NOTHING: State = {}
 
 
@@ -36,7 +36,7 @@ class Packing:
         return self.parts.codec
 
     def model(
-        self, round_id: RoundId, client: int, model: Tensor, part: Part = EVERYTHING, extras: State = NOTHING
+        self, round_id: RoundId, client: int, model: Tensor, part: ModelPart = EVERYTHING, extras: State = NOTHING
     ) -> bytes:
         """A message with a part of the model [P] and the extras that travel."""
         frame = self.parts.frame(expanded(extras, 1), {}, part)
@@ -84,15 +84,15 @@ class Packing:
     def price(self, manifest: Expected, message: Message, size: int) -> tuple[int, int, int]:
         """Bytes of an accepted reply's values, indices and the rest, which add up to `size`."""
         part = manifest.part
-        if not isinstance(part, Part):
+        if not isinstance(part, ModelPart):
             rows = message.keep is not None
-            part = Part(message.mask, message.keep, rows)
+            part = ModelPart(message.mask, message.keep, rows)
         cost = self.codec.size(manifest.frame, part)
         values, indices = int(cost.values), int(cost.indices)
         return values, indices, size - values - indices
 
 
-def row_of(part: Part, row: int) -> Part:
+def row_of(part: ModelPart, row: int) -> ModelPart:
     """One client's part of a cohort's."""
     mask, keep = (None if given is None else given[row] for given in (part.mask, part.keep))
     return part._replace(mask=mask, keep=keep)

@@ -15,7 +15,7 @@ from fedloom.core.types import Fleet, Setting
 from fedloom.errors import BadExperiment, BadModel
 from fedloom.layout import layout_of
 from fedloom.method import Method
-from fedloom.models.trial import own_copy
+from fedloom.models.check import own_copy
 
 
 def method_of(method: Method | str, settings: Mapping[str, Any], per_round: int | None = None) -> Method:

@@ -11,7 +11,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecordValues, RecordDict
 from torch import Tensor
 
-from fedloom.codec import AnyKeep, AnyMask, Expected, Part, Rejected, decode, encode
+from fedloom.codec import AnyKeep, AnyMask, Expected, ModelPart, Rejected, decode, encode
 from fedloom.core.refused import REASONS
 from fedloom.core.types import Reply, Setting, Task
 from fedloom.flower.protocol.part_form import ROWS, form_of, part_of
@@ -39,7 +39,7 @@ class RoundMessages:
         self.metrics: list[Metrics] = []  # of the replies that arrived
         self.rows: dict[int, int] = {}  # node -> row of the cohort, of the nodes that were sent a task
         self._needs_mod = needs_mod(method)
-        self._parts: dict[int, Part] = {}  # row -> the part that was sent
+        self._parts: dict[int, ModelPart] = {}  # row -> the part that was sent
         count, total = len(task.share), setting.layout.total
         self._params = task.model.expand(count, -1).clone()
         self._mask = torch.zeros(count, total, dtype=torch.bool)
@@ -143,7 +143,7 @@ class RoundMessages:
         message = decode(payloads[0].data, Expected(frame_of(setting, form), stamp, part))
         return message.on(task.model), everything if message.mask is None else message.mask
 
-    def _expected_part(self, row: int) -> Part | AnyKeep | AnyMask:
+    def _expected_part(self, row: int) -> ModelPart | AnyKeep | AnyMask:
         """The part that a client was sent or, where it chooses what it sends, any part within its share."""
         upload, share = self.method.upload, min(1.0, float(self.task.share[row]))
         if upload.sends_what_came:

@@ -19,7 +19,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from torch import Tensor, nn
 
 from fedloom.chance import Chance
-from fedloom.codec import Expected, Message as Received, Part, Stamp, decode, encode
+from fedloom.codec import Expected, Message as Received, ModelPart, Stamp, decode, encode
 from fedloom.codec.stamp import Direction
 from fedloom.core.rows import expanded, rows
 from fedloom.core.types import Fleet, State, Task
@@ -127,7 +127,7 @@ class Masked:
         """The reply as bytes."""
         if self.method.upload.sends_what_came:
             form = str(facts["part"])
-            part = Part(received.mask, received.keep, form.startswith("rows"), known=True)
+            part = ModelPart(received.mask, received.keep, form.startswith("rows"), known=True)
         else:
             chance = Chance(int(facts["seed"]), task.round)
             mask = self.method.upload(self.setting, task, state, first, sent, chance)

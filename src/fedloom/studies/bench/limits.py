@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedloom.data.draw import stream
+from fedloom.data.sampling import stream
 
 SECONDS = 0.2  # for the repetitions of each measurement
 SIDE = {"cpu": 1024, "cuda": 8192}  # rows and columns of the matrices

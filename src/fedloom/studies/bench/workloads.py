@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedloom.data.dataset import Dataset
-from fedloom.data.draw import stream
+from fedloom.data.sampling import stream
 from fedloom.errors import BadExperiment, unknown
 from fedloom.runs.experiment import Experiment
 

@@ -1,4 +1,4 @@
-"""How are checks, an aggregate and attackers chosen by name, for any method?"""
+"""Checks, aggregates and attacks that an experiment chooses by name, for any method."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def careful(
     beyond: float = 10.0,
     most: int | None = None,
 ) -> Several:
-    """Every check: finite numbers, examples (`most` of them), the part that was asked for, and a `norm` if given."""
+    """All checks: finite numbers, at most `most` examples, the numbers that were asked for, and a `norm` if given."""
     part: Check = PartAsked(pieces) if server_chooses else WithinShare()
     checks = (part, Finite(), Weight(most))
     return Several(checks if norm is None else (*checks, Norm(norm, beyond)))
@@ -53,17 +53,17 @@ ATTACKS: dict[str, type[Attack]] = {
     "label-flip": LabelFlip,
 }
 TABLES: dict[str, dict[str, Any]] = {"aggregate": AGGREGATES, "admit": ADMITS, "attack": ATTACKS}
-NONE = {"aggregate": "own", "admit": "own", "attack": "none"}  # what each is where nothing was chosen
-TOLD = ("server_chooses", "pieces", "checks", "cohort", "probability")  # facts of the experiment, not settings
+NONE = {"aggregate": "own", "admit": "own", "attack": "none"}  # the names for no choice
+FACTS = ("server_chooses", "pieces", "checks", "cohort", "probability")  # facts of the experiment, not settings
 
 
 def takes(kind: str, name: str) -> list[str]:
-    """The settings behind a name of one of the tables."""
-    return list(settings_of(TABLES[kind][name], TOLD)) if name in TABLES[kind] else []
+    """The settings of the part with this name."""
+    return list(settings_of(TABLES[kind][name], FACTS)) if name in TABLES[kind] else []
 
 
 def _chosen(kind: str, name: str, settings: dict[str, Any]) -> Callable[..., Any] | None:
-    """What makes the thing, with its settings checked; None: nothing was chosen."""
+    """A function that makes the part from facts, with its settings checked; None: nothing was chosen."""
     table, none = TABLES[kind], NONE[kind]
     if name == none:
         if settings:
@@ -71,8 +71,8 @@ def _chosen(kind: str, name: str, settings: dict[str, Any]) -> Callable[..., Any
         return None
     if name not in table:
         raise BadExperiment(unknown(kind, name, (none, *table)))
-    fitted = fit(f"{kind} '{name}'", table[name], settings, TOLD)
-    return lambda **told: table[name](**fitted, **told)
+    fitted = fit(f"{kind} '{name}'", table[name], settings, FACTS)
+    return lambda **facts: table[name](**fitted, **facts)
 
 
 def with_parts(method: Method, experiment: Experiment) -> Method:
@@ -88,7 +88,7 @@ def with_parts(method: Method, experiment: Experiment) -> Method:
 
 
 def _with_aggregate(method: Method, name: str, settings: dict[str, Any]) -> Method:
-    """Another aggregate in place of a coverage mean."""
+    """The method with another aggregate in place of its coverage mean."""
     make = _chosen("aggregate", name, settings)
     if make is None:
         return method
@@ -102,7 +102,7 @@ def _with_aggregate(method: Method, name: str, settings: dict[str, Any]) -> Meth
 
 
 def _with_admit(method: Method, name: str, settings: dict[str, Any], pieces: bool) -> Method:
-    """Other checks; `pieces`: replies may arrive in part."""
+    """The method with other checks; `pieces`: replies may arrive in part."""
     make = _chosen("admit", name, settings)
     if make is None:
         return method
@@ -111,6 +111,6 @@ def _with_admit(method: Method, name: str, settings: dict[str, Any], pieces: boo
 
 
 def attack_of(name: str, settings: dict[str, Any]) -> Attack | None:
-    """The attack, if there is one."""
+    """The attack as a value, or None."""
     make = _chosen("attack", name, settings)
     return None if make is None else make()
