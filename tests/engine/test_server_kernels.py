@@ -205,5 +205,5 @@ def test_what_rows_are_worth(name: str, norm: str, monkeypatch: pytest.MonkeyPat
     found = []
     for ours in (True, False):
         monkeypatch.setattr(importance, "own_kernels", lambda device, ours=ours: ours)
-        found.append(importance.row_worth(neurons, first, last, 0.01, norm))  # type: ignore[arg-type]
+        found.append(importance.row_importance(neurons, first, last, 0.01, norm))  # type: ignore[arg-type]
     torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)

@@ -56,11 +56,11 @@ def poisoned(payload: Payload) -> Payload:
     """One number is NaN; the checksum is right."""
     from zlib import crc32
 
-    from fedloom.codec.container import BEFORE, BEHIND
+    from fedloom.codec.container import AFTER, BEFORE
 
     data = bytearray(payload.data)
     data[-4:] = b"\x00\x00\xc0\x7f"
-    data[BEFORE:BEHIND] = b"%08x" % crc32(bytes(data[BEHIND:]), crc32(bytes(data[:8])))
+    data[BEFORE:AFTER] = b"%08x" % crc32(bytes(data[AFTER:]), crc32(bytes(data[:8])))
     return payload._replace(data=bytes(data))
 
 

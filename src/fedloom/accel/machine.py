@@ -13,8 +13,7 @@ from torch import Tensor
 from fedloom.errors import BadExperiment
 
 CGROUP = Path("/sys/fs/cgroup")  # limits of a container, where there are any
-COMPANY = "FEDLOOM_PROCESSES"  # how many processes of ours share this machine
-NEIGHBOURS = ("LOCAL_WORLD_SIZE", "PYTEST_XDIST_WORKER_COUNT", COMPANY)  # torchrun's, pytest-xdist's, ours
+NEIGHBOURS = ("LOCAL_WORLD_SIZE", "PYTEST_XDIST_WORKER_COUNT")  # torchrun's, pytest-xdist's
 BATCH = 1024  # examples at a time, on a CPU
 
 

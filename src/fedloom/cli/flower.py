@@ -17,8 +17,8 @@ from fedloom.cli.options import (
     ResumeOption,
     checkpoints_of,
     new_folder_for,
+    note_printer,
     print_json,
-    telling,
 )
 from fedloom.errors import BadExperiment
 
@@ -117,7 +117,7 @@ def trial_command(
         with progress(console, name, experiment.rounds) as watch:
             found = run_trial(
                 experiment, nodes, out=folder, resume=resume, deadline=deadline, checkpoint_every=checkpoint_every,
-                work=work, watch=watch, tell=telling(console),
+                work=work, watch=watch, tell=note_printer(console),
             )  # fmt: skip
     except KeyboardInterrupt:
         errors.print(

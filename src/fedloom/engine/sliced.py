@@ -11,7 +11,6 @@ from fedloom.engine.client import Learnt, learn
 from fedloom.engine.steps import Start, Steps
 from fedloom.neurons.extract import slice_index, slice_shapes, slices
 from fedloom.neurons.map import NeuronMap
-from fedloom.parts.upload.as_sent import AsSent
 
 
 def widths(setting: Setting, keep: Tensor | None) -> list[tuple[int, ...]]:
@@ -77,7 +76,7 @@ def learn_sliced(start: Start, setting: Setting, counts: tuple[int, ...], steps:
     none = torch.zeros((), dtype=task.model.dtype, device=index.device).expand(len(index), total)
     sent = back(learnt.sent, none)
     first = (
-        sent if isinstance(start.method.upload, AsSent) else back(learnt.first, none)
+        sent if start.method.upload.sends_what_came else back(learnt.first, none)
     )  # as large as all else: only if read
     extras = {name: back(v, none) if v.shape[1:] == index.shape[1:] else v for name, v in learnt.extras.items()}
     kept = {name: back(v, state[name]) for name, v in new.items()}

@@ -14,10 +14,10 @@ from fedloom.chance import Chance
 from fedloom.core.devices import Devices
 from fedloom.core.types import Examples, Fleet, Setting
 from fedloom.data.dataset import Dataset, check
-from fedloom.data.draw import Ints
 from fedloom.data.lists import Lists, from_ranges
 from fedloom.data.load import load
 from fedloom.data.partition import Partition, Split, partition, split
+from fedloom.data.sampling import Ints
 from fedloom.engine.clients import Clients, Owned
 from fedloom.engine.gradient.dropout import keyed
 from fedloom.engine.ranks import rank_device
@@ -27,7 +27,7 @@ from fedloom.engine.storage.shards import Shards
 from fedloom.errors import BadData, BadExperiment
 from fedloom.layout import flatten, layout_of
 from fedloom.method import Method
-from fedloom.models.trial import FIRST, own_copy, try_network
+from fedloom.models.check import FIRST, check_network, own_copy
 from fedloom.runs.experiment import Experiment
 from fedloom.world.fleets import make_devices
 
@@ -88,7 +88,7 @@ def inputs_of(
     setting = Setting(fleet, module, layout_of(module), per_example, torch.from_numpy(dataset.x_train[:2]).to(device))
     if beside is None:  # else such a network was tried on the same data
         x, y = (torch.from_numpy(part[:FIRST]).to(device) for part in (dataset.x_train, dataset.y_train))
-        try_network(module, per_example, x, y, dataset.classes)
+        check_network(module, per_example, x, y, dataset.classes)
     start = flatten(module, setting.layout)
     placement = _placement(experiment, method, setting, start, dataset, Lists.of(dealt.clients).at(present))
     train, shards, held_out, own_test, test = _examples(

@@ -109,7 +109,7 @@ class MlpStep:
             w if buffers.scaling is None else buffers.scaling.rate_factors[names[0]], buffers.rate,
             buffers.step_index, buffers.step_counts,
             *self._kept(layer), self.batch, *self._counts(layer), buffers.clients,
-            float(getattr(optimiser, "momentum", 0.0)), float(optimiser.weight_decay),
+            float(optimiser.momentum), float(optimiser.weight_decay),
             **self._units(layer),
             PICKS=layer == 0, BIAS=plain.bias, MOVABLE=masked, VELOCITY=momentum, SCALED=buffers.scaling is not None,
             PRECISION=precision(False), TILES=tiles,

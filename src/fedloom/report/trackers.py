@@ -1,4 +1,4 @@
-"""Who else writes the rounds down? TensorBoard and MLflow, where they are asked to; their trouble never stops a run."""
+"""TensorBoard and MLflow as trackers of a run; their errors never stop it."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from fedloom.runs.watch import Watch
 log = logging.getLogger("fedloom")
 
 EVERY = 2.0  # seconds between batches to MLflow, which may be far away
-LONGEST = 500  # characters of a parameter that MLflow takes everywhere
-MOST = 1000  # numbers in one of its batches
+LONGEST = 500  # characters of a parameter that every MLflow store takes
+MOST = 1000  # numbers in one batch to MLflow
 
 
 @contextmanager
 def tracked(
     experiment: Experiment, folder: Path, watch: Watch, tensorboard: Path | None, mlflow: str | None
 ) -> Iterator[Watch]:
-    """A watch that tells `watch` and whoever else is asked for; they are told when the run is over, too."""
+    """A watch that passes rows to `watch` and to the trackers given, and closes these when the run is over."""
     with ExitStack() as stack:
         others: list[Watch] = []
-        if os.environ.get("RANK", "0") == "0":  # of several processes under torchrun, the first
+        if os.environ.get("RANK", "0") == "0":  # under torchrun, rank 0 alone
             if tensorboard is not None:
                 others.append(stack.enter_context(_tensorboard(tensorboard / folder.absolute().name)))
             if mlflow is not None:
@@ -44,7 +44,7 @@ def tracked(
 
 
 def numbers(row: dict[str, Any]) -> dict[str, float]:
-    """A row's plain numbers by name; classes one by one, and nothing that was not measured."""
+    """A row's measured numbers by name; the accuracy of each class has a name of its own."""
     found: dict[str, float] = {}
     for name, value in row.items():
         if isinstance(value, list):
@@ -55,19 +55,19 @@ def numbers(row: dict[str, Any]) -> dict[str, float]:
 
 
 def _forgiving(what: str, work: Callable[[], None], state: dict[str, bool]) -> None:
-    """Do it unless it failed before; the first failure is said once."""
+    """Do the work unless it failed before; log the first failure."""
     if state.get("failed"):
         return
     try:
         work()
-    except Exception as problem:  # noqa: BLE001  another program's trouble, of whatever kind
+    except Exception as problem:  # noqa: BLE001  another program may raise anything
         state["failed"] = True
         log.warning("%s could not be written and gets no more rounds: %s", what, problem)
 
 
 @contextmanager
 def _tensorboard(folder: Path) -> Iterator[Watch]:
-    """Event files of one run."""
+    """A watch that writes TensorBoard's event files of one run."""
     if find_spec("tensorboard") is None:
         raise BadExperiment(
             "--tensorboard needs tensorboard, which is not installed; pip install 'fedloom[tensorboard]'."
@@ -92,11 +92,11 @@ def _tensorboard(folder: Path) -> Iterator[Watch]:
 
 @contextmanager
 def _mlflow(experiment: Experiment, folder: Path, address: str) -> Iterator[Watch]:
-    """One run of MLflow's, in the experiment `fedloom`; rounds go there in batches."""
+    """A watch that logs to one MLflow run in the experiment `fedloom`, in batches."""
     if find_spec("mlflow") is None:
         raise BadExperiment("--mlflow needs MLflow, which is not installed; pip install 'fedloom[mlflow]'.")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    if "://" not in address:  # a folder, which MLflow takes only where that is asked for twice
+    if "://" not in address:  # a folder: MLflow refuses it unless this variable is set too
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         address = Path(address).absolute().as_uri()
     from mlflow.entities import Metric, Param

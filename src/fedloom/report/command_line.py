@@ -1,4 +1,4 @@
-"""Which command runs this experiment again?"""
+"""The command line that runs an experiment again."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ OPTIONS = ("data", "partition", "clients", "model", "fleet", "rounds", "seed", "
 
 
 def command_of(experiment: dict[str, Any]) -> str:
-    """The command line: all that is not as it is when left out."""
-    usual, own = flat(Experiment().model_dump(mode="json")), flat(experiment)
+    """`fedloom run` with all settings that are not the defaults."""
+    defaults, own = flat(Experiment().model_dump(mode="json")), flat(experiment)
     words = ["fedloom", "run", str(own["method"])]
     for key, value in own.items():
-        if key == "method" or (key in usual and value == usual[key]):
+        if key == "method" or (key in defaults and value == defaults[key]):
             continue
         if key in OPTIONS:
             words += [f"--{key}", plain(value)]

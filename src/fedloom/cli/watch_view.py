@@ -1,4 +1,4 @@
-"""What does someone see who looks on? A live view on a terminal, lines elsewhere."""
+"""The output of `fedloom watch`: a live view on a terminal, a line per round elsewhere."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from fedloom.accel.machine import duration, size
-from fedloom.report.live import Seen, changes, curve, left, look
-from fedloom.report.read import FINISHED, STOPPED
+from fedloom.report.live import Progress, block_curve, changes, read_progress, time_left
+from fedloom.report.recorded import FINISHED, STOPPED
 
 LAST = 8  # rounds in the table
 
 
-def line(seen: Seen, row: dict[str, Any]) -> str:
-    """A round in one line, for a pipe."""
-    parts = [f"round {row['round']}/{seen.rounds}"]
+def line(progress: Progress, row: dict[str, Any]) -> str:
+    """A round as one line."""
+    parts = [f"round {row['round']}/{progress.rounds}"]
     parts += [f"{name} {row[name]:.4f}" for name in ("accuracy", "loss", "training_loss") if row[name] is not None]
     parts.append(f"arrived {row['arrived']}/{row['clients']}")
     parts += [f"refused {row['rejected']}"] if row["rejected"] else []
@@ -29,13 +29,15 @@ def line(seen: Seen, row: dict[str, Any]) -> str:
     return "  ".join(parts)
 
 
-def view(folder: Path, seen: Seen) -> RenderableType:
-    """The whole picture, for a terminal."""
-    rows, experiment = seen.rows, seen.about["experiment"]
+def view(folder: Path, progress: Progress) -> RenderableType:
+    """The live view."""
+    rows, experiment = progress.rows, progress.about["experiment"]
     title = Text.assemble((f"{experiment['method']['name']} on {experiment['data']['name']}", "bold"), f"  {folder}")
     bar = Table.grid(padding=(0, 1))
     bar.add_row(
-        ProgressBar(seen.rounds, len(rows), width=40), f"{len(rows)}/{seen.rounds}", Text(seen.ended or left(seen))
+        ProgressBar(progress.rounds, len(rows), width=40),
+        f"{len(rows)}/{progress.rounds}",
+        Text(progress.ended or time_left(progress)),
     )
     lines: list[RenderableType] = [title, bar]
     if not rows:
@@ -43,7 +45,7 @@ def view(folder: Path, seen: Seen) -> RenderableType:
     scored = [row["accuracy"] for row in rows if row["accuracy"] is not None]
     if scored:
         words = f"accuracy {scored[-1]:.4f}  best {max(scored):.4f}"
-        lines.append(Text.assemble(("▕", "dim"), (curve(scored), "cyan"), ("▏ ", "dim"), words))
+        lines.append(Text.assemble(("▕", "dim"), (block_curve(scored), "cyan"), ("▏ ", "dim"), words))
     table = Table(*(Column(name, justify="right") for name in
                     ("round", "accuracy", "loss", "training loss", "arrived", "refused", "moved", "virtual time")),
                   box=None, header_style="dim")  # fmt: skip
@@ -57,7 +59,7 @@ def view(folder: Path, seen: Seen) -> RenderableType:
 
 
 def totals(rows: list[dict[str, Any]]) -> str:
-    """All rounds together."""
+    """Sums over all rounds, as one line."""
     asked, came = (sum(row[name] or 0 for row in rows) for name in ("clients", "arrived"))
     parts = [f"up {size(sum(row['bytes_up'] for row in rows))}", f"down {size(sum(row['bytes_down'] for row in rows))}"]
     parts.append(f"{came:,} of {asked:,} replies arrived")
@@ -69,17 +71,17 @@ def totals(rows: list[dict[str, Any]]) -> str:
 
 
 def follow(folder: Path, console: Console, every: float = 1.0) -> bool:
-    """Show a run until it ends; was it finished?"""
-    shown, seen = 0, look(folder)
+    """Show a run until it ends, and return whether it finished."""
+    shown, progress = 0, read_progress(folder)
     if console.is_terminal:
-        with Live(view(folder, seen), console=console, refresh_per_second=4) as live:
-            for seen in changes(folder, every):
-                live.update(view(folder, seen))
-        return seen.ended == FINISHED
-    for seen in changes(folder, every):
-        for row in seen.rows[shown:]:
-            console.print(line(seen, row), highlight=False, markup=False, soft_wrap=True)
-        shown = len(seen.rows)
-    words = "has" if str(seen.ended).startswith(STOPPED) else "is"
-    console.print(f"the run {words} {seen.ended}", highlight=False, markup=False, soft_wrap=True)
-    return seen.ended == FINISHED
+        with Live(view(folder, progress), console=console, refresh_per_second=4) as live:
+            for progress in changes(folder, every):
+                live.update(view(folder, progress))
+        return progress.ended == FINISHED
+    for progress in changes(folder, every):
+        for row in progress.rows[shown:]:
+            console.print(line(progress, row), highlight=False, markup=False, soft_wrap=True)
+        shown = len(progress.rows)
+    words = "has" if str(progress.ended).startswith(STOPPED) else "is"
+    console.print(f"the run {words} {progress.ended}", highlight=False, markup=False, soft_wrap=True)
+    return progress.ended == FINISHED

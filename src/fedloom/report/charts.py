@@ -1,4 +1,4 @@
-"""What is drawn? Plain numbers with their words, the same for the page and for paper."""
+"""Charts as plain numbers and labels, drawn by `plotly_charts` on the page and by `figures` for papers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 
 from fedloom.report.group import Group
 
-Row = list[float | None]  # None: nothing is known, and nothing is drawn
+Row = list[float | None]  # None: not known, not drawn
 
 
 class Band(NamedTuple):
-    """A mean over seeds, with the lowest and the highest."""
+    """Mean, lowest and highest value over seeds."""
 
     mean: Row
     low: Row
@@ -21,7 +21,7 @@ class Band(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One group's course."""
+    """The curves of one group."""
 
     group: Group
     x: dict[str, list[float]]  # by axis; a group without devices has no virtual time
@@ -29,7 +29,7 @@ class Line(NamedTuple):
 
 
 class Curves(NamedTuple):
-    """Courses whose axes can be chosen."""
+    """Curves whose axes can be chosen."""
 
     axes: dict[str, str]  # key -> label
     measures: dict[str, str]
@@ -48,18 +48,18 @@ class Series(NamedTuple):
 
 
 class Bars(NamedTuple):
-    """Bars side by side, or stacked and lying down."""
+    """Bars next to each other, or stacked and horizontal."""
 
     categories: list[str]
     series: list[Series]
     unit: str
     stacked: bool = False
-    across: str = ""  # what the categories are
-    top: float | None = None  # where the scale ends
+    across: str = ""  # label of the category axis
+    top: float | None = None  # end of the scale
 
 
 class Map(NamedTuple):
-    """A table of numbers as colours."""
+    """A heat map."""
 
     z: list[Row]
     x: list[float] | list[str]
@@ -67,57 +67,55 @@ class Map(NamedTuple):
 
 
 class Maps(NamedTuple):
-    """Of every group, one or several tables of the same size."""
+    """One or several heat maps of one size for each group."""
 
-    by: dict[str, dict[str, Map]]  # group's label -> what -> table
-    scales: dict[
-        str, tuple[str, float | None]
-    ]  # what -> what the colours say, and where they end (None: at the largest)
+    by: dict[str, dict[str, Map]]  # group's label -> quantity -> heat map
+    scales: dict[str, tuple[str, float | None]]  # quantity -> label of the colours, and their end (None: the largest)
     across: str
     down: str
     square: bool = False
-    first: str | None = None  # the group to begin with
+    first: str | None = None  # the group that is shown first
 
 
 class Strips(NamedTuple):
-    """Of every group, one strip of colours for each layer."""
+    """One strip of colours for each layer of each group."""
 
     by: dict[str, list[tuple[str, int, Row]]]  # group's label -> (layer, neurons, values)
     scale: str
 
 
 class Ranks(NamedTuple):
-    """Distributions: of every group its values from the lowest to the highest."""
+    """Distributions: the values of each group in rising order."""
 
     groups: list[tuple[Group, list[float]]]
     unit: str
     across: str
 
 
-Value = Curves | Bars | Maps | Strips | Ranks
+Chart = Curves | Bars | Maps | Strips | Ranks
 
 
 class Cells(NamedTuple):
-    """A table: the first column is words, the others are numbers as text."""
+    """A table: the first column is words, the others are formatted numbers."""
 
     head: list[str]
     rows: list[list[str]]
-    groups: list[Group | None]  # whose row it is, for its colour
+    groups: list[Group | None]  # the group of each row, for its colour
 
 
 def tidy(values: Sequence[float] | np.ndarray, digits: int = 5) -> Row:
-    """So many significant digits, which is all that a picture shows; None for NaN."""
+    """Values rounded to `digits` significant digits, enough for a chart; None for NaN."""
     return [None if not np.isfinite(value) else float(f"{value:.{digits}g}") for value in np.asarray(values).tolist()]
 
 
-def merged(said: list[tuple[str, str]]) -> list[str]:
-    """What is said of several groups (label, text), once."""
-    texts = dict.fromkeys(text for _, text in said)
-    return [f"{', '.join(label for label, own in said if own == text)}: {text}" for text in texts]
+def merged(notes: list[tuple[str, str]]) -> list[str]:
+    """Notes (label, text), with the labels of equal texts joined."""
+    texts = dict.fromkeys(text for _, text in notes)
+    return [f"{', '.join(label for label, own in notes if own == text)}: {text}" for text in texts]
 
 
 def spaced(count: int, most: int) -> list[int]:
-    """At most `most` of so many places, evenly spaced, the first and the last among them."""
+    """At most `most` of `count` indices, evenly spaced, the first and the last among them."""
     if count <= most:
         return list(range(count))
     return sorted({round(place * (count - 1) / (most - 1)) for place in range(most)})

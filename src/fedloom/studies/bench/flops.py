@@ -1,4 +1,4 @@
-"""What does a round's training ask of a device? Operations, counted, and bytes moved, estimated."""
+"""Floating-point operations (counted) and bytes moved (estimated) of a round's training."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from fedloom.neurons.footprint import BYTES, footprint
 from fedloom.runs.build import Prepared
 
 
-class Cost(NamedTuple):
-    """Of one round's training."""
+class Counts(NamedTuple):
+    """Steps, operations and bytes of one round's training."""
 
-    steps: int  # of all clients
+    steps: int  # sum over clients
     flops: float
     bytes: float
 
 
-def cost(run: Prepared, task: Task, reply: Reply) -> Cost:
-    """Sub-models count at their own size where the engine cuts them, else networks count whole.
+def count(run: Prepared, task: Task, reply: Reply) -> Counts:
+    """Count a round; sub-models count at their own size if the engine cuts them, else networks count whole.
 
-    Operations: three forward passes a sample, one forward and two back. Bytes of a step, if nothing stays in a cache:
-    weights 6 times (read forward and back, their gradient written and read, they themselves read and written),
-    activations 4 times (written and read, and so their gradients), examples 3 times (gathered, then read).
+    Operations: three forward passes per example, one forward and two backward. Bytes of a step, if nothing stays in a
+    cache: weights 6 times (read forward and backward, their gradient written and read, updated in place by one read
+    and one write), activations 4 times (they and their gradients written and read), examples 3 times (gathered by
+    one read and one write, then read).
     """
     setting, method = run.inputs.setting, run.inputs.method
     assert run.trainer is not None
@@ -43,4 +44,4 @@ def cost(run: Prepared, task: Task, reply: Reply) -> Cost:
         held = footprint(network, example, float(share))
         each = 6 * held.weights + 4 * held.activations * batch + 3 * inputs
         moved += each * int(reply.report["steps"][shares == share].sum())
-    return Cost(steps, float((PASSES * forward * samples).sum()), moved)
+    return Counts(steps, float((PASSES * forward * samples).sum()), moved)

@@ -1,4 +1,4 @@
-"""What does a run folder hold? Read, never written; a run that still goes on can be read too."""
+"""Recorded runs, read from run folders; a run that is not over can be read too."""
 
 from __future__ import annotations
 
@@ -25,29 +25,28 @@ FINISHED, STOPPED = "finished", "stopped: "  # how the log of a run ends
 
 @dataclass(frozen=True)
 class Recorded:
-    """A run as its folder tells it."""
+    """The contents of a run folder."""
 
     name: str  # of the folder
-    folder: Path
     about: dict[str, Any]  # experiment.json
     rows: list[dict[str, Any]]  # one a round
     clients: dict[str, Numbers]  # columns of clients.parquet
     kept: dict[str, Numbers]  # larger tensors
-    ended: str | None  # how it ended, in words; None: it goes on, or was killed
+    ended: str | None  # how it ended, in words; None: it is not over, or was killed
 
     @property
     def experiment(self) -> dict[str, Any]:
-        """What was run."""
+        """The experiment's settings."""
         return dict(self.about["experiment"])
 
     @property
     def scored(self) -> list[dict[str, Any]]:
-        """The rounds that were evaluated."""
+        """The rows of rounds that were evaluated."""
         return [row for row in self.rows if row["accuracy"] is not None]
 
 
 def read_run(folder: Path) -> Recorded:
-    """All that was written of a run so far."""
+    """Everything that a run has written so far."""
     about, ended = read_about(folder), read_end(folder)
     kept = folder / "kept.safetensors"
     try:
@@ -56,11 +55,11 @@ def read_run(folder: Path) -> Recorded:
         raise BadData(f"'{kept}' cannot be read ({problem}); delete it to report without what is in it.") from problem
     clients = read_table(folder / "clients.parquet")
     columns = {} if clients is None else {n: clients[n].to_numpy() for n in clients.column_names}
-    return Recorded(folder.absolute().name, folder, about, read_rows(folder), columns, tensors, ended)
+    return Recorded(folder.absolute().name, about, read_rows(folder), columns, tensors, ended)
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """What the folder says of itself."""
+    """A run folder's experiment.json, checked."""
     file = folder / "experiment.json"
     try:
         about = json.loads(file.read_text())
@@ -82,7 +81,7 @@ def read_about(folder: Path) -> dict[str, Any]:
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:
-    """One row a round; none where the run has written none yet."""
+    """One row per round; empty before the run has written any."""
     table = read_table(folder / "rounds.parquet")
     if table is None:
         return []
@@ -94,7 +93,7 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_table(file: Path) -> Any:
-    """A parquet file; None where there is none."""
+    """The table of a Parquet file; None if there is no such file."""
     try:
         return pq.ParquetFile(file).read()
     except FileNotFoundError:
@@ -104,7 +103,7 @@ def read_table(file: Path) -> Any:
 
 
 def read_end(folder: Path) -> str | None:
-    """How the log says that the run ended; None where it does not."""
+    """How the run ended, by the last line of its log; None if it is not over."""
     try:
         with (folder / "log.txt").open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - 4096))
@@ -116,10 +115,10 @@ def read_end(folder: Path) -> str | None:
 
 
 def _number(value: Any) -> Any:
-    """NaN says that nothing was measured."""
+    """A number of a row; None for NaN, which stands for "not measured"."""
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def as_floats(values: Any) -> NDArray[np.float64]:
-    """With NaN for what is missing."""
+    """Numbers with NaN in place of None."""
     return np.array([np.nan if value is None else value for value in values], dtype=np.float64)

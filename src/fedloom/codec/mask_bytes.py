@@ -1,7 +1,7 @@
-"""How does a mask travel? As a bitmap, or as the gaps between its entries, whichever takes fewer bytes.
+"""Masks as bytes: a bitmap, or the gaps between the entries, whichever is shorter.
 
-A gap is how many places lie between one entry and the next (for the first: before it), written seven bits to a byte,
-lowest first, with the top bit set on every byte but the last. C clients, P places.
+A gap is the number of places between one entry and the next (for the first entry: before it), written seven bits per
+byte, lowest first, with the top bit set on every byte but the last. C clients, P places.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Bytes = NDArray[np.uint8]
 Places = NDArray[np.int64]
 Number = TypeVar("Number", bound=np.generic)
 LONGEST = 5  # bytes of a gap: 35 bits
-CHUNK = 1 << 16  # numbers looked at together: they stay in the cache
-TOGETHER = 1 << 22  # places of a cohort that are looked at together
+CHUNK = 1 << 16  # numbers processed at a time: they stay in the cache
+TOGETHER = 1 << 22  # places of a cohort that are processed at a time
 
 
 def bitmap_size(places: int) -> int:
@@ -30,28 +30,28 @@ def bitmap_size(places: int) -> int:
 
 
 def pack_bits(mask: Bits) -> Bytes:
-    """The bitmap of a mask [P]: eight places a byte, the first in the lowest bit."""
+    """The bitmap of a mask [P]: eight places per byte, the first in the lowest bit."""
     return np.packbits(mask, bitorder="little")
 
 
 def unpack_bits(data: Bytes, places: int) -> Bits:
     """The mask [P] of a bitmap of the right length."""
     if places % 8 and data[-1] >> (places % 8):
-        raise Rejected("mask", f"the bitmap has entries behind the last of {places} places.")
+        raise Rejected("mask", f"the bitmap has entries after the last of {places} places.")
     return np.unpackbits(data, count=places, bitorder="little").view(np.bool_)
 
 
 def pack_gaps(entries: Places) -> Bytes:
-    """The gaps of a mask whose entries are at these places, rising."""
+    """The gaps of a mask with entries at these places, rising."""
     gaps = np.diff(entries, prepend=-1)
     gaps -= 1
     low = gaps.astype(np.uint8)
-    more = np.flatnonzero(gaps >= 128)  # few: the others take one byte
+    more = np.flatnonzero(gaps >= 128)  # few: all others take one byte
     if not len(more):
         return low
     low[more] |= 128
     gaps = gaps[more] >> 7
-    lengths = np.ones(len(gaps), np.int64)  # of what is still to be written
+    lengths = np.ones(len(gaps), np.int64)  # of the bytes still to be written
     for step in range(1, LONGEST - 1):
         lengths += gaps >= 1 << (7 * step)
     starts = np.zeros(len(low) + 1, np.int64)
@@ -69,11 +69,11 @@ def pack_gaps(entries: Places) -> Bytes:
 
 
 def unpack_gaps(data: Bytes, places: int) -> Bits:
-    """The mask [P] of gaps; they must be written in the shortest way and end within the places."""
+    """The mask [P] of gaps; raise `Rejected` unless they are written in the shortest way and end within the places."""
     ends = np.flatnonzero(data < 128)
     if len(data) and (not len(ends) or ends[-1] != len(data) - 1):
         raise Rejected("mask", "the last gap is not complete.")
-    entries = data[ends].astype(np.int64)  # of most gaps all, of long ones the top
+    entries = data[ends].astype(np.int64)  # of a short gap all, of a long one the top byte
     if len(ends) < len(data):
         lengths = np.diff(ends, prepend=-1)
         long = np.flatnonzero(lengths > 1)
@@ -83,7 +83,7 @@ def unpack_gaps(data: Bytes, places: int) -> Bits:
         for step in range(1, int(lengths.max())):
             top = np.where(lengths > step, top << 7 | data[ends - step] & 127, top)
         entries[long] = top
-    if len(entries) and entries.max() >= places:  # before adding up, which could otherwise overflow
+    if len(entries) and entries.max() >= places:  # before the sum, which could overflow
         raise Rejected("mask", f"a gap leads past the last of {places} places.")
     entries += 1
     np.cumsum(entries, out=entries)
@@ -96,11 +96,11 @@ def unpack_gaps(data: Bytes, places: int) -> Bits:
 
 
 def gaps_size(mask: Tensor) -> Tensor:
-    """Bytes of the gaps of each mask [C, P], without writing them [C]."""
+    """Bytes of the gaps of each mask [C, P] -> [C], without writing them."""
     places = mask.shape[1]
     flat = mask.flatten().nonzero().squeeze(1)
     apart = torch.diff(flat, prepend=flat.new_full((1,), -1)) - 1
-    gap = torch.minimum(apart, flat % places)  # a client's first entry counts from its own beginning
+    gap = torch.minimum(apart, flat % places)  # a client's first gap starts at its own first place
     length = torch.ones_like(gap)
     for step in range(1, LONGEST):
         length += gap >= 1 << (7 * step)
@@ -108,19 +108,19 @@ def gaps_size(mask: Tensor) -> Tensor:
 
 
 def pack(mask: Bits, entries: Places | None) -> tuple[str, Bytes]:
-    """The shorter of both ways, and its name; `entries` are those of `sparse`."""
+    """The shorter of both forms, with its word; `entries` are from `sparse`."""
     if entries is not None and len(gaps := pack_gaps(entries)) < bitmap_size(len(mask)):
         return "gaps", gaps
     return "bits", pack_bits(mask)
 
 
 def sparse(mask: Bits) -> Places | None:
-    """The places of the entries of a mask [P] that is so thin that gaps may be shorter: each takes a byte or more."""
+    """The entries' places if a mask [P] has so few that gaps, of at least a byte each, may be shorter; else None."""
     return np.flatnonzero(mask) if np.count_nonzero(mask) < bitmap_size(len(mask)) else None
 
 
 def gather(values: NDArray[Number], mask: Bits | None, entries: Places | None = None) -> NDArray[Number]:
-    """The numbers [n] under a mask [P], or all; `entries` are those of `sparse`."""
+    """The numbers [n] in a mask [P], or all; `entries` are from `sparse`."""
     if mask is None:
         return values
     if entries is not None:
@@ -128,24 +128,24 @@ def gather(values: NDArray[Number], mask: Bits | None, entries: Places | None = 
     out, done = np.empty(np.count_nonzero(mask), values.dtype), 0
     for start in range(0, len(values), CHUNK):
         places = np.flatnonzero(mask[start : start + CHUNK])
-        # places are within bounds: 'clip' only spares numpy a buffer
+        # all places are within bounds; 'clip' saves NumPy a buffer
         np.take(values[start : start + CHUNK], places, out=out[done : done + len(places)], mode="clip")
         done += len(places)
     return out
 
 
-def counts(mask: Tensor) -> Tensor:
-    """Entries of each mask [C, P] -> [C]; numpy counts bytes fifty times faster than torch adds them up."""
+def count_entries(mask: Tensor) -> Tensor:
+    """Entries of each mask [C, P] -> [C]; NumPy counts bytes fifty times faster than torch adds them up."""
     if mask.device.type != "cpu":
         return mask.sum(1)
     return torch.tensor([np.count_nonzero(row) for row in mask.numpy()], dtype=torch.int64)
 
 
 def packed_size(mask: Tensor, count: Tensor) -> Tensor:
-    """Bytes of each mask [C, P] of so many entries [C] in the shorter of both ways [C]."""
+    """Bytes of each mask [C, P] with `count` [C] entries, in the shorter of both forms [C]."""
     limit = bitmap_size(mask.shape[1])
     sizes = torch.full((len(mask),), limit, device=mask.device)
-    few = (count < limit).nonzero().squeeze(1)  # a gap takes a byte or more
+    few = (count < limit).nonzero().squeeze(1)  # a gap takes at least a byte
     for part in few.split(max(1, TOGETHER // mask.shape[1])):
         sizes[part] = gaps_size(mask[part]).clamp(max=limit)
     return sizes

@@ -1,4 +1,4 @@
-"""What did the model and the clients become? Classes, neurons, likeness of clients and their own accuracies."""
+"""Charts of the models: accuracy within classes, neurons that arrive, distances between clients' models."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ from scipy.cluster.hierarchy import leaves_list, linkage
 from scipy.spatial.distance import squareform
 
 from fedloom.evaluate.coverage import LOOKS, REPLIES
+from fedloom.report.charts import Bars, Map, Maps, Row, Series, Strips, spaced, tidy
 from fedloom.report.group import Group
-from fedloom.report.read import Numbers, as_floats
-from fedloom.report.values import Bars, Cells, Map, Maps, Ranks, Row, Series, Strips, merged, spaced, tidy
-from fedloom.runs.ledger import PERSONAL
+from fedloom.report.recorded import Numbers, as_floats
 
-CLASSES = 20  # bars of a group
-POINTS = 400  # clients of a distribution
-COLUMNS = 128  # colours of a strip
-CELLS = 60_000  # of all similarity tables together
+CLASSES = 20  # bars of a group at most
+COLUMNS = 128  # colours of a strip at most
+CELLS = 60_000  # of all distance tables together
 DISTANCE = "repair.distance"
 
 
 def classes_of(groups: list[Group]) -> tuple[Bars | None, list[str]]:
-    """Accuracy within each class at the last evaluation."""
+    """Accuracy within each class at the last evaluation, and notes."""
     tables = []
     for group in groups:
         last = [next(r["per_class"] for r in reversed(run.scored)) for run in group.runs if run.scored]
@@ -43,7 +41,7 @@ def classes_of(groups: list[Group]) -> tuple[Bars | None, list[str]]:
 
 
 def coverage_of(groups: list[Group]) -> tuple[Strips | None, list[str]]:
-    """How much of every neuron arrives with a reply, over all rounds and seeds."""
+    """The part of each neuron that arrives with a reply, over all rounds and seeds, and notes."""
     by: dict[str, list[tuple[str, int, Row]]] = {}
     notes: list[str] = []
     for group in groups:
@@ -56,7 +54,9 @@ def coverage_of(groups: list[Group]) -> tuple[Strips | None, list[str]]:
             hits = np.sum([kept[name] for kept in tables], axis=0) / (LOOKS * replies)
             each = -(-len(hits) // COLUMNS)
             if each > 1:
-                notes.append(f"{group.label}, {name.partition('.')[2]}: a column is the mean of up to {each} neurons.")
+                notes.append(
+                    f"{group.label}, {name.partition('.')[2]}: a column is the mean of at most {each} neurons."
+                )
             values = [hits[a : a + each].mean() for a in range(0, len(hits), each)]
             strips.append((name.partition(".")[2], len(hits), tidy(np.array(values), 3)))
         by[group.label] = strips
@@ -64,7 +64,7 @@ def coverage_of(groups: list[Group]) -> tuple[Strips | None, list[str]]:
 
 
 def similarity_of(groups: list[Group]) -> tuple[Maps | None, list[str]]:
-    """The distances that SAFARI's server knows between clients' models, alike clients side by side."""
+    """The distances between clients' models that SAFARI's server computes, close clients next to each other."""
     tables = {}
     for group in groups:
         run = next((run for run in group.runs if _square(run.kept.get(DISTANCE))), None)
@@ -78,8 +78,8 @@ def similarity_of(groups: list[Group]) -> tuple[Maps | None, list[str]]:
         if len(some) < len(table):
             notes.append(f"{label}: {len(some)} of {len(table)} clients, evenly spaced.")
         table = table[np.ix_(some, some)]
-        order = alike(table)
-        np.fill_diagonal(table, np.nan)  # itself, at no distance
+        order = order_of(table)
+        np.fill_diagonal(table, np.nan)  # a client's distance to itself
         names = [str(some[place]) for place in order]
         by[label] = {"distance": Map([tidy(row, 3) for row in table[np.ix_(order, order)]], names, names)}
         notes.append(f"{label}: seed {run.experiment['seed']}.")
@@ -92,8 +92,8 @@ def _square(table: Numbers | None) -> bool:
     return table is not None and table.ndim == 2 and table.shape[0] == table.shape[1] > 1
 
 
-def alike(table: Numbers) -> list[int]:
-    """An order that puts clients side by side whose models are close; what was never compared counts as far."""
+def order_of(table: Numbers) -> list[int]:
+    """An order that puts clients with close models next to each other; pairs never compared count as far."""
     known = table[np.isfinite(table)]
     filled = np.where(np.isfinite(table), table, known.max() if len(known) else 1.0)
     filled = (filled + filled.T) / 2
@@ -101,31 +101,3 @@ def alike(table: Numbers) -> list[int]:
     if len(table) < 3:
         return list(range(len(table)))
     return [int(place) for place in leaves_list(linkage(squareform(filled, checks=False), "average"))]
-
-
-def fairness_of(groups: list[Group]) -> tuple[Ranks | None, Cells | None, list[str]]:
-    """Every client's accuracy on its own test examples, and how it is spread."""
-    found, rows, owners = [], [], []
-    notes: list[tuple[str, str]] = []
-    for group in groups:
-        every = [run.kept[PERSONAL].astype(np.float64) for run in group.runs if PERSONAL in run.kept]
-        values = np.concatenate(every) if every else np.zeros(0)
-        values = np.sort(values[np.isfinite(values)])
-        if not len(values):
-            continue
-        some = spaced(len(values), POINTS)
-        if len(some) < len(values):
-            notes.append((group.label, f"{len(some)} of {len(values):,} clients are drawn, evenly spaced by rank."))
-        found.append((group, [v or 0.0 for v in tidy(values[some], 4)]))
-        tenth = values[: max(1, len(values) // 10)].mean()
-        numbers = (values.mean(), np.median(values), tenth, values.std())
-        rows.append([group.label, *(f"{number:.3f}" for number in numbers), f"{len(values):,}"])
-        owners.append(group)
-    if not found:
-        return None, None, []
-    head = ["", "mean", "median", "lowest tenth", "deviation", "clients × seeds"]
-    return (
-        Ranks(found, "accuracy on own test examples", "clients, weakest to strongest (%)"),
-        Cells(head, rows, list(owners)),
-        merged(notes),
-    )

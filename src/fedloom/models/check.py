@@ -1,4 +1,4 @@
-"""Can this network be trained on these data? Its numbers are looked at and one batch is tried, before a run begins."""
+"""Checks before a run that a network can be trained on the data: its tensors, and one batch forward and backward."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch.nn.parameter import is_lazy
 from fedloom.core.types import Loss
 from fedloom.errors import BadModel
 
-FIRST = 32  # examples of the batch that is tried
+FIRST = 32  # examples in the batch
 
 
 def own_copy(module: nn.Module, device: torch.device) -> nn.Module:
-    """A user's network, checked and copied, so that the user's stays as it is."""
+    """Check a user's network and copy it, so that the user's own does not change."""
     check_numbers(module)
     try:
         return deepcopy(module).to(device)
@@ -24,7 +24,7 @@ def own_copy(module: nn.Module, device: torch.device) -> nn.Module:
 
 
 def check_numbers(module: nn.Module) -> None:
-    """Refuse tensors that are not there yet, lie in no plain memory or hold what is no number."""
+    """Refuse tensors that are lazy, meta or sparse, or hold NaN or infinity."""
     for kind, tensors in (("parameter", module.named_parameters()), ("buffer", module.named_buffers())):
         for name, value in tensors:
             if is_lazy(value) or value.is_meta:
@@ -37,12 +37,14 @@ def check_numbers(module: nn.Module) -> None:
                 raise BadModel(f"{kind} '{name}' holds {found} before any training; expected finite numbers{hint}.")
 
 
-def try_network(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, classes: int) -> None:
-    """One batch forward and back: a finite score for every class, and a gradient for something that is trained."""
+def check_network(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, classes: int) -> None:
+    """Run one batch forward and backward; expect finite scores for every class, and a gradient for some parameter."""
     name, x, y = type(module).__name__, x[:FIRST], y[:FIRST]
     with torch.no_grad():
         check_answer(name, _answer(name, module.eval(), x, classes), len(x), classes)
-    copy = deepcopy(module).train(len(x) > 1)  # training moves running statistics; norms need two examples
+    copy = deepcopy(module).train(
+        len(x) > 1
+    )  # a copy, since training moves running statistics; norms need two examples
     output = _answer(f"{name} in training", copy, x, classes)
     check_answer(f"{name} in training", output, len(x), classes)
     trained = {key: value for key, value in copy.named_parameters() if value.requires_grad}
@@ -64,7 +66,7 @@ def try_network(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, classes: in
 
 
 def _answer(name: str, module: nn.Module, x: Tensor, classes: int) -> Tensor:
-    """What the network says; its own failure is said as its own."""
+    """The network's output; an exception in it becomes a `BadModel`."""
     try:
         output = module(x)
     except Exception as problem:
@@ -77,7 +79,7 @@ def _answer(name: str, module: nn.Module, x: Tensor, classes: int) -> Tensor:
 
 
 def check_answer(name: str, output: Tensor, count: int, classes: int) -> None:
-    """Refuse an answer that is not a row of finite scores for each example."""
+    """Refuse an output that is not a row of finite scores for each example."""
     if output.dim() != 2 or output.shape[1] < classes:
         got = list(output.shape[1:])
         raise BadModel(

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from codec.parcels import bools, seeds
-from fedloom.codec.places import (
+from fedloom.codec.mask_bytes import (
     bitmap_size,
-    counts,
+    count_entries,
     gaps_size,
     pack,
     pack_bits,
@@ -58,9 +58,9 @@ def test_both_ways_come_back(seed, places, share):
 @settings(max_examples=80)
 def test_sizes_are_known_without_writing(seed, clients, places, share):
     masks = bools(seed, share, clients, places)
-    assert counts(masks).tolist() == masks.sum(1).tolist()
+    assert count_entries(masks).tolist() == masks.sum(1).tolist()
     assert gaps_size(masks).tolist() == [len(gaps(mask.numpy())) for mask in masks]
-    assert packed_size(masks, counts(masks)).tolist() == [
+    assert packed_size(masks, count_entries(masks)).tolist() == [
         len(pack(mask.numpy(), sparse(mask.numpy()))[1]) for mask in masks
     ]
 

@@ -1,4 +1,4 @@
-"""How are checks, an aggregate and attackers chosen by name, for any method?"""
+"""Checks, aggregates and attacks that an experiment chooses by name, for any method."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from fedloom.parts.admit.part_asked import PartAsked, WithinShare
 from fedloom.parts.admit.weight import Weight
 from fedloom.parts.aggregate.coverage_mean import CoverageMean
 from fedloom.parts.aggregate.krum import Krum
-from fedloom.parts.aggregate.private_mean import PrivateMean, sampling_of
+from fedloom.parts.aggregate.private_mean import PrivateMean
 from fedloom.parts.aggregate.ranked_mean import Median, TrimmedMean
-from fedloom.parts.upload.as_sent import AsSent
 from fedloom.runs.settings import fit, settings_of
 from fedloom.world.attack import Attack, LabelFlip, Noise, Scaling, SignFlip
 
@@ -33,7 +32,7 @@ def careful(
     beyond: float = 10.0,
     most: int | None = None,
 ) -> Several:
-    """Every check: finite numbers, examples (`most` of them), the part that was asked for, and a `norm` if given."""
+    """All checks: finite numbers, at most `most` examples, the numbers that were asked for, and a `norm` if given."""
     part: Check = PartAsked(pieces) if server_chooses else WithinShare()
     checks = (part, Finite(), Weight(most))
     return Several(checks if norm is None else (*checks, Norm(norm, beyond)))
@@ -54,17 +53,17 @@ ATTACKS: dict[str, type[Attack]] = {
     "label-flip": LabelFlip,
 }
 TABLES: dict[str, dict[str, Any]] = {"aggregate": AGGREGATES, "admit": ADMITS, "attack": ATTACKS}
-NONE = {"aggregate": "own", "admit": "own", "attack": "none"}  # what each is where nothing was chosen
-TOLD = ("server_chooses", "pieces", "checks", "cohort", "probability")  # facts of the experiment, not settings
+NONE = {"aggregate": "own", "admit": "own", "attack": "none"}  # the names for no choice
+FACTS = ("server_chooses", "pieces", "checks", "cohort", "probability")  # facts of the experiment, not settings
 
 
 def takes(kind: str, name: str) -> list[str]:
-    """The settings behind a name of one of the tables."""
-    return list(settings_of(TABLES[kind][name], TOLD)) if name in TABLES[kind] else []
+    """The settings of the part with this name."""
+    return list(settings_of(TABLES[kind][name], FACTS)) if name in TABLES[kind] else []
 
 
 def _chosen(kind: str, name: str, settings: dict[str, Any]) -> Callable[..., Any] | None:
-    """What makes the thing, with its settings checked; None: nothing was chosen."""
+    """A function that makes the part from facts, with its settings checked; None: nothing was chosen."""
     table, none = TABLES[kind], NONE[kind]
     if name == none:
         if settings:
@@ -72,8 +71,8 @@ def _chosen(kind: str, name: str, settings: dict[str, Any]) -> Callable[..., Any
         return None
     if name not in table:
         raise BadExperiment(unknown(kind, name, (none, *table)))
-    fitted = fit(f"{kind} '{name}'", table[name], settings, TOLD)
-    return lambda **told: table[name](**fitted, **told)
+    fitted = fit(f"{kind} '{name}'", table[name], settings, FACTS)
+    return lambda **facts: table[name](**fitted, **facts)
 
 
 def with_parts(method: Method, experiment: Experiment) -> Method:
@@ -89,29 +88,29 @@ def with_parts(method: Method, experiment: Experiment) -> Method:
 
 
 def _with_aggregate(method: Method, name: str, settings: dict[str, Any]) -> Method:
-    """Another aggregate in place of a coverage mean."""
+    """The method with another aggregate in place of its coverage mean."""
     make = _chosen("aggregate", name, settings)
     if make is None:
         return method
-    if not isinstance(method.aggregate, CoverageMean):
+    if not method.aggregate.replaceable:
         raise BadExperiment(
             f"aggregate is '{name}', but the method's own, {type(method.aggregate).__name__}, is what the method is "
             "about; only a coverage mean can be replaced by name."
         )
-    told = sampling_of(method.select) if name == "private" else {}
-    return replace(method, aggregate=make(**told))
+    drawn = method.select.drawn if name == "private" else None
+    return replace(method, aggregate=make(**({} if drawn is None else drawn._asdict())))
 
 
 def _with_admit(method: Method, name: str, settings: dict[str, Any], pieces: bool) -> Method:
-    """Other checks; `pieces`: replies may arrive in part."""
+    """The method with other checks; `pieces`: replies may arrive in part."""
     make = _chosen("admit", name, settings)
     if make is None:
         return method
-    server = isinstance(method.upload, AsSent) and not method.local.traits.chooses
-    return replace(method, admit=make(**({"server_chooses": server, "pieces": pieces} if name == "careful" else {})))
+    facts = {"server_chooses": method.masks_known, "pieces": pieces} if name == "careful" else {}
+    return replace(method, admit=make(**facts))
 
 
 def attack_of(name: str, settings: dict[str, Any]) -> Attack | None:
-    """The attack, if there is one."""
+    """The attack as a value, or None."""
     make = _chosen("attack", name, settings)
     return None if make is None else make()

@@ -1,11 +1,11 @@
-"""What does it cost when examples and client states do not live on the device? The same rounds from three places.
+"""Cost of examples and client states that are not on the device: equal rounds from three places.
 
-    python benchmarks/residence.py [--device auto] [--clients 1000] [--per-round 200] [--chunk 50] [--samples 600]
+    python benchmarks/placement.py [--device auto] [--clients 1000] [--per-round 200] [--chunk 50] [--samples 600]
                                    [--model 2nn] [--method scaffold] [--rounds 8]
 
-Made-up images of 28x28. For each place: milliseconds a round (median, without the first three), the device's peak
-memory on a GPU, and the largest difference of the model to the one trained with everything on the device, which should
-be 0. On a CPU `host` is a copy within memory.
+Synthetic images of 28x28. For each place: milliseconds per round (median, without the first three), the device's peak
+memory on a GPU, and the largest difference from the model trained with everything on the device, which should be 0. On
+a CPU `host` is a copy within memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WARM = 3
 
 
 def played(options: argparse.Namespace, device: torch.device, place: Place) -> tuple[Tensor, list[float], int]:
-    """The model after all rounds, milliseconds of each, and the peak in bytes."""
+    """The model after all rounds, milliseconds of each round, and peak memory in bytes."""
     torch.manual_seed(0)
     total = options.clients * options.samples
     data = Examples(torch.rand(total, 1, 28, 28), torch.randint(0, 10, (total,)))
@@ -56,14 +56,14 @@ def played(options: argparse.Namespace, device: torch.device, place: Place) -> t
     for number in range(1, options.rounds + 1):
         began = time.perf_counter()
         model, memory, _, _ = play_round(method, memory, model, setting, engine, Chance(0, number, device))
-        model.sum().item()  # until the device is done
+        model.sum().item()  # waits for the device
         times.append(1000 * (time.perf_counter() - began))
     peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
     return model, times[WARM:], peak
 
 
 def main() -> None:
-    """All places in turn."""
+    """Measure all places in turn."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     for name, number in (("clients", 1000), ("per-round", 200), ("chunk", 50), ("samples", 600), ("rounds", 8)):

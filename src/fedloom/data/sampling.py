@@ -1,4 +1,4 @@
-"""Seeded random streams and fair cuts, used by splits, partitions and invented data."""
+"""Seeded random streams, checks of numbers, and proportional division, for splits, partitions and synthetic data."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ Ints = NDArray[np.int64]
 
 
 def stream(seed: int, purpose: str) -> np.random.Generator:
-    """A random stream of its own for each seed and purpose."""
+    """A random generator for each pair of seed and purpose."""
     whole("seed", seed, 0)
     return np.random.default_rng([int(seed), *purpose.encode()])
 
 
 def whole(name: str, value: object, low: int, high: int | None = None) -> int:
-    """The value as an int, refused unless it is a whole number from low to high."""
+    """The value as an int; anything but a whole number from low to high is refused."""
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         result = int(value)
         if low <= result and (high is None or result <= high):
@@ -27,7 +27,7 @@ def whole(name: str, value: object, low: int, high: int | None = None) -> int:
 
 
 def number(name: str, value: object, low: float, high: float, *, above: bool = False) -> float:
-    """The value as a float, refused unless it is a number from low (or above it) to high."""
+    """The value as a float; anything but a number from low (or above it) to high is refused."""
     if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
         inside = low < value if above else low <= value
         if inside and value <= high:
@@ -36,7 +36,7 @@ def number(name: str, value: object, low: float, high: float, *, above: bool = F
 
 
 def portion(total: int, weights: NDArray[Any]) -> Ints:
-    """Whole numbers in proportion to the weights that sum to the total (largest remainders)."""
+    """Integers in proportion to the weights, with sum `total` (largest remainders)."""
     quota = total * np.asarray(weights, np.float64) / max(float(np.sum(weights)), np.finfo(np.float64).tiny)
     count = np.floor(quota).astype(np.int64)
     most_owed = np.argsort(count - quota, kind="stable")
@@ -52,11 +52,11 @@ def by_label(codes: Ints, rng: np.random.Generator) -> list[Ints]:
 
 
 def held_out(labels: Ints, share: float = 0.2) -> NDArray[np.bool_]:
-    """Which examples a set without its own test set gives to testing: a fixed share of every class."""
+    """The test examples of a dataset without a test set: a fixed share of every class."""
     codes = np.unique(labels, return_inverse=True)[1]
     chosen = np.zeros(len(labels), bool)
     for indices in by_label(codes, stream(0, "held out")):
         size = len(indices)
-        # a class of two or more is in both parts, a single example is for training
+        # a class of two or more is in both parts, a single example in training
         chosen[indices[: min(max(round(share * size), 1), size - 1)]] = True
     return chosen

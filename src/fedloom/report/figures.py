@@ -1,4 +1,4 @@
-"""How is a value drawn on paper? By matplotlib, in the width of a column or of a page, with type of 8 points."""
+"""Figures for papers: charts drawn by matplotlib, as wide as a column or a page, with type of 8 points."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from fedloom.errors import BadExperiment
-from fedloom.report.read import as_floats
+from fedloom.report.charts import Bars, Curves, Maps, Ranks, Row, Strips
+from fedloom.report.recorded import as_floats
 from fedloom.report.sections import Section
-from fedloom.report.values import Bars, Curves, Maps, Ranks, Row, Strips
 
 COLUMN, PAGE = 3.5, 7.1  # inches
 DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
@@ -26,8 +26,8 @@ STYLE: dict[Any, Any] = {
 COLOURS = "Blues"
 
 
-def check_paper(folder: Path) -> None:
-    """Refuse before anything is read what could not be drawn."""
+def check_figures(folder: Path) -> None:
+    """Refuse, before anything is read, figures that could not be drawn or written."""
     if find_spec("matplotlib") is None:
         raise BadExperiment("figures need matplotlib, which is not installed; pip install 'fedloom[report]'.")
     if folder.exists() and not folder.is_dir():
@@ -35,8 +35,8 @@ def check_paper(folder: Path) -> None:
 
 
 def write_figures(sections: list[Section], folder: Path, ending: str) -> list[Path]:
-    """One file for every chart (a curve's for every axis, a map's for every run); their names."""
-    check_paper(folder)
+    """Write one file per chart (per axis of curves, per group of maps) and return their names."""
+    check_figures(folder)
     import matplotlib as mpl  # type: ignore[import-not-found, unused-ignore]
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -51,26 +51,26 @@ def write_figures(sections: list[Section], folder: Path, ending: str) -> list[Pa
 
 
 def _pictures(section: Section) -> list[tuple[str, Callable[[], Any]]]:
-    """Names and what draws them."""
-    value, key = section.value, section.key
-    if isinstance(value, Curves):
-        return [(f"{key}-{axis}", lambda axis=axis: _curves(value, axis)) for axis in value.axes]  # type: ignore[misc]
-    if isinstance(value, Bars):
-        return [(key, lambda: _stack(value) if value.stacked else _bars(value))]
-    if isinstance(value, Ranks):
-        return [(key, lambda: _ranks(value))]
-    if isinstance(value, Strips):
-        return [(f"{key}-{slug(label, place)}", lambda label=label: _strips(value, label))  # type: ignore[misc]
-                for place, label in enumerate(value.by)]  # fmt: skip
-    if isinstance(value, Maps):
-        return [(f"{key}-{slug(label, place)}" + (f"-{what.split()[0]}" if len(value.scales) > 1 else ""),
-                 lambda label=label, what=what: _map(value, label, what))  # type: ignore[misc]
-                for place, label in enumerate(value.by) for what in value.scales]  # fmt: skip
+    """File names of a section, and functions that draw their figures."""
+    chart, key = section.chart, section.key
+    if isinstance(chart, Curves):
+        return [(f"{key}-{axis}", lambda axis=axis: _curves(chart, axis)) for axis in chart.axes]  # type: ignore[misc]
+    if isinstance(chart, Bars):
+        return [(key, lambda: _stack(chart) if chart.stacked else _bars(chart))]
+    if isinstance(chart, Ranks):
+        return [(key, lambda: _ranks(chart))]
+    if isinstance(chart, Strips):
+        return [(f"{key}-{slug(label, place)}", lambda label=label: _strips(chart, label))  # type: ignore[misc]
+                for place, label in enumerate(chart.by)]  # fmt: skip
+    if isinstance(chart, Maps):
+        return [(f"{key}-{slug(label, place)}" + (f"-{what.split()[0]}" if len(chart.scales) > 1 else ""),
+                 lambda label=label, what=what: _map(chart, label, what))  # type: ignore[misc]
+                for place, label in enumerate(chart.by) for what in chart.scales]  # fmt: skip
     return []
 
 
 def slug(label: str, place: int) -> str:
-    """A group's label as part of a file name; settings are left to the place."""
+    """A group's label for a file name: its number and method, without settings."""
     method = re.sub(r"[^a-z0-9]+", "-", label.partition(",")[0].lower()).strip("-")[:40]
     return f"{place + 1}-{method}".strip("-")
 
@@ -82,9 +82,9 @@ def _axes(wide: float, high: float) -> tuple[Any, Any]:
     return figure, figure.add_subplot()
 
 
-def _curves(value: Curves, axis: str) -> Any:
+def _curves(chart: Curves, axis: str) -> Any:
     figure, axes = _axes(COLUMN, 2.5)
-    for line in value.lines:
+    for line in chart.lines:
         if axis not in line.x or "accuracy" not in line.y:
             continue
         band, x = line.y["accuracy"], line.x[axis]
@@ -92,60 +92,60 @@ def _curves(value: Curves, axis: str) -> Any:
         axes.plot(x, as_floats(band.mean), color=line.group.colour, ls=style, label=plain_text(line.group.label))
         if len(line.group.runs) > 1:
             axes.fill_between(x, as_floats(band.low), as_floats(band.high), color=line.group.colour, alpha=0.18, lw=0)
-    for target in value.targets:
+    for target in chart.targets:
         axes.axhline(target, color="0.45", lw=0.8, ls=":")
-    axes.set(xlabel=value.axes[axis], ylabel="accuracy", xlim=(0, None))
+    axes.set(xlabel=chart.axes[axis], ylabel="accuracy", xlim=(0, None))
     _percent(axes.yaxis)
     _legend(figure)
     return figure
 
 
-def _ranks(value: Ranks) -> Any:
+def _ranks(chart: Ranks) -> Any:
     figure, axes = _axes(COLUMN, 2.5)
-    for group, values in value.groups:
+    for group, values in chart.groups:
         x = 100 * (np.arange(len(values)) + 0.5) / len(values)
         axes.plot(x, values, color=group.colour, ls=DASHES[group.dash], label=plain_text(group.label))
-    axes.set(xlabel=value.across, ylabel=value.unit, xlim=(0, 100), ylim=(-0.02, 1.02))
+    axes.set(xlabel=chart.across, ylabel=chart.unit, xlim=(0, 100), ylim=(-0.02, 1.02))
     _percent(axes.yaxis)
     _legend(figure)
     return figure
 
 
-def _bars(value: Bars) -> Any:
-    figure, axes = _axes(PAGE if len(value.categories) * len(value.series) > 16 else COLUMN, 2.4)
-    each, places = 0.8 / len(value.series), np.arange(len(value.categories))
-    for place, one in enumerate(value.series):
+def _bars(chart: Bars) -> Any:
+    figure, axes = _axes(PAGE if len(chart.categories) * len(chart.series) > 16 else COLUMN, 2.4)
+    each, places = 0.8 / len(chart.series), np.arange(len(chart.categories))
+    for place, one in enumerate(chart.series):
         heights = as_floats(one.values)
         error = None
         if one.low is not None and one.high is not None:
             error = np.nan_to_num([heights - as_floats(one.low), as_floats(one.high) - heights]).clip(min=0)
-        x = places + (place - (len(value.series) - 1) / 2) * each
+        x = places + (place - (len(chart.series) - 1) / 2) * each
         axes.bar(x, heights, each, yerr=error, color=one.colour, label=plain_text(one.label), error_kw={"lw": 0.6})
-    axes.set_xticks(places, value.categories)
-    axes.set(xlabel=value.across, ylabel=value.unit, ylim=(0, value.top))
+    axes.set_xticks(places, chart.categories)
+    axes.set(xlabel=chart.across, ylabel=chart.unit, ylim=(0, chart.top))
     _percent(axes.yaxis)
     _legend(figure)
     return figure
 
 
-def _stack(value: Bars) -> Any:
-    figure, axes = _axes(COLUMN, 0.9 + 0.28 * len(value.categories))
-    start, places = np.zeros(len(value.categories)), np.arange(len(value.categories))
-    for one in value.series:
+def _stack(chart: Bars) -> Any:
+    figure, axes = _axes(COLUMN, 0.9 + 0.28 * len(chart.categories))
+    start, places = np.zeros(len(chart.categories)), np.arange(len(chart.categories))
+    for one in chart.series:
         wide = np.nan_to_num(as_floats(one.values))
         axes.barh(places, wide, 0.62, left=start, color=one.colour, label=plain_text(one.label))
         start = start + wide
-    axes.set_yticks(places, [plain_text(name) for name in value.categories])
+    axes.set_yticks(places, [plain_text(name) for name in chart.categories])
     axes.invert_yaxis()
-    axes.set(xlabel=value.unit, xlim=(0, value.top))
+    axes.set(xlabel=chart.unit, xlim=(0, chart.top))
     _legend(figure)
     return figure
 
 
-def _map(value: Maps, label: str, what: str) -> Any:
-    table, (words, top) = value.by[label][what], value.scales[what]
-    figure, axes = _axes(COLUMN, 3.2 if value.square else 2.8)
-    if value.square:
+def _map(chart: Maps, label: str, what: str) -> Any:
+    table, (words, top) = chart.by[label][what], chart.scales[what]
+    figure, axes = _axes(COLUMN, 3.2 if chart.square else 2.8)
+    if chart.square:
         image = axes.imshow(_array(table.z), cmap=COLOURS, interpolation="nearest")
         every = max(1, len(table.x) // 8)
         axes.set_xticks(range(0, len(table.x), every), table.x[::every])
@@ -154,15 +154,15 @@ def _map(value: Maps, label: str, what: str) -> Any:
         image = axes.pcolormesh(np.array(table.x), np.array(table.y), _array(table.z), cmap=COLOURS, vmin=0, vmax=top,
                                 shading="nearest", rasterized=True)  # fmt: skip
         axes.invert_yaxis()
-    axes.set(xlabel=value.across, ylabel=value.down, title=plain_text(label))
+    axes.set(xlabel=chart.across, ylabel=chart.down, title=plain_text(label))
     figure.colorbar(image, ax=axes, label=words, shrink=0.8)
     return figure
 
 
-def _strips(value: Strips, label: str) -> Any:
+def _strips(chart: Strips, label: str) -> Any:
     from matplotlib.figure import Figure  # type: ignore[import-not-found, unused-ignore]
 
-    strips = value.by[label]
+    strips = chart.by[label]
     figure = Figure(figsize=(COLUMN, 0.7 + 0.3 * len(strips)), layout="constrained")
     many = figure.subplots(len(strips), 1, squeeze=False)[:, 0]
     for axes, (name, neurons, values) in zip(many, strips):
@@ -171,7 +171,7 @@ def _strips(value: Strips, label: str) -> Any:
         axes.set_xticks([])
         axes.tick_params(length=0)
     many[0].set_title(plain_text(label))
-    figure.colorbar(image, ax=list(many), label=value.scale)
+    figure.colorbar(image, ax=list(many), label=chart.scale)
     return figure
 
 
@@ -186,12 +186,12 @@ def _percent(axis: Any) -> None:
 
 
 def _legend(figure: Any) -> None:
-    """Above the picture, where it covers nothing."""
+    """Add a legend above the figure, where it covers nothing."""
     entries = figure.axes[0].get_legend_handles_labels()
     wide = max((len(name) for name in entries[1]), default=0)
     figure.legend(*entries, loc="outside upper center", ncols=max(1, min(4, 52 // (wide + 6))), columnspacing=1.2)
 
 
 def plain_text(text: str) -> str:
-    """Matplotlib reads formulas between dollar signs; names are shown as they are written."""
+    """Escape a name, since matplotlib reads formulas between dollar signs."""
     return text.replace("$", r"\$")

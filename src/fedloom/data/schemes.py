@@ -1,6 +1,6 @@
-"""Ways to deal examples to clients: from labels to the client that owns each example.
+"""Partition schemes: from labels to the client that owns each example.
 
-N clients, n examples, K classes. Owners are [n], -1 where nobody owns the example.
+N clients, n examples, K classes. Owners are [n]; -1 marks an example without an owner.
 """
 
 from collections.abc import Sequence
@@ -9,30 +9,30 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedloom.data.draw import Ints, by_label, number, portion, whole
+from fedloom.data.sampling import Ints, by_label, number, portion, whole
 from fedloom.errors import BadData, BadExperiment
 
 Random = np.random.Generator
 NOBODY = -1
 
 
-class Dealt(NamedTuple):
-    """Who owns each example, and in words what was done and why some are left out."""
+class Ownership(NamedTuple):
+    """The owner of each example; in words, what was done and why some examples are left out."""
 
     owner: Ints  # [n]
     done: str
     why: str = ""
 
 
-def iid(labels: Ints, clients: int, rng: Random) -> Dealt:
-    """Shuffled equal shares."""
+def iid(labels: Ints, clients: int, rng: Random) -> Ownership:
+    """Shuffled parts of equal size."""
     owner = np.empty(len(labels), np.int64)
     owner[rng.permutation(len(labels))] = np.arange(len(labels)) % clients
-    return Dealt(owner, f"examples dealt evenly and at random to {clients} clients")
+    return Ownership(owner, f"examples dealt evenly and at random to {clients} clients")
 
 
-def dirichlet(labels: Ints, clients: int, rng: Random, *, alpha: float = 0.1, min_size: int = 1) -> Dealt:
-    """Each class is cut by a Dirichlet draw over the clients; small alpha means few classes per client."""
+def dirichlet(labels: Ints, clients: int, rng: Random, *, alpha: float = 0.1, min_size: int = 1) -> Ownership:
+    """Each class is divided by a Dirichlet draw over the clients; a small alpha means few classes per client."""
     alpha = number("alpha", alpha, 0, 1e9, above=True)
     min_size = whole("min_size", min_size, 0, len(labels) // clients)
     owner = np.empty(len(labels), np.int64)
@@ -41,14 +41,14 @@ def dirichlet(labels: Ints, clients: int, rng: Random, *, alpha: float = 0.1, mi
         place = (np.arange(len(indices)) + 0.5) / len(indices)
         owner[indices] = np.minimum(np.searchsorted(np.cumsum(shares), place), clients - 1)
     moved = _top_up(owner, labels, clients, min_size, rng)
-    return Dealt(
+    return Ownership(
         owner,
         f"each class cut by Dirichlet({alpha:g}) over {clients} clients, "
         f"{moved} examples moved so that every client has at least {min_size}",
     )
 
 
-def some_classes(labels: Ints, clients: int, rng: Random, *, low: int = 2, high: int | None = None) -> Dealt:
+def some_classes(labels: Ints, clients: int, rng: Random, *, low: int = 2, high: int | None = None) -> Ownership:
     """Each client has a random number of random classes (FedDD Non-IID-a: 2 to 10 of 10)."""
     codes, kinds = _classes(labels)
     high = whole("high", kinds if high is None else high, 1, kinds)
@@ -59,7 +59,7 @@ def some_classes(labels: Ints, clients: int, rng: Random, *, low: int = 2, high:
     )
 
 
-def n_classes(labels: Ints, clients: int, rng: Random, *, n: int = 3) -> Dealt:
+def n_classes(labels: Ints, clients: int, rng: Random, *, n: int = 3) -> Ownership:
     """Each client has exactly n random classes (FedDD Non-IID-b: 3)."""
     codes, kinds = _classes(labels)
     counts = np.full(clients, whole("n", n, 1, kinds))
@@ -68,8 +68,8 @@ def n_classes(labels: Ints, clients: int, rng: Random, *, n: int = 3) -> Dealt:
     )
 
 
-def shards(labels: Ints, clients: int, rng: Random, *, per_client: int = 2) -> Dealt:
-    """Each client has a few blocks of one label each, so at most that many classes (FedUMF: 2)."""
+def shards(labels: Ints, clients: int, rng: Random, *, per_client: int = 2) -> Ownership:
+    """Each client has `per_client` blocks of one label each, so at most as many classes (FedUMF: 2)."""
     per_client = whole("per_client", per_client, 1, len(labels) // clients)
     codes, kinds = _classes(labels)
     blocks, sizes = clients * per_client, np.bincount(codes)
@@ -84,11 +84,11 @@ def shards(labels: Ints, clients: int, rng: Random, *, per_client: int = 2) -> D
         if len(holders):
             owner[indices] = holders[np.arange(len(indices)) * len(holders) // len(indices)]
     done = f"{per_client} blocks of one label each to every one of {clients} clients"
-    return Dealt(owner, done, f"{blocks} blocks cannot hold {kinds} classes")
+    return Ownership(owner, done, f"{blocks} blocks cannot hold {kinds} classes")
 
 
-def groups(labels: Ints, clients: int, rng: Random, *, groups: int = 2) -> Dealt:
-    """Neighbouring clients form groups, and each group owns neighbouring labels, evenly (SAFARI: 2 groups)."""
+def groups(labels: Ints, clients: int, rng: Random, *, groups: int = 2) -> Ownership:
+    """Consecutive clients form groups, and each group owns consecutive labels, evenly (SAFARI: 2 groups)."""
     codes, kinds = _classes(labels)
     groups = whole("groups", groups, 1, min(clients, kinds))
     group_of_client = np.arange(clients) * groups // clients
@@ -97,30 +97,30 @@ def groups(labels: Ints, clients: int, rng: Random, *, groups: int = 2) -> Dealt
     return _among_owners(by_label(codes, rng), owns, len(labels), rng, f"the labels of one of {groups} groups")
 
 
-def lognormal(labels: Ints, clients: int, rng: Random, *, sigma: float = 0.3, alpha: float | None = None) -> Dealt:
-    """Unequal sizes by a log-normal draw, with all labels or (alpha) the client's own Dirichlet mix of them."""
+def lognormal(labels: Ints, clients: int, rng: Random, *, sigma: float = 0.3, alpha: float | None = None) -> Ownership:
+    """Log-normal sizes, with labels at random or (alpha) a Dirichlet mix of labels for each client."""
     sigma = number("sigma", sigma, 0, 10)
-    # every client has one example at least
+    # every client has at least one example
     sizes = 1 + portion(len(labels) - clients, np.exp(sigma * rng.standard_normal(clients)))
-    slots = np.repeat(np.arange(clients), sizes)  # [n] one slot for each example
+    slots = np.repeat(np.arange(clients), sizes)  # [n] a slot for each example: the number of its client
     owner = np.empty(len(labels), np.int64)
     done = f"log-normal sizes (sigma {sigma:g}, {sizes.min()} to {sizes.max()} examples) for {clients} clients"
     if alpha is None:
         owner[rng.permutation(len(labels))] = slots
-        return Dealt(owner, done + ", labels at random")
+        return Ownership(owner, done + ", labels at random")
     alpha = number("alpha", alpha, 0, 1e9, above=True)
     codes, kinds = _classes(labels)
     mix = rng.dirichlet(np.full(kinds, alpha), clients)  # [N, K]
     wanted = _labels_for(slots, mix, np.bincount(codes), rng)
     for kind, indices in enumerate(by_label(codes, rng)):
         owner[indices] = slots[wanted == kind]
-    return Dealt(owner, done + f", each with its own Dirichlet({alpha:g}) mix of labels")
+    return Ownership(owner, done + f", each with its own Dirichlet({alpha:g}) mix of labels")
 
 
 def rare_classes(
     labels: Ints, clients: int, rng: Random, *, rare: Sequence[int] = (0, 1, 2), ratio: float = 0.4, n: int = 3
-) -> Dealt:
-    """Some labels are cut to a fraction of the others' equal number; n classes per client (FedDD Fig. 21)."""
+) -> Ownership:
+    """Rare labels have a fraction of the others' equal number; n classes per client (FedDD Fig. 21)."""
     names, codes = _codes(labels)
     ratio = number("ratio", ratio, 0, 1, above=True)
     if not isinstance(rare, list | tuple):
@@ -139,8 +139,8 @@ def rare_classes(
     return dealt._replace(why=why if owns.any(axis=0).all() else f"{why}; of some, {dealt.why}")
 
 
-def own(labels: Ints, clients: int | None, rng: Random, *, client_ids: Ints | None) -> Dealt:
-    """The clients that the data come with, in the order of their ids; fewer are chosen at random."""
+def own(labels: Ints, clients: int | None, rng: Random, *, client_ids: Ints | None) -> Ownership:
+    """The data's own clients, in the order of their ids; fewer than all are chosen at random."""
     if client_ids is None:
         raise BadExperiment("partition 'own' needs data with client ids (client_train); choose another partition")
     if len(client_ids) != len(labels):
@@ -155,23 +155,23 @@ def own(labels: Ints, clients: int | None, rng: Random, *, client_ids: Ints | No
     new = np.full(len(names), NOBODY)
     new[np.sort(rng.permutation(len(names))[:wanted])] = np.arange(wanted)
     done = f"the data's own clients, {wanted} of {len(names)}"
-    return Dealt(new[owner], done, f"they belong to the other {len(names) - wanted} clients")
+    return Ownership(new[owner], done, f"they belong to the other {len(names) - wanted} clients")
 
 
 def _codes(values: Ints) -> tuple[Ints, Ints]:
-    """The distinct values, and each value's place among them."""
+    """The distinct values, and each value's index among them."""
     names, codes = np.unique(values, return_inverse=True)
     return names, codes.astype(np.int64)
 
 
 def _classes(labels: Ints) -> tuple[Ints, int]:
-    """Class codes from 0 without gaps, and how many classes there are."""
+    """Class codes from 0 without gaps, and the number of classes."""
     names, codes = _codes(labels)
     return codes, len(names)
 
 
 def _random_owners(counts: Ints, kinds: int, rng: Random) -> NDArray[np.bool_]:
-    """Which client owns which class [N, K]: a given number for each client, and no class ownerless if possible."""
+    """Which client owns which class [N, K]: `counts` [N] classes each, and if possible an owner for every class."""
     rank = np.argsort(np.argsort(rng.random((len(counts), kinds)), axis=1), axis=1)
     owns = rank < counts[:, None]
     for orphan in np.flatnonzero(~owns.any(axis=0)):
@@ -184,8 +184,8 @@ def _random_owners(counts: Ints, kinds: int, rng: Random) -> NDArray[np.bool_]:
     return owns
 
 
-def _among_owners(classes: list[Ints], owns: NDArray[np.bool_], total: int, rng: Random, what: str) -> Dealt:
-    """Each class's examples dealt evenly among the clients that own it."""
+def _among_owners(classes: list[Ints], owns: NDArray[np.bool_], total: int, rng: Random, what: str) -> Ownership:
+    """Divide each class's examples evenly among the clients that own it."""
     owner = np.full(total, NOBODY)
     for kind, indices in enumerate(classes):
         holders = rng.permutation(np.flatnonzero(owns[:, kind]))
@@ -198,28 +198,30 @@ def _among_owners(classes: list[Ints], owns: NDArray[np.bool_], total: int, rng:
     done = f"{what} to every one of {len(owns)} clients, each class dealt evenly among its owners"
     if short:
         done += f" ({short} clients miss a class that has fewer examples than owners)"
-    return Dealt(owner, done, "no client drew the class")
+    return Ownership(owner, done, "no client drew the class")
 
 
 def _top_up(owner: Ints, labels: Ints, clients: int, least: int, rng: Random) -> int:
-    """Move examples, in place, from clients with more than `least` to those with fewer; say how many moved."""
+    """Move examples in place from clients with more than `least` to those with fewer; return how many were moved."""
     sizes = np.bincount(owner, minlength=clients)
     missing = np.maximum(least - sizes, 0)
     order = np.lexsort((rng.random(len(owner)), owner))  # by client, shuffled within
     rank = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     moved = rng.permutation(order[rank >= least])[: missing.sum()]
-    moved = moved[np.argsort(labels[moved], kind="stable")]  # neighbours share a label: the skew stays
+    moved = moved[
+        np.argsort(labels[moved], kind="stable")
+    ]  # consecutive examples share a label, which preserves the skew
     poor = rng.permutation(clients)
     owner[moved] = np.repeat(poor, missing[poor])
     return len(moved)
 
 
 def _labels_for(slots: Ints, mix: NDArray[np.float64], left: Ints, rng: Random) -> Ints:
-    """A label for each client's slot [n], drawn from the client's mix of the labels not yet used up."""
+    """Draw a label for each client's slot [n] from the client's mix of the labels that are left."""
     kinds = mix.shape[1]
     wanted = np.full(len(slots), NOBODY)
     open_slots = rng.permutation(len(slots))
-    for _ in range(kinds):  # each turn fills every slot or uses up a label
+    for _ in range(kinds):  # each pass fills every slot or uses up a label
         if not len(open_slots):
             return wanted
         odds = np.where(left > 0, np.maximum(mix, np.finfo(np.float64).tiny * left), 0.0)
