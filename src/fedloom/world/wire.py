@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedloom.accel.moments import moment
+from fedloom.accel.time_slots import time_slot
 from fedloom.chance import Chance
 from fedloom.codec import Codec, Cost, Expected, Frame, Part, Range, Stamp, base_hash
 from fedloom.core.types import Reply, Setting, State, Task
@@ -73,7 +73,7 @@ class Wire:
         """Is a reply really written this round?"""
         if self.exact or task.model.device.type == "cpu" or task.round <= 2:
             return True
-        due, self._looked = moment(LOOK_EVERY) != self._looked, moment(LOOK_EVERY)
+        due, self._looked = time_slot(LOOK_EVERY) != self._looked, time_slot(LOOK_EVERY)
         return due
 
     def _rounded(self, reply: Reply, change: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:

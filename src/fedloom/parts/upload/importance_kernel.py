@@ -1,4 +1,4 @@
-"""A Triton kernel for FedDD's importance: what each row is worth, in one pass over the models that writes no third."""
+"""Triton kernel for FedDD's importance of each row, in one pass over both models and without a third."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fedloom.core.types import largest
 from fedloom.neurons.map import NeuronMap
 from fedloom.parts.upload.importance import layers, smallest
 
-ROWS, COLUMNS = 4, 256  # read by a program at a time
+ROWS, COLUMNS = 4, 256  # that a program reads at a time
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _worth(  # type: ignore[no-untyped-def]
+def _row_importance(  # type: ignore[no-untyped-def]
     first, last, eps, out, blocks, LAYERS, OUT, FIRST, LAST, SQUARE: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr
 ):
-    """The sum of (squared) importances along each of a client's rows."""
+    """Sum the importances (SQUARE: their squares) along each of a client's rows."""
     client, block = tl.program_id(1).to(tl.int64), blocks + tl.program_id(0) * 6
     start, rows, columns = tl.load(block), tl.load(block + 1), tl.load(block + 2)
     layer, place, row = tl.load(block + 3), tl.load(block + 4), tl.load(block + 5)
@@ -40,22 +40,22 @@ def _worth(  # type: ignore[no-untyped-def]
     tl.store(out + client * OUT + place + r, tl.sum(acc, 1), mask=r < rows)
 
 
-class _Plan(NamedTuple):
-    """Where the rows of a network lie."""
+class _Rows(NamedTuple):
+    """Places of a network's rows in its flat vector."""
 
-    spans: list[list[slice]]  # of every layer, in the model's numbers
-    blocks: Tensor  # [B, 6] see `_worth`
-    neurons: Tensor  # [R] whose each row is
+    spans: list[list[slice]]  # of each layer, in the flat vector
+    blocks: Tensor  # [B, 6] what a program reads, see `_row_importance`
+    neurons: Tensor  # [R] the neuron of each row
 
 
 @lru_cache(maxsize=16)
-def _planned(neurons: NeuronMap, device: torch.device) -> _Plan:
-    """Of all tensors that lead into neurons, layer by layer."""
+def _rows_of(neurons: NeuronMap, device: torch.device) -> _Rows:
+    """Rows of all tensors that lead into neurons, layer by layer."""
     spans, blocks, owners, place = list[list[slice]](), list[tuple[int, ...]](), list[Tensor](), 0
     for layer, group in enumerate(layers(neurons)):
         own: list[slice] = []
         for tensor in group:
-            if own and own[-1].stop == tensor.start:  # a bias behind its weight
+            if own and own[-1].stop == tensor.start:  # a bias directly after its weight
                 own[-1] = slice(own[-1].start, tensor.stop)
             else:
                 own.append(slice(tensor.start, tensor.stop))
@@ -67,19 +67,19 @@ def _planned(neurons: NeuronMap, device: torch.device) -> _Plan:
             owners.append(neurons.lists[which])
             place += rows
         spans.append(own)
-    return _Plan(spans, torch.tensor(blocks, dtype=torch.int32, device=device), torch.cat(owners).to(device))
+    return _Rows(spans, torch.tensor(blocks, dtype=torch.int32, device=device), torch.cat(owners).to(device))
 
 
 def row_sums(neurons: NeuronMap, first: Tensor, last: Tensor, floor: float, power: int) -> Tensor:
-    """The importances of what leads into each neuron [C, K + O], to this power and summed."""
-    plan = _planned(neurons, last.device)
-    sizes = [torch.stack([largest(v[:, s]) for s in own]).amax(0) for v in (first, last) for own in plan.spans]
+    """Importances of the numbers that lead into each neuron, to this power and summed [C, K + O]."""
+    rows = _rows_of(neurons, last.device)
+    sizes = [torch.stack([largest(v[:, s]) for s in own]).amax(0) for v in (first, last) for own in rows.spans]
     before, after = torch.stack(sizes, 1).unflatten(1, (2, -1)).unbind(1)  # [C, L] each
     eps = smallest(before, after, floor)
-    sums = last.new_empty(len(last), len(plan.neurons))
-    _worth[(len(plan.blocks), len(last))](
-        first, last, eps, sums, plan.blocks, len(plan.spans), len(plan.neurons), first.stride(0), last.stride(0),
+    sums = last.new_empty(len(last), len(rows.neurons))
+    _row_importance[(len(rows.blocks), len(last))](
+        first, last, eps, sums, rows.blocks, len(rows.spans), len(rows.neurons), first.stride(0), last.stride(0),
         SQUARE=power == 2, BR=ROWS, BC=COLUMNS, num_warps=4,
     )  # fmt: skip
     total = last.new_zeros(len(last), neurons.full_size + 1)
-    return total.index_add_(1, plan.neurons, sums)[:, : neurons.full_size]
+    return total.index_add_(1, rows.neurons, sums)[:, : neurons.full_size]
