@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.core.types import Examples, Reply, Task
-from fedloom.engine.distributed import follow
+from fedloom.engine.distributed import serve_rank
 from fedloom.engine.local import Local
 from fedloom.engine.ranks import ranks_here
 from fedloom.engine.storage.shards import Shards
@@ -66,5 +66,5 @@ if __name__ == "__main__":
     meet(sys.argv[1], 1)
     ranks = ranks_here("cpu")
     while "leave" not in (wanted := ranks.receive(0, HOST).facts):
-        follow(ranks, lambda wanted=wanted: build(**wanted))  # type: ignore[misc]
+        serve_rank(ranks, lambda wanted=wanted: build(**wanted))  # type: ignore[misc]
     dist.destroy_process_group()

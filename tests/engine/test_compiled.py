@@ -271,7 +271,7 @@ def test_a_misread_network_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     way = fastest_gradient(place.setting, place.data)
     assert isinstance(way, StackedGradient)
     assert way.stages is None
-    assert compiled.compiled_outputs(place.setting, place.setting.layout, place.model[None], place.data.x[None]) is None
+    assert compiled.native_outputs(place.setting, place.setting.layout, place.model[None], place.data.x[None]) is None
 
 
 @needs_compiler
@@ -280,7 +280,7 @@ def test_a_misread_network_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_outputs_are_plain_pytorchs(name: str, clients: int, count: int) -> None:
     place = here(NETWORKS[name]())
     models, x = unlike(place, clients), place.data.x[: clients * count].unflatten(0, (clients, count))
-    ours = compiled.compiled_outputs(place.setting, place.setting.layout, models, x)
+    ours = compiled.native_outputs(place.setting, place.setting.layout, models, x)
     assert ours is not None
     theirs = PlainGradient(place.setting).outputs(models, x)
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)

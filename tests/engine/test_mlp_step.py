@@ -16,7 +16,6 @@ import fedloom.engine.ways as ways
 import fedloom.engine.cuda.step_buffers as step_buffers
 from fedloom.chance import Chance
 from fedloom.data.dataset import Dataset
-from fedloom.engine.cuda import step_buffers
 from fedloom.engine.cuda.compact import Compact, fits
 from fedloom.engine.cuda.graphs import Graphs
 from fedloom.engine.cuda.row_scaling import RowScaling

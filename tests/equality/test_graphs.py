@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import fedloom.engine.ways as ways
 import pytest
 import torch
 
 import fedloom.engine.cuda.momentum as momentum
 import fedloom.engine.gradient.layers as layers
-import fedloom.engine.ways as ways
 from fedloom.chance import Chance
 from fedloom.core.optimiser import Adam, Sgd
 from fedloom.engine.cuda.graphs import Graphs

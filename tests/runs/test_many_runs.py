@@ -17,7 +17,7 @@ from fedloom.errors import RunStopped
 from fedloom.runs.build import Simulation, prepare
 from fedloom.runs.coroutine_thread import Strand
 from fedloom.runs.experiment import Experiment
-from fedloom.runs.many_runs import in_step, play_together, room_beside, run_all
+from fedloom.runs.many_runs import in_step, most_together, play_together, run_all
 from fedloom.runs.play import Result, run
 from fedloom.studies.compare import compare
 
@@ -117,22 +117,22 @@ def test_networks_that_differ_in_more_than_weights_are_told_apart(tmp_path: Any)
 
 def test_how_many_fit() -> None:
     small = prepare(Experiment(**SMALL))
-    room, why = room_beside(small)
+    room, why = most_together(small)
     assert room == 2**23 / (4 * 4 * small.setting.layout.total)
     assert "cache" in why
-    assert room_beside(prepare(Experiment(**SMALL, chunk=9)))[0] == 9 / 4
+    assert most_together(prepare(Experiment(**SMALL, chunk=9)))[0] == 9 / 4
     wide = prepare(Experiment(**{**SMALL, "model": {"name": "mlp", "settings": {"widths": [20_000]}}}))
-    assert room_beside(wide)[0] == 1
+    assert most_together(wide)[0] == 1
 
 
 def test_groups_of_as_many_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedloom.runs.many_runs.room_beside", lambda world: (2, "so"))
+    monkeypatch.setattr("fedloom.runs.many_runs.most_together", lambda world: (2, "so"))
     found, notes = together(seeded(5, rounds=1))
     assert [one.experiment.seed for one in found] == [0, 1, 2, 3, 4]
     assert (
         notes == ["2 runs are trained together: fedavg", "runs of fedavg are trained one by one: so"] or len(notes) == 1
     )
-    monkeypatch.setattr("fedloom.runs.many_runs.room_beside", lambda world: (1, "so"))
+    monkeypatch.setattr("fedloom.runs.many_runs.most_together", lambda world: (1, "so"))
     assert together(seeded(3, rounds=1))[1] == ["runs of fedavg are trained one by one: so"]
 
 
@@ -205,7 +205,7 @@ def test_ctrl_c_ends_all() -> None:
 
 def test_training_that_fails_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = threading.active_count()
-    monkeypatch.setattr("fedloom.engine.joint.learn_joined", lambda *_: 1 / 0)
+    monkeypatch.setattr("fedloom.engine.joint.learn_jointly", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         play_together(*group(None))
     assert threading.active_count() == threads

@@ -17,7 +17,7 @@ Watch = Callable[[dict[str, Any]], None]  # told of every round's row
 SHOWN_EVERY = 0.5  # seconds between looks at a GPU's results: each look waits for it
 
 
-def shown(ledger: Ledger, watch: Watch | None, device: torch.device) -> Callable[[bool], None]:
+def row_notifier(ledger: Ledger, watch: Watch | None, device: torch.device) -> Callable[[bool], None]:
     """What tells `watch` of every new row: at once, or all that came since the last look at a GPU."""
     waiting, looked = 0, time_slot(SHOWN_EVERY)
 

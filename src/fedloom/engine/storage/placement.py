@@ -58,7 +58,7 @@ class Placement(NamedTuple):
     chunk: int
     at_once: int  # clients trained together
     training_bytes: int  # about
-    room: int  # examples of a chunk at most, where they are fetched
+    buffer: int  # examples of a chunk at most, where they are fetched
 
     def __str__(self) -> str:
         """One line for people."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedloom.engine.storage.offload import Shelf
+from fedloom.engine.storage.offload import OffloadedShards
 from fedloom.engine.storage.placement import Budget, Plan, Sizes, cohort_of, plan
 from fedloom.errors import BadExperiment
 from fedloom.method import Method
@@ -57,7 +57,7 @@ def test_decisions(budget: Budget, changes: dict[str, Any], wanted: tuple[str, s
     found = plan(sizes, budget)
     assert (found.examples, found.states, found.chunk, found.at_once) == wanted
     on_device = sizes.cohort * sizes.reply + found.at_once * sizes.client
-    on_device += sizes.examples if found.examples == "device" else sizes.copies * found.room * sizes.example
+    on_device += sizes.examples if found.examples == "device" else sizes.copies * found.buffer * sizes.example
     on_device += found.states_bytes if found.states == "device" else 0
     assert on_device <= budget.device
 
@@ -110,10 +110,10 @@ def test_a_run_in_little_memory_is_the_same_run(method: str, tmp_path: Path) -> 
 
 def test_what_was_planned_is_built() -> None:
     here = prepare(Experiment(method="scaffold", rounds=3, chunk=2, memory=0.0033))
-    assert isinstance(here.engine.shards, Shelf)
+    assert isinstance(here.engine.shards, OffloadedShards)
     assert here.engine.chunk == here.plan.chunk == 2
-    assert here.engine.shards._held == here.plan.room == sum(sorted(here.engine.shards.sizes)[-2:])
-    assert not isinstance(prepare(Experiment()).engine.shards, Shelf)
+    assert here.engine.shards._capacity == here.plan.buffer == sum(sorted(here.engine.shards.sizes)[-2:])
+    assert not isinstance(prepare(Experiment()).engine.shards, OffloadedShards)
 
 
 def test_too_little_memory_is_refused_before_anything_is_written(tmp_path: Path) -> None:
