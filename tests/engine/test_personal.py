@@ -58,8 +58,8 @@ def test_own_models_on_own_splits(network, chunk, batch, monkeypatch):
     here = world(network)
     engine, model = trained(here, scattered_parts(KeepOwn()), chunk)
     took_part = sorted({client for cohort in PLAYED for client in cohort})
-    assert engine.states.known().tolist() == took_part
-    own = dict(zip(took_part, engine.states.get(took_part, {"own": model})["own"]))
+    assert engine.clients.states.known().tolist() == took_part
+    own = dict(zip(took_part, engine.clients.states.get(took_part, {"own": model})["own"]))
     models = [own.get(client, here.model) for client in range(len(SIZES))]
     assert len({tuple(one.tolist()) for one in models}) == len(took_part) + 1
 
@@ -73,8 +73,8 @@ def test_own_models_on_own_splits(network, chunk, batch, monkeypatch):
 def test_every_network(network):
     here = world(network)
     engine, model = trained(here, scattered_parts(KeepOwn()))
-    known = engine.states.known().tolist()
-    own = dict(zip(known, engine.states.get(known, {"own": model})["own"]))
+    known = engine.clients.states.known().tolist()
+    own = dict(zip(known, engine.clients.states.get(known, {"own": model})["own"]))
     models = [own.get(client, here.model) for client in range(len(SIZES))]
     ours = personal_accuracy(engine, model, here.data, splits())
     torch.testing.assert_close(ours, by_hand(here, models), rtol=0, atol=1e-12, equal_nan=True)
@@ -91,9 +91,9 @@ def test_the_global_model_serves_who_has_none(method):
 def test_asking_makes_nobody_known():
     here = world("mlp")
     engine, model = trained(here, scattered_parts(KeepOwn()))
-    before = engine.states.known().tolist()
+    before = engine.clients.states.known().tolist()
     first = personal_accuracy(engine, model, here.data, splits())
-    assert engine.states.known().tolist() == before
+    assert engine.clients.states.known().tolist() == before
     torch.testing.assert_close(personal_accuracy(engine, model, here.data, splits()), first, equal_nan=True)
 
 
@@ -108,8 +108,8 @@ def test_nobody_has_test_examples():
 def test_diverged_models_are_right_about_nothing(method):
     here = world("mlp")
     engine, model = trained(here, method)
-    known = engine.states.known().tolist()
+    known = engine.clients.states.known().tolist()
     if known:
-        engine.states.put(known, {"own": torch.full((len(known), len(model)), torch.nan)})
+        engine.clients.states.put(known, {"own": torch.full((len(known), len(model)), torch.nan)})
     ours = personal_accuracy(engine, torch.full_like(model, torch.nan), here.data, splits())
     assert ours[known or slice(None)].nan_to_num().eq(0).all()

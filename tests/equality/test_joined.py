@@ -82,8 +82,8 @@ def assert_equal_runs(
     """Models, what the server and the clients remember, and all that was reported."""
     for ours, theirs, one, other in zip(company, alone, close, apart):
         assert_close(everything(ours), everything(theirs), tolerance)
-        known = one.states.known().tolist()
-        assert known == other.states.known().tolist()
+        known = one.clients.states.known().tolist()
+        assert known == other.clients.states.known().tolist()
         mine, their = (states_of(engine, known, theirs.model) for engine in (one, other))
         assert_close(mine, their, 10 * tolerance)  # some are divided by rates
         for reply, wanted in zip(ours.replies, theirs.replies):

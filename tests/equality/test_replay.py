@@ -19,7 +19,7 @@ from worlds import METHODS, assert_close, every_method, everything, play, played
 @every_method
 def test_buffered_steps_equal_plain_steps(method: Method) -> None:
     here = world("normed")  # whose clients take unequally many steps
-    found = play(here, method, here.local(method, walk=Graphs(capture=False)), rounds=3)
+    found = play(here, method, here.local(method, graphs=Graphs(capture=False)), rounds=3)
     assert_close(everything(found), everything(played("normed", method, 3)), 1e-5)
 
 
@@ -27,7 +27,7 @@ def test_buffered_steps_equal_plain_steps(method: Method) -> None:
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fjord"])
 def test_buffered_steps_of_other_networks(name: str, network: str) -> None:
     here, method = world(network), dict(METHODS)[name]()
-    found = play(here, method, here.local(method, walk=Graphs(capture=False)), rounds=2)
+    found = play(here, method, here.local(method, graphs=Graphs(capture=False)), rounds=2)
     assert_close(everything(found), everything(play(here, method, here.local(method), rounds=2)), 1e-5)
 
 
@@ -44,7 +44,7 @@ OPTIMISERS = {
 @pytest.mark.parametrize("name", ["fedavg", "scattered", "fedprox"])
 def test_buffered_steps_with_other_optimisers(name: str, optimiser: Sgd | Adam) -> None:
     here, method = world("normed"), replace(dict(METHODS)[name](), optimiser=optimiser)
-    found = play(here, method, here.local(method, walk=Graphs(capture=False)), rounds=3)
+    found = play(here, method, here.local(method, graphs=Graphs(capture=False)), rounds=3)
     assert_close(everything(found), everything(play(here, method, here.local(method), rounds=3)), 1e-5)
 
 
@@ -52,7 +52,7 @@ def test_smaller_cohorts_are_played_in_larger_buffers() -> None:
     here, method = world("mlp"), Method(select=Bernoulli(0.7))
     graphs = Graphs(capture=False)
     cohorts = {len(method.select({}, here.setting, Chance(0, number))[0].ids) for number in range(1, 9)}
-    found = play(here, method, here.local(method, walk=graphs), rounds=8)
+    found = play(here, method, here.local(method, graphs=graphs), rounds=8)
     assert len(graphs._buffers) < len(cohorts)  # or this shows nothing
     assert torch.equal(found.replies[-1].ids, play(here, method, here.local(method), rounds=8).replies[-1].ids)
     assert_close(everything(found), everything(play(here, method, here.local(method), rounds=8)), 1e-5)

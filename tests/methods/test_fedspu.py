@@ -86,7 +86,7 @@ def test_three_rounds_by_hand() -> None:
     found = play(here, method, engine)
     model, own = by_hand(found)
     torch.testing.assert_close(found.model, model, rtol=0, atol=2e-6)
-    ids = engine.states.known().tolist()
+    ids = engine.clients.states.known().tolist()
     assert ids == sorted(own)
     torch.testing.assert_close(
         states_of(engine, ids, here.model)["own"], torch.stack([own[i] for i in ids]), rtol=0, atol=2e-6

@@ -117,7 +117,7 @@ def test_own_numbers_stand_where_zeros_would_and_stay(freeze: bool) -> None:
     method = small(safari("rand"), local=Chain((Prune("rand"), KeepOwn(freeze=freeze))), select=Forced(((1,),)))
     engine = here.local(method)
     reply = play(here, method, engine, rounds=1).replies[0]
-    own = engine.states.get([1], {"1.own": here.model})["1.own"]
+    own = engine.clients.states.get([1], {"1.own": here.model})["1.own"]
     assert reply.mask is not None
     assert torch.equal(own[~reply.mask], here.model.expand(1, -1)[~reply.mask])
     assert not torch.equal(own[reply.mask], here.model.expand(1, -1)[reply.mask])
