@@ -139,18 +139,19 @@ def _documented(thing: Any, *options: str) -> str:
 def public() -> str:
     """Every public name."""
     things = [getattr(fedloom, name) for name in fedloom.__all__]
-    titles: dict[str, Callable[[Any], bool]] = {
-        "Running": lambda thing: thing.__module__.split(".")[1] in ("run", "experiment", "result", "checkpoint"),
-        "Data": lambda thing: thing.__module__.startswith("fedloom.data"),
-        "Methods and their parts": lambda thing: thing.__module__.split(".")[1] in ("method", "local"),
-        "A round": lambda thing: thing.__module__.split(".")[1] in ("round", "types", "chance"),
-        "Neurons": lambda thing: thing.__module__.startswith("fedloom.neurons"),
-        "Errors": lambda thing: thing.__module__ == "fedloom.errors",
-        "More": lambda thing: True,
+    titles = {
+        "Running": ("fedloom.runs.",),
+        "Data": ("fedloom.data.",),
+        "Methods and their parts": ("fedloom.method", "fedloom.parts.", "fedloom.core.rule"),
+        "A round": ("fedloom.round", "fedloom.core.", "fedloom.chance"),
+        "Neurons": ("fedloom.neurons.",),
+        "Errors": ("fedloom.errors",),
+        "More": ("",),
     }
     pieces, left = [], things
-    for title, belongs in titles.items():
-        mine, left = [t for t in left if belongs(t)], [t for t in left if not belongs(t)]
+    for title, modules in titles.items():
+        mine = [thing for thing in left if thing.__module__.startswith(modules)]
+        left = [thing for thing in left if thing not in mine]
         if mine:
             hidden = "exclude-members: model_config, model_post_init, count, index"
             pieces += [f"## {title}", *(_documented(thing, hidden) for thing in mine)]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from fedloom.errors import BadExperiment
-from fedloom.runs.settings import fit, from_file, parse_value, settings_of
+from fedloom.runs.settings import fit, parse_value, settings_of
 
 
 def part(shape: int, rate: float = 0.1, *, steps: int | None = None, names: tuple[str, ...] = (), **rest: Any) -> None:
@@ -96,29 +96,3 @@ json_values = st.recursive(
 @given(json_values)
 def test_json_is_read_as_it_is(value):
     assert parse_value(json.dumps(value)) == value
-
-
-def test_functions_come_from_a_file(tmp_path):
-    file = tmp_path / "mine.py"
-    file.write_text("from dataclasses import dataclass\n@dataclass\nclass Mine:\n    x: int = 3\nnumber = 5\n")
-    assert from_file("method", f"{file}:Mine")().x == 3
-    file.write_text("class Mine:\n    x = 4\n# longer, so that no cached code is taken for this\n")
-    assert from_file("method", f"{file}:Mine").x == 4  # read anew
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("absent.py:Mine", ("method", "absent.py", "path/to/file.py:function")),
-        ("mine.py:Mne", ("mine.py", "'Mne'", "did you mean 'Mine'?")),
-        ("mine.py:number", ("mine.py", "'number'", "Known: Mine")),
-        ("mine.py:", ("mine.py", "''")),
-    ],
-)
-def test_functions_not_in_a_file_are_refused(name, words, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text("class Mine:\n    pass\nnumber = 5\n")
-    with pytest.raises(BadExperiment) as refused:
-        from_file("method", name)
-    for word in words:
-        assert word in str(refused.value)

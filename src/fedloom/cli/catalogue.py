@@ -8,7 +8,9 @@ import pkgutil
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import fedloom
+import fedloom.methods
+import fedloom.parts
+import fedloom.world
 from fedloom.core.part import ServerPart, Upload
 from fedloom.core.rule import LocalRule
 from fedloom.data.load import DATASETS, settings_of as data_settings
@@ -52,20 +54,10 @@ def catalogue(kind: str) -> list[Row]:
 
 def _parts() -> list[Row]:
     """Every part that fills a slot, with the slot's folder."""
-    for module in pkgutil.walk_packages(fedloom.__path__, "fedloom."):
-        if module.name.split(".")[1] in (
-            "select",
-            "allocate",
-            "mask",
-            "local",
-            "upload",
-            "admit",
-            "repair",
-            "aggregate",
-            "methods",
-            "world",  # what a device can afford
-        ):
-            importlib.import_module(module.name)
+    for room in (fedloom.parts, fedloom.methods, fedloom.world):
+        for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
+            if not module.name.endswith("_kernel"):  # these need Triton
+                importlib.import_module(module.name)
     found, waiting = [], [ServerPart, Upload, LocalRule]
     while waiting:
         part = waiting.pop()

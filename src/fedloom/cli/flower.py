@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from fedloom.cli.experiment_options import ExperimentOptions, experiment_options
 from fedloom.cli.options import (
-    ClientsOption,
-    DataOption,
-    DeviceOption,
     EveryOption,
-    FleetOption,
     JsonOption,
-    ModelOption,
-    PartitionOption,
-    PrecisionOption,
     ResumeOption,
-    RoundsOption,
-    SeedOption,
-    SetOption,
     checkpoints_of,
-    given,
-    pairs_of,
+    new_folder_for,
     print_json,
     telling,
 )
@@ -41,8 +31,10 @@ DeadlineOption = Annotated[float, typer.Option(min=1, help="seconds that a round
 QuorumOption = Annotated[int, typer.Option(min=1, help="replies without which a round leaves the model as it was")]
 
 
+@experiment_options(without=["exact_bytes"])
 def deploy_command(
     method: MethodArgument,
+    *,
     out: Annotated[Path, typer.Option(help="a new folder for app, certificates, keys and services")],
     nodes: NodesOption = 10,
     host: Annotated[
@@ -53,16 +45,7 @@ def deploy_command(
     ] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="of the link")] = 8000,
     run_folder: Annotated[str, typer.Option(help="on the link's machine; run/ in --out if left out")] = "",
-    data: DataOption = "digits",
-    partition: PartitionOption = "dirichlet",
-    clients: ClientsOption = 100,
-    model: ModelOption = "mlp",
-    fleet: FleetOption = "none",
-    rounds: RoundsOption = 50,
-    seed: SeedOption = 0,
-    device: DeviceOption = "auto",
-    precision: PrecisionOption = "default",
-    set_: SetOption = None,
+    shared: ExperimentOptions,
     deadline: DeadlineOption = 300.0,
     quorum: QuorumOption = 1,
     checkpoint_every: EveryOption = "1",
@@ -74,13 +57,8 @@ def deploy_command(
     """
     from fedloom.flower.deploy.trial import CONFIG
     from fedloom.flower.deploy.write import deploy
-    from fedloom.runs.experiment import Experiment, with_settings
 
-    values: dict[str, Any] = {
-        "method": method, "data": data, "partition": partition, "clients": clients, "model": model, "fleet": fleet,
-        "rounds": rounds, "seed": seed, "device": device, "precision": precision,
-    }  # fmt: skip
-    experiment = Experiment(**with_settings(values, pairs_of(set_ or [])))
+    experiment = shared.experiment(method=method)
     checkpoints_of(checkpoint_every)
     config = {**CONFIG, "out": run_folder, "deadline": deadline, "quorum": quorum, "checkpoint-every": checkpoint_every}
     made, told = deploy(out, experiment, nodes, config, tuple(host or ()), port)
@@ -97,22 +75,16 @@ def deploy_command(
     console.print(f"# what goes where: {made.root / 'README.md'}", style="dim", markup=False)
 
 
+@experiment_options(without=["exact_bytes"], rounds=5, device="cpu")
 def trial_command(
     context: typer.Context,
     method: Annotated[
         str, typer.Argument(help="a name from `fedloom list methods`, or my_file.py:my_method; a folder to --resume")
     ],
+    *,
     nodes: NodesOption = 10,
-    data: DataOption = "digits",
-    partition: PartitionOption = "dirichlet",
+    shared: ExperimentOptions,
     clients: Annotated[int | None, typer.Option(help="clients in the fleet; one a node if left out")] = None,
-    model: ModelOption = "mlp",
-    fleet: FleetOption = "none",
-    rounds: RoundsOption = 5,
-    seed: SeedOption = 0,
-    device: DeviceOption = "cpu",
-    precision: PrecisionOption = "default",
-    set_: SetOption = None,
     deadline: DeadlineOption = 300.0,
     out: Annotated[Path | None, typer.Option(help="the run folder; a new one under runs/ if left out")] = None,
     work: Annotated[
@@ -129,23 +101,18 @@ def trial_command(
     """
     from fedloom.cli.show import progress, summary_table
     from fedloom.flower.deploy.trial import run_trial
-    from fedloom.runs.experiment import Experiment, with_settings
-    from fedloom.runs.folder import experiment_in, new_folder
 
-    values: dict[str, Any] = {
-        "method": method, "data": data, "partition": partition, "clients": clients or nodes, "model": model,
-        "fleet": fleet, "rounds": rounds, "seed": seed, "device": device, "precision": precision,
-    }  # fmt: skip
-    if resume and out is None:  # METHOD is the folder, which says the rest
-        out = Path(values.pop("method"))
-        values = experiment_in(out).model_dump() | given(context, values)
-    experiment = Experiment(**with_settings(values, pairs_of(set_ or [])))
+    if resume and out is None:
+        out = Path(method)  # METHOD is the folder, which has all settings
+        experiment = shared.resumed(context, out, clients=clients or nodes)
+    else:
+        experiment = shared.experiment(method=method, clients=clients or nodes)
     if work is not None and work.exists() and any(work.iterdir()):
         raise BadExperiment(f"work is '{work}', which is not empty; name a new folder.")
     checkpoints_of(checkpoint_every)
     errors = Console(stderr=True)
     console, name = errors if as_json else Console(), experiment.method.name
-    folder = out or new_folder(f"{Path(name.partition('.py:')[0]).name}-{Path(experiment.data.name).stem}")
+    folder = out or new_folder_for(experiment)
     try:
         with progress(console, name, experiment.rounds) as watch:
             found = run_trial(

@@ -6,7 +6,7 @@ import json
 import logging
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -15,25 +15,15 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from fedloom.cli.bench import bench_command
+from fedloom.cli.experiment_options import ExperimentOptions, experiment_options
 from fedloom.cli.flower import deploy_command, trial_command
 from fedloom.cli.neurons import neurons_command
 from fedloom.cli.options import (
-    ClientsOption,
-    DataOption,
-    DeviceOption,
     EngineOption,
     EveryOption,
-    ExactOption,
-    FleetOption,
     JsonOption,
     MlflowOption,
-    ModelOption,
-    PartitionOption,
-    PrecisionOption,
     ResumeOption,
-    RoundsOption,
-    SeedOption,
-    SetOption,
     StackOption,
     TensorboardOption,
     TryOption,
@@ -41,15 +31,17 @@ from fedloom.cli.options import (
     choices_of,
     complain,
     counted,
-    given,
+    new_folder_for,
     only_the_first_speaks,
-    pairs_of,
     print_json,
     telling,
 )
 from fedloom.cli.report import report_command, watch_command
 from fedloom.cli.reproduce import reproduce_command
 from fedloom.errors import FedloomError, RunStopped
+
+if TYPE_CHECKING:
+    from fedloom.runs.experiment import Experiment
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"
@@ -66,29 +58,23 @@ def about() -> None:
 
 
 @app.command("run")
+@experiment_options()
 def run_command(
     context: typer.Context,
     method: Annotated[
         str,
         typer.Argument(help="a name from `fedloom list methods`, or my_file.py:my_method; a run folder to --resume"),
     ],
-    data: DataOption = "digits",
-    partition: PartitionOption = "dirichlet",
-    clients: ClientsOption = 100,
-    model: ModelOption = "mlp",
-    fleet: FleetOption = "none",
-    rounds: RoundsOption = 50,
-    seed: SeedOption = 0,
+    shared: ExperimentOptions,
     engine: EngineOption = "local",
-    device: DeviceOption = "auto",
-    precision: PrecisionOption = "default",
-    exact_bytes: ExactOption = False,
-    set_: SetOption = None,
     out: Annotated[Path | None, typer.Option(help="the run folder; a new one under runs/ if left out")] = None,
     resume: ResumeOption = False,
     checkpoint_every: EveryOption = "30s",
     tensorboard: TensorboardOption = None,
     mlflow: MlflowOption = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="say how and why the run would train as it does, and end; trains nothing")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Train a fleet with METHOD and write a run folder.
@@ -100,21 +86,18 @@ def run_command(
     """
     from fedloom.cli.show import progress, summary_table
     from fedloom.report.track import tracked
-    from fedloom.runs.experiment import Experiment, with_settings
-    from fedloom.runs.folder import experiment_in, new_folder
     from fedloom.runs.play import run
 
-    values: dict[str, Any] = {
-        "method": method, "data": data, "partition": partition, "clients": clients, "model": model, "fleet": fleet,
-        "rounds": rounds, "seed": seed, "engine": engine, "device": device, "exact_bytes": exact_bytes,
-        "precision": precision,
-    }  # fmt: skip
-    if resume and out is None:  # METHOD is the folder, which says the rest
-        out = Path(values.pop("method"))
-        values = experiment_in(out).model_dump() | given(context, values)
-    experiment = Experiment(**with_settings(values, pairs_of(set_ or [])))
+    if resume and out is None:
+        out = Path(method)  # METHOD is the folder, which has all settings
+        experiment = shared.resumed(context, out, engine=engine)
+    else:
+        experiment = shared.experiment(method=method, engine=engine)
+    if explain:
+        print_explanation(experiment, as_json)
+        return
     console, name = errors if as_json else Console(), experiment.method.name
-    folder = out or new_folder(f"{Path(name.partition('.py:')[0]).name}-{Path(data).stem}")
+    folder = out or new_folder_for(experiment)
     when = checkpoints_of(checkpoint_every)
     try:
         with (
@@ -137,22 +120,28 @@ def run_command(
         console.print(summary_table(result))
 
 
+def print_explanation(experiment: Experiment, as_json: bool) -> None:
+    """What a run of the experiment would do, as tables or as JSON."""
+    from fedloom.cli.show import explanation_tables
+    from fedloom.runs.build import prepare
+    from fedloom.runs.explain import explain
+
+    sections = explain(experiment, prepare(experiment))
+    if as_json:
+        print_json({title: dict(lines) for title, lines in sections})
+        return
+    for table in explanation_tables(sections):
+        Console().print(table)
+
+
 @app.command("compare")
+@experiment_options()
 def compare_command(
     methods: Annotated[list[str], typer.Argument(help="names from `fedloom list methods`; the first is the reference")],
+    *,
     target: Annotated[float | None, typer.Option(help="accuracy to reach: what did it cost to get there?")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="how many seeds, from --seed on")] = 3,
-    data: DataOption = "digits",
-    partition: PartitionOption = "dirichlet",
-    clients: ClientsOption = 100,
-    model: ModelOption = "mlp",
-    fleet: FleetOption = "none",
-    rounds: RoundsOption = 50,
-    seed: SeedOption = 0,
-    device: DeviceOption = "auto",
-    precision: PrecisionOption = "default",
-    exact_bytes: ExactOption = False,
-    set_: SetOption = None,
+    shared: ExperimentOptions,
     stack: StackOption = True,
     as_json: JsonOption = False,
 ) -> None:
@@ -165,18 +154,15 @@ def compare_command(
     from fedloom.runs.experiment import Experiment, with_settings
     from fedloom.studies.compare import compare, fitting
 
-    values: dict[str, Any] = {
-        "data": data, "partition": partition, "clients": clients, "model": model, "fleet": fleet, "rounds": rounds,
-        "seed": seed, "device": device, "exact_bytes": exact_bytes, "precision": precision,
-    }  # fmt: skip
-    pairs = pairs_of(set_ or [])
+    pairs = shared.settings
     experiments = {
-        name: Experiment(**with_settings({**values, "method": name}, fitting(name, pairs, methods))) for name in methods
+        name: Experiment(**with_settings({**shared.values, "method": name}, fitting(name, pairs, methods)))
+        for name in methods
     }
     console = errors if as_json else Console()
     total = seeds * sum(experiment.rounds for experiment in experiments.values())
     with counted(console, "compare", total, progress) as each:
-        contenders = compare(experiments, range(seed, seed + seeds), each, stack, telling(console))
+        contenders = compare(experiments, range(shared.seed, shared.seed + seeds), each, stack, telling(console))
     if as_json:
         print_json({"target": target, "methods": comparison_rows(contenders, target)})
     else:
@@ -184,21 +170,14 @@ def compare_command(
 
 
 @app.command("plan")
+@experiment_options()
 def plan_command(
     fleet: Annotated[str, typer.Option(help="your devices: a .csv or .parquet, or a name from `fedloom list fleets`")],
     target: Annotated[float, typer.Option(help="accuracy to reach")],
+    *,
     methods: Annotated[str, typer.Option(help="candidates, joined by commas; a choice of ours if left out")] = "",
     seeds: Annotated[int, typer.Option(min=1, help="how many seeds, from --seed on")] = 1,
-    data: DataOption = "digits",
-    partition: PartitionOption = "dirichlet",
-    clients: ClientsOption = 100,
-    model: ModelOption = "mlp",
-    rounds: RoundsOption = 50,
-    seed: SeedOption = 0,
-    device: DeviceOption = "auto",
-    precision: PrecisionOption = "default",
-    exact_bytes: ExactOption = False,
-    set_: SetOption = None,
+    shared: ExperimentOptions,
     try_: TryOption = None,
     chart: Annotated[
         Path | None, typer.Option(help="draw the trade-off into this .svg, .png or .pdf (needs matplotlib)")
@@ -211,24 +190,20 @@ def plan_command(
     For example `fedloom plan --fleet my_devices.csv --model mlp --target 0.8 --try method.budget=0.4,0.6`.
     """
     from fedloom.cli.show import plan_rows, plan_table, progress
-    from fedloom.runs.experiment import Experiment, with_settings
     from fedloom.studies.chart import check_chart, draw_chart, text_chart
     from fedloom.studies.plan import CANDIDATES, CODECS, candidates, plan
 
-    values: dict[str, Any] = {
-        "data": data, "partition": partition, "clients": clients, "model": model, "fleet": fleet, "rounds": rounds,
-        "seed": seed, "device": device, "exact_bytes": exact_bytes, "precision": precision,
-    }  # fmt: skip
     if chart is not None:
         check_chart(chart)
-    experiment = Experiment(**with_settings(values, pairs_of(set_ or [])))
+    experiment = shared.experiment(fleet=fleet)
     chosen = [name.strip() for name in methods.split(",")] if methods else list(CANDIDATES)
     choices = choices_of(try_ or [])
     console = errors if as_json else Console()
+    every = range(shared.seed, shared.seed + seeds)
     total = seeds * sum(one.rounds for one in candidates(experiment, chosen, CODECS, choices).values())
     tell = telling(console)
     with counted(console, "plan", total, progress) as each:
-        found = plan(experiment, target, chosen, range(seed, seed + seeds), CODECS, choices, each, stack, tell)
+        found = plan(experiment, target, chosen, every, CODECS, choices, each, stack, tell)
     if chart is not None:
         draw_chart(found, chart)
     if as_json:

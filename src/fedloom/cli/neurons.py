@@ -22,22 +22,16 @@ def neurons_command(
 
     For example `fedloom neurons cnn1 --shape 1x28x28`.
     """
-    from fedloom.models import MODELS, build, example
+    from fedloom.models import example
     from fedloom.neurons.table import memory_table, tables
     from fedloom.neurons.trace import neuron_map
-    from fedloom.runs.experiment import SUPPLIED
-    from fedloom.runs.settings import fit, from_file, make
+    from fedloom.runs.experiment import Experiment
 
     sizes = shape.lower().split("x")
     if not all(size.isdigit() and int(size) > 0 for size in sizes):
         raise BadExperiment(f"shape is '{shape}'; expected sizes joined by x, such as 1x28x28.")
     numbers, settings = tuple(int(size) for size in sizes), pairs_of(set_ or [])
-    if ".py:" in model:
-        network = make(f"model '{model}'", from_file("model", model), settings)
-    else:
-        if model in MODELS:
-            fit(f"model '{model}'", MODELS[model].make, settings, SUPPLIED)
-        network = build(model, numbers, classes, vocabulary, **settings)
+    network = Experiment(model={"name": model, "settings": settings}).build_model(numbers, classes, vocabulary)
     inputs = example(numbers, vocabulary)
     neurons = neuron_map(network, inputs)
     for table in [*tables(neurons), memory_table(network, inputs, neurons)]:

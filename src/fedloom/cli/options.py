@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -19,34 +19,15 @@ from rich.text import Text
 from fedloom.errors import BadExperiment, FedloomError, RunStopped
 from fedloom.runs.checkpoint.saver import checkpoints_of as checkpoints_of
 
+if TYPE_CHECKING:
+    from fedloom.runs.experiment import Experiment
+
 SPEAKING = 1.0  # seconds that a silent rank waits before it ends: torchrun then ends the others too
 
-DataOption = Annotated[str, typer.Option(help="a name from `fedloom list data`, or a .npz, .csv or .parquet file")]
-PartitionOption = Annotated[str, typer.Option(help="how data are dealt to clients: `fedloom list partitions`")]
-ClientsOption = Annotated[int, typer.Option(help="clients in the fleet")]
-ModelOption = Annotated[str, typer.Option(help="a name from `fedloom list models`, or my_file.py:my_network")]
-FleetOption = Annotated[
-    str, typer.Option(help="devices: a name from `fedloom list fleets`, your own .csv or .parquet, or none")
-]
-RoundsOption = Annotated[int, typer.Option(help="how many rounds")]
-SeedOption = Annotated[int, typer.Option(help="the same seed gives the same run")]
 EngineOption = Annotated[
     str, typer.Option(help="local: the cohort at once; loop: one after another; distributed: under torchrun")
 ]
-PrecisionOption = Annotated[str, typer.Option(help="of products: default (PyTorch's own), float32, tf32 or bf16")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="any other setting, such as rate=0.05, epochs=5, method.mu=0.1, partition.alpha=0.5, per_round=20, "
-        "channel.up=0.3, world.deadline=60; repeat as needed",
-    ),
-]
-ExactOption = Annotated[
-    bool, typer.Option("--exact-bytes", help="write and read every reply's bytes, not one a round's; slower")
-]
 TryOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -127,12 +108,13 @@ def pairs_of(texts: list[str]) -> dict[str, Any]:
     return pairs
 
 
-def given(context: typer.Context, values: dict[str, Any]) -> dict[str, Any]:
-    """Those options that were really typed."""
-    sources = {name: context.get_parameter_source(name) for name in values}
-    return {
-        name: values[name] for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"
-    }
+def new_folder_for(experiment: Experiment) -> Path:
+    """The first free `runs/METHOD-DATA-NUMBER`."""
+    from fedloom.runs.folder import new_folder
+
+    own = experiment.method.own
+    name = experiment.method.name if own is None else own.file.stem
+    return new_folder(f"{name}-{Path(experiment.data.name).stem}")
 
 
 def choices_of(texts: list[str]) -> dict[str, list[Any]]:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from fedloom.accel.machine import duration, size
 from fedloom.evaluate.targets import Cost, cost_of
+from fedloom.runs.explain import Section
 from fedloom.runs.result import Result
 from fedloom.runs.watch import Watch
 from fedloom.studies.chart import letters
@@ -154,3 +155,16 @@ def plan_table(plan: Plan) -> Table:
     for contender in plan.missed:
         table.add_row("", Text(contender.name), "never", "", "", "", f"reached {contender.best().mean:.3f}")
     return table
+
+
+def explanation_tables(sections: list[Section]) -> Iterator[Table]:
+    """What a run would do, one table per section."""
+    for title, lines in sections:
+        table = Table(
+            title=title, title_justify="left", title_style="bold", show_header=False, box=None, padding=(0, 1)
+        )
+        table.add_column(no_wrap=True, style="cyan")
+        table.add_column()
+        for name, text in lines:
+            table.add_row(Text(name), Text(text))
+        yield table

@@ -16,7 +16,7 @@ from fedloom.engine.gradient.protocol import GradientKind
 from fedloom.engine.stages import Stage
 
 StepWay = Literal["native", "kernels", "fused", "momentum", "autograd"]
-PartWay = Literal["masked", "sliced", "compact", "sliced or compact", "frozen"]
+PartWay = Literal["whole", "masked", "sliced", "compact", "sliced or compact", "frozen"]
 
 SAYS: dict[str, str] = {
     "stacked": "all clients of a chunk at once, layer by layer, each with weights of its own",
@@ -27,7 +27,8 @@ SAYS: dict[str, str] = {
     "fused": "the SGD step is part of the backward pass, so that no gradient is stored",
     "momentum": "gradients of every tensor, then SGD with momentum in one pass over it",
     "autograd": "gradients first, then the local rule's corrections and the optimiser",
-    "masked": "the whole network runs with masks over its parameters",
+    "whole": "the method sends whole models",
+    "masked": "the whole network runs, and masks say which of its parameters travel or move",
     "sliced": "really smaller networks; clients with equally many neurons train together",
     "compact": "networks of all sizes together, by kernels that stop where a client's neurons end",
     "sliced or compact": "really smaller networks, or all sizes together where a cohort has more than two sizes",
@@ -70,17 +71,18 @@ class StepPlan:
             "reasons": dict(self.reasons),
         }
 
-    def lines(self) -> list[tuple[str, str]]:
-        """What to show of it: names and sentences."""
-        first, *others = self.steps
-        graph = "; the step is recorded as a CUDA graph and replayed" if self.captured else ""
-        then = "".join(f"; {other} for chunks that this does not suit" for other in others[:1])
-        found = [
-            ("gradients", f"{self.gradient}: {SAYS[self.gradient]}"),
-            ("steps", f"{first}: {SAYS[first]}{graph}{then}"),
-            ("sub-models", f"{self.parts}: {SAYS[self.parts]}"),
-        ]
-        return found + [(f"not {way}", reason) for way, reason in self.reasons]
+
+def lines_of(record: dict[str, Any]) -> list[tuple[str, str]]:
+    """What to show people of a recorded plan: names and sentences."""
+    first, *others = record["steps"]
+    graph = "; the step is captured as a CUDA graph and replayed" if record["captured"] else ""
+    then = f"; {others[0]} where a chunk's sizes or masks do not suit that" if others else ""
+    found = [
+        ("gradients", f"{record['gradient']}: {SAYS[record['gradient']]}"),
+        ("steps", f"{first}: {SAYS[first]}{graph}{then}"),
+        ("sub-models", f"{record['parts']}: {SAYS[record['parts']]}"),
+    ]
+    return found + [(f"not {way}", why) for way, why in record["reasons"].items()]
 
 
 def plan_steps(facts: Facts) -> StepPlan:
@@ -94,7 +96,8 @@ def plan_steps(facts: Facts) -> StepPlan:
                 break  # the buffers of a captured step are made for one way
         elif not steps and why:
             reasons.append((way, why))
-    parts: PartWay = "masked"
+    traits = facts.traits
+    parts: PartWay = "masked" if traits.cuts or traits.needs_whole or traits.chooses else "whole"
     for part, suits in PARTS.items():
         if (why := suits(facts)) is None:
             parts = part
@@ -102,6 +105,15 @@ def plan_steps(facts: Facts) -> StepPlan:
         if why:
             reasons.append((part, why))
     return StepPlan(facts.gradient, tuple(steps), parts, facts.captured, facts.layers, tuple(reasons))
+
+
+def _named(optimiser: Optimiser) -> str:
+    """An optimiser in words, as far as ways differ in what they take."""
+    words = [type(optimiser).__name__]
+    words += ["with momentum"] if optimiser.momentum else []
+    words += ["with clipped gradients"] if optimiser.clip is not None else []
+    words += [] if optimiser.fresh else ["with moments kept between rounds"]
+    return " ".join(words)
 
 
 def _stacks(facts: Facts) -> str | None:
@@ -119,7 +131,7 @@ def _native(facts: Facts) -> str | None:
     if facts.captured or facts.gradient == "one by one":
         return ""  # it is not for these
     if not facts.optimiser.plain and not facts.optimiser.heavy:
-        return f"it takes steps of SGD without clipping and kept moments, not of {facts.optimiser}"
+        return f"it takes steps of plain SGD or of SGD with momentum, not of {_named(facts.optimiser)}"
     if facts.low:
         return "it computes in float32, and products are to round to bfloat16"
     if not facts.layers:
@@ -132,7 +144,7 @@ def _moves(facts: Facts) -> str | None:
     if facts.traits.corrects and not facts.traits.scales:
         return _uncorrected(facts)
     if not facts.optimiser.plain and not facts.optimiser.heavy:
-        return f"it takes steps of SGD without clipping and kept moments, not of {facts.optimiser}"
+        return f"it takes steps of plain SGD or of SGD with momentum, not of {_named(facts.optimiser)}"
     return _stacks(facts)
 
 
@@ -152,7 +164,7 @@ def _fused(facts: Facts) -> str | None:
     if facts.gradient == "vmapped":
         return "torch.func.vmap returns gradients and takes no steps"
     if not facts.optimiser.plain:
-        return f"only plain SGD without momentum and clipping can be fused, not {facts.optimiser}"
+        return f"only plain SGD can be part of the backward pass, not {_named(facts.optimiser)}"
     return _uncorrected(facts)
 
 

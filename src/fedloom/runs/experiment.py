@@ -7,17 +7,19 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
+from torch import nn
 
 from fedloom.codec import Codec
 from fedloom.core.section import Section
 from fedloom.data.load import DATASETS, settings_of as data_settings
 from fedloom.data.partition import PARTITIONS, settings_of as partition_settings
-from fedloom.errors import BadExperiment, unknown
+from fedloom.errors import BadExperiment, BadModel, unknown
 from fedloom.method import Method
 from fedloom.methods import METHODS
-from fedloom.models import MODELS
+from fedloom.models import MODELS, build
 from fedloom.runs.choices import attack_of, takes as takes_of, with_parts
-from fedloom.runs.settings import fit, from_file, make, settings_of
+from fedloom.runs.own_function import OwnFunction, own_function
+from fedloom.runs.settings import fit, make, settings_of
 from fedloom.runs.training import Training
 from fedloom.world.attack import Attack
 from fedloom.world.channel import Bernoulli, Bursty, Channel
@@ -34,6 +36,11 @@ class Choice(Section):
 
     name: str
     settings: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def own(self) -> OwnFunction | None:
+        """The user's own function that the name stands for, if it does."""
+        return own_function(self.name)
 
 
 def _choice(value: Any) -> Any:
@@ -84,8 +91,8 @@ class Experiment(Section):
     def _check(self) -> None:
         """Every name exists and every setting fits; the method can be built."""
         self.build_method()
-        if ".py:" in self.model.name:
-            fit(f"model '{self.model.name}'", from_file("model", self.model.name), self.model.settings)
+        if self.model.own is not None:
+            fit(f"model '{self.model.name}'", self.model.own.load("model"), self.model.settings)
         else:
             _known("model", self.model.name, MODELS)
             fit(f"model '{self.model.name}'", MODELS[self.model.name].make, self.model.settings, SUPPLIED)
@@ -120,6 +127,16 @@ class Experiment(Section):
         """The attack as a value, if there is one."""
         return attack_of(self.attack.name, self.attack.settings)
 
+    def build_model(self, shape: tuple[int, ...], classes: int, vocabulary: int) -> nn.Module:
+        """The network for examples of this shape, with newly drawn weights."""
+        name, settings, own = self.model.name, self.model.settings, self.model.own
+        if own is None:
+            return build(name, shape, classes, vocabulary, **settings)
+        module = make(f"model '{name}'", own.load("model"), settings)
+        if not isinstance(module, nn.Module):
+            raise BadModel(f"model '{name}' gave {type(module).__name__}; expected an nn.Module.")
+        return module
+
     def build_method(self) -> Method:
         """The method as a value, with this experiment's training settings and cohort size."""
         maker = method_maker(self.method.name)
@@ -146,8 +163,9 @@ def _with_work(method: Method) -> Method:
 
 def method_maker(name: str) -> Callable[..., Any]:
     """The function behind a method's name, or behind `file.py:function`."""
-    if ".py:" in name:
-        return from_file("method", name)
+    own = own_function(name)
+    if own is not None:
+        return own.load("method")
     _known("method", name, METHODS)
     return METHODS[name]
 
@@ -194,10 +212,11 @@ def _home(name: str, values: dict[str, Any]) -> str:
     takes["data"] = list(data_settings(values["data"]["name"]))
     if values["partition"]["name"] in PARTITIONS:
         takes["partition"] = list(partition_settings(values["partition"]["name"]))
-    if values["model"]["name"] in MODELS:
-        takes["model"] = list(settings_of(MODELS[values["model"]["name"]].make, SUPPLIED))
-    elif ".py:" in values["model"]["name"]:
-        takes["model"] = list(settings_of(from_file("model", values["model"]["name"])))
+    model = values["model"]["name"]
+    if model in MODELS:
+        takes["model"] = list(settings_of(MODELS[model].make, SUPPLIED))
+    elif (own := own_function(model)) is not None:
+        takes["model"] = list(settings_of(own.load("model")))
     if values["channel"]["name"] in CHANNELS:
         takes["channel"] = list(settings_of(CHANNELS[values["channel"]["name"]]))
     takes |= {kind: takes_of(kind, values[kind]["name"]) for kind in CHOSEN}

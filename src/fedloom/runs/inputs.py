@@ -24,13 +24,11 @@ from fedloom.engine.ranks import rank_device
 from fedloom.engine.storage.offload import at_home, shelve
 from fedloom.engine.storage.placement import Placement, budget_of, place, sizes_of
 from fedloom.engine.storage.shards import Shards
-from fedloom.errors import BadData, BadExperiment, BadModel
+from fedloom.errors import BadData, BadExperiment
 from fedloom.layout import flatten, layout_of
 from fedloom.method import Method
-from fedloom.models import build
 from fedloom.models.trial import FIRST, own_copy, try_network
 from fedloom.runs.experiment import Experiment
-from fedloom.runs.settings import from_file, make
 from fedloom.world.fleets import make_devices
 
 
@@ -188,16 +186,9 @@ def _check_kind(name: str, value: object, kind: type) -> None:
 
 def network_of(experiment: Experiment, dataset: Dataset) -> nn.Module:
     """The named network with weights drawn from the seed alone, whatever was drawn before."""
-    shape = tuple(dataset.x_train.shape[1:])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(experiment.seed)
-        if ".py:" in experiment.model.name:
-            name = experiment.model.name
-            module = make(f"model '{name}'", from_file("model", name), experiment.model.settings)
-            if not isinstance(module, nn.Module):
-                raise BadModel(f"model '{experiment.model.name}' gave {type(module).__name__}; expected an nn.Module.")
-            return module
-        return build(experiment.model.name, shape, dataset.classes, dataset.vocabulary, **experiment.model.settings)
+        return experiment.build_model(tuple(dataset.x_train.shape[1:]), dataset.classes, dataset.vocabulary)
 
 
 def _shards(lists: Lists, device: torch.device) -> Shards:

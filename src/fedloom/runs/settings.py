@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import json
-import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from math import isfinite
-from pathlib import Path
-from types import ModuleType
 from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
@@ -84,36 +80,3 @@ def parse_value(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):  # not JSON, or numbers and nesting that no setting has
         return text
-
-
-@lru_cache(maxsize=32)
-def _module(file: Path, changed: int) -> ModuleType:
-    """A user's file as a module, run once for as long as it does not change."""
-    spec = importlib.util.spec_from_file_location(f"fedloom_user_{file.stem}", file)
-    if spec is None or spec.loader is None:
-        raise ImportError("not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[spec.name]
-        raise
-    return module
-
-
-def from_file(what: str, name: str) -> Callable[..., Any]:
-    """A user's own function, written `path/to/file.py:function`."""
-    path, _, wanted = name.rpartition(":")
-    file = Path(path)
-    if not file.is_file():
-        raise BadExperiment(f"{what} '{name}': there is no file '{path}'; expected path/to/file.py:function.")
-    try:
-        module = _module(file.resolve(), file.stat().st_mtime_ns)
-    except Exception as problem:
-        raise BadExperiment(f"{what} '{name}': '{path}' does not run: {type(problem).__name__}: {problem}") from problem
-    function = getattr(module, wanted, None)
-    if not callable(function):
-        names = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
-        raise BadExperiment(unknown(f"function in {path}", wanted, names))
-    return function  # type: ignore[no-any-return]

@@ -12,6 +12,7 @@ from fedloom.flower.deploy.keys import Key, write_key
 from fedloom.flower.node.host import experiment_of
 from fedloom.flower.protocol.assignment import dealt, written
 from fedloom.runs.experiment import Experiment
+from fedloom.runs.own_function import own_function
 
 PORT = 8000  # of the link; Flower's own choice
 NODE_PORT = 9094  # of a node's own helpers, on its loopback
@@ -92,9 +93,9 @@ def shipped(experiment: Experiment) -> Experiment:
     """The experiment with whole paths: app processes run in folders of Flower's choice."""
     values = experiment.model_dump()
     for section in ("method", "model"):
-        file, colon, name = values[section]["name"].partition(".py:")
-        if colon:
-            values[section]["name"] = f"{os.path.abspath(f'{file}.py')}:{name}"
+        own = own_function(values[section]["name"])
+        if own is not None:
+            values[section]["name"] = str(own._replace(file=Path(os.path.abspath(own.file))))
     for section in ("data", "fleet"):
         if values[section]["name"].endswith(TABLES):
             values[section]["name"] = os.path.abspath(values[section]["name"])

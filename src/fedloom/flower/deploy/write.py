@@ -83,11 +83,8 @@ def commands(made: Deployment, link: str, port: int, loopback: bool) -> Commands
 
 
 def _readme(made: Deployment, told: Commands, link: str, port: int, experiment: Experiment) -> str:
-    files = [
-        name.partition(".py:")[0] + (".py" if ".py:" in name else "")
-        for name in (experiment.method.name, experiment.model.name, experiment.data.name, experiment.fleet.name)
-        if name.startswith("/")
-    ]
+    chosen = (experiment.method, experiment.model, experiment.data, experiment.fleet)
+    files = [one.name if one.own is None else one.own.file for one in chosen if one.name.startswith("/")]
     needed = "".join(f"- `{name}` has to be at this very place on every machine.\n" for name in files)
     return f"""\
 # {experiment.method.name} on {experiment.data.name}, {len(made.keys)} nodes

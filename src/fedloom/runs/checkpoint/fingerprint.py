@@ -33,7 +33,7 @@ def fingerprint(experiment: Experiment, prepared: Prepared) -> dict[str, str]:
         "data": _hash(inputs.test.x, inputs.test.y, inputs.train.x, inputs.train.y),
         "partition": _hash(repr(inputs.shards.sizes), inputs.shards.examples),
         "fleet": _hash(repr(len(devices)), *devices, *trace),
-        **{f"{what}'s file": _hash(Path(file).read_text()) for what, file in _sources(experiment)},
+        **{f"{what}'s file": _hash(file.read_text()) for what, file in _own_files(experiment)},
     }
 
 
@@ -76,12 +76,11 @@ def changes(before: Any, now: Any, key: str = "") -> dict[str, tuple[Any, Any]]:
     return {} if before == now else {key: (before, now)}
 
 
-def _sources(experiment: Experiment) -> Iterator[tuple[str, str]]:
+def _own_files(experiment: Experiment) -> Iterator[tuple[str, Path]]:
     """The user's own Python files."""
-    for what in ("method", "model"):
-        file, own, _ = getattr(experiment, what).name.rpartition(".py:")
-        if own:
-            yield what, f"{file}.py"
+    for what, chosen in (("method", experiment.method), ("model", experiment.model)):
+        if chosen.own is not None:
+            yield what, chosen.own.file
 
 
 def _hash(*things: str | Tensor) -> str:

@@ -123,7 +123,7 @@ def _input(experiment: Experiment) -> tuple[tuple[int, ...], int] | None:
 def _run_bytes(experiment: Experiment, total: int) -> int:
     """What the cohort of one run takes while it trains, and what all clients leave behind."""
     known = _input(experiment)
-    if known is None or ".py:" in experiment.model.name:
+    if known is None or experiment.model.own is not None:
         return total
     method, settings = experiment.build_method(), json.dumps(experiment.model.settings)
     numbers, given = _numbers(experiment.model.name, settings, *known)
