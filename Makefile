@@ -1,5 +1,5 @@
 # make demo   set up .venv and train 100 clients on the embedded digits
-# make test   set up .venv, check style and types, run the tests
+# make test   set up .venv, check style, types and the law of imports, run the tests
 # make docs   build the documentation into docs/_build/html (a test does the same)
 # make bench  milliseconds a round on this machine, loop against local
 # make fuzz   let atheris loose on both decoders, SECONDS each (make fuzz RUNS=1000000 counts runs instead)
@@ -22,6 +22,7 @@ check: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 docs: $(VENV)/.ready
 	$(BIN)/python -m sphinx -W -E -a -q -b html -d docs/_build/doctrees docs docs/_build/html
@@ -35,8 +36,9 @@ fuzz: $(VENV)/.ready
 	cd fuzz && OMP_NUM_THREADS=1 ../$(BIN)/python decode_payload.py $(FUZZ)
 	cd fuzz && OMP_NUM_THREADS=1 ../$(BIN)/python read_checkpoint.py $(FUZZ)
 
-# torch and what only torch brings, of which there is another set for every kind of device
-UNLOCKED := torch triton cuda-bindings cuda-pathfinder cuda-toolkit $(addprefix nvidia-, cublas cuda-cupti cuda-nvrtc \
+# torch and what only torch brings, of which there is another set for every kind of device; triton is locked, in the
+# version that torch for CUDA asks for, since tests interpret our kernels with it where torch brings none
+UNLOCKED := torch cuda-bindings cuda-pathfinder cuda-toolkit $(addprefix nvidia-, cublas cuda-cupti cuda-nvrtc \
 	cuda-runtime cudnn-cu13 cufft cufile curand cusolver cusparse cusparselt-cu13 nccl-cu13 nvjitlink nvshmem-cu13 nvtx)
 lock:
 	{ grep '^#' requirements.lock; uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --quiet \

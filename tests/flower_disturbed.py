@@ -38,8 +38,8 @@ from flwr.app import Message
 from flwr.clientapp import ClientApp
 
 from fedloom.flower import client_app
-from fedloom.flower.node import client as pupil
-from fedloom.flower.protocol.records import Parcel, pack, unpack
+from fedloom.flower.node import client as node_client
+from fedloom.flower.protocol.records import NodeMessage, pack, unpack
 
 HERE = Path("{folder}")
 inner, app = client_app(), ClientApp()
@@ -64,33 +64,33 @@ def train(message, context):
     node = context.node_config["clients"]
     number = unpack(message.content).facts["round"]
     moment("decode", number, node)
-    write, how = pupil.write_reply, json.loads((HERE / "plan.json").read_text()).get(f"{{node}}-{{number}}", "")
+    write, how = node_client.write_reply, json.loads((HERE / "plan.json").read_text()).get(f"{{node}}-{{number}}", "")
 
     def written(*given):
         moment("train", number, node)  # it has trained, and nothing of it is kept yet
-        host, order, client, task, reply, *rest = given
+        hosted, round_id, client, task, reply, *rest = given
         if how == "nan":
             reply = reply._replace(params=reply.params * float("nan"))
         if how == "mask":  # all of it, where a part was asked for
             reply = reply._replace(mask=torch.ones_like(reply.mask))
-        return write(host, order, client, task, reply, *rest)
+        return write(hosted, round_id, client, task, reply, *rest)
 
-    pupil.write_reply = written
+    node_client.write_reply = written
     answer = inner(message=message, context=context)
     moment("reply", number, node)
-    parcel = unpack(answer.content)
-    [item] = parcel.items
+    content = unpack(answer.content)
+    [payload] = content.payloads
     keep = HERE / f"{{node}}.reply"
     if how == "stale" and keep.exists():
-        items = [item._replace(data=keep.read_bytes())]
+        payloads = [payload._replace(data=keep.read_bytes())]
     elif how == "garbage":
-        items = [item._replace(data=os.urandom(len(item.data)))]
+        payloads = [payload._replace(data=os.urandom(len(payload.data)))]
     elif how == "duplicate":
-        items = [item, item, item]
+        payloads = [payload, payload, payload]
     else:
-        items = [item]
-    keep.write_bytes(item.data)
-    return Message(pack(Parcel(parcel.facts, items)), reply_to=message)
+        payloads = [payload]
+    keep.write_bytes(payload.data)
+    return Message(pack(NodeMessage(content.facts, payloads)), reply_to=message)
 '''
 
 
@@ -155,7 +155,7 @@ def lost_in(run: Path) -> set[tuple[int, int]]:
 
 def model_of(run: Path, experiment: Experiment) -> torch.Tensor:
     """The model of a run folder [P]."""
-    return prepare(experiment).setting.layout.join(load_file(run / "model.safetensors"), 0)
+    return prepare(experiment).inputs.setting.layout.join(load_file(run / "model.safetensors"), 0)
 
 
 def with_lost(experiment: Experiment, lost: set[tuple[int, int]]) -> torch.Tensor:
@@ -164,17 +164,21 @@ def with_lost(experiment: Experiment, lost: set[tuple[int, int]]) -> torch.Tenso
     Clients train one at a time, as on nodes: rounding differs between one and many, and a neuron whose input is just
     about zero makes more of that.
     """
-    world = prepare(Experiment(**{**experiment.model_dump(), "chunk": 1}))
+    prepared = prepare(Experiment(**{**experiment.model_dump(), "chunk": 1, "fleet": "none"}))
+    inputs = prepared.inputs
 
-    def engine(ids: torch.Tensor, task: Task, chance: Chance) -> Reply:
-        reply = world.wire(ids, task, chance)
-        gone = torch.tensor([(chance.round, world.clients[client]) in lost for client in ids.tolist()])
-        return reply._replace(arrived=reply.arrived & ~gone)
+    class Losing:
+        """The engine, without those replies."""
 
-    model, memory = world.model, world.method.init(world.setting, world.model)
+        def train(self, ids: torch.Tensor, task: Task, chance: Chance) -> Reply:
+            reply = prepared.engine.train(ids, task, chance)
+            gone = torch.tensor([(chance.round, inputs.clients[client]) in lost for client in ids.tolist()])
+            return reply._replace(arrived=reply.arrived & ~gone)
+
+    model, memory = inputs.model, inputs.method.init(inputs.setting, inputs.model)
     for number in range(1, experiment.rounds + 1):
         chance = Chance(experiment.seed, number, model.device)
-        model, memory, *_ = play_round(world.method, memory, model, world.setting, engine, chance)
+        model, memory, *_ = play_round(inputs.method, memory, model, inputs.setting, Losing(), chance)
     return model
 
 

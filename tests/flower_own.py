@@ -17,10 +17,10 @@ from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.engine.client import Feed
+from fedloom.engine.feed import Feed
 from fedloom.flower import hold, masked, strategy
 from fedloom.flower.your_app.arrays import from_arrays
-from fedloom.flower.your_app.contract import plain
+from fedloom.flower.your_app.contract import needs_mod
 from fedloom.method import Method
 from worlds import ROUNDS, SEED, World
 
@@ -133,7 +133,7 @@ class Played:
         evaluate: float = 0.0,
     ) -> None:
         module, example = here.setting.module, here.data.x[:1]
-        mods: list[Mod] = [] if plain(method) else [masked(method, module, example)]
+        mods: list[Mod] = [masked(method, module, example)] if needs_mod(method) else []
 
         def app() -> ClientApp:
             return plain_app(here, method, mods, held)

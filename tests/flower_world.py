@@ -11,7 +11,7 @@ import torch
 
 from fedloom.chance import Chance
 from fedloom.flower import client_app
-from fedloom.flower.node.host import _host
+from fedloom.flower.node.hosted_clients import build_clients
 from fedloom.flower.server.play import serve
 from fedloom.layout import flatten, layout_of
 from fedloom.runs.build import prepare
@@ -52,7 +52,7 @@ def config_of(experiment: Experiment, **config: Any) -> dict[str, Any]:
 
 def fake(experiment: Experiment, **config: Any) -> FakeGrid:
     """The network, with three nodes."""
-    _host.cache_clear()
+    build_clients.cache_clear()
     return FakeGrid(client_app(), config_of(experiment, **config), {node: {**own} for node, own in NODES.items()})
 
 
@@ -63,7 +63,9 @@ def served(grid: FakeGrid, experiment: Experiment, **config: Any) -> Result:
 
 def simulated(experiment: Experiment) -> Result:
     """The same where nothing is simulated but the network."""
-    return play(experiment, prepare(experiment)._replace(world=None))
+    prepared = prepare(experiment)
+    wire = prepared.engine.engine if experiment.fleet.name != "none" else prepared.engine
+    return play(experiment, prepared._replace(engine=wire))
 
 
 def weights(result: Result) -> torch.Tensor:

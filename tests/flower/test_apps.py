@@ -14,12 +14,13 @@ from hypothesis import given, strategies as st
 from fedloom.codec import Rejected
 from fedloom.errors import BadExperiment
 from fedloom.flower import client_app, server_app
-from fedloom.flower.node.host import clients_text, experiment_of
-from fedloom.flower.node.personal import accuracies
-from fedloom.flower.protocol.records import Item, Parcel, pack, unpack
-from fedloom.flower.protocol.round_id import Order
-from fedloom.flower.server.costs import memory_of, phases_of
-from fedloom.flower.server.play import Terms
+from fedloom.flower.node.hosted_clients import clients_setting
+from fedloom.flower.protocol.experiment import read_experiment
+from fedloom.flower.protocol.records import NodeMessage, Payload, pack, unpack
+from fedloom.flower.protocol.round_id import RoundId
+from fedloom.flower.server.costs import memory_bytes, phase_seconds
+from fedloom.flower.server.network import reported_accuracies
+from fedloom.flower.server.play import RunConfig
 from flower_world import assert_same, config_of, fake, served, simulated, tiny, tiny_data
 
 ANYTHING = st.recursive(
@@ -57,7 +58,7 @@ def test_the_apps_are_flowers() -> None:
 @pytest.mark.parametrize("bad", [{"deadline": 0}, {"deadline": -1.0}, {"quorum": 0}, {"checkpoint-every": "soon"}])
 def test_bad_terms_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(BadExperiment):
-        Terms.read(bad)
+        RunConfig.read(bad)
 
 
 @pytest.mark.parametrize(
@@ -72,14 +73,14 @@ def test_bad_terms_are_refused(bad: dict[str, Any]) -> None:
 def test_what_is_simulated_does_not_go_with_a_network(data: str, invented: dict[str, Any]) -> None:
     text = json.dumps(tiny(data, **invented).model_dump(mode="json"))
     with pytest.raises(BadExperiment, match="leave it out"):
-        experiment_of(text)
+        read_experiment(text)
 
 
 def test_flowers_simulation_says_partitions(data: str) -> None:
     config = config_of(tiny(data))
-    assert clients_text({"partition-id": 1, "num-partitions": 3}, config) == "1,4,7"
+    assert clients_setting({"partition-id": 1, "num-partitions": 3}, config) == "1,4,7"
     with pytest.raises(BadExperiment, match="clients"):
-        clients_text({}, config)
+        clients_setting({}, config)
 
 
 def test_a_node_of_another_version_takes_no_part(data: str) -> None:
@@ -87,9 +88,9 @@ def test_a_node_of_another_version_takes_no_part(data: str) -> None:
     grid = fake(experiment)
 
     def fault(node: int, asked: Message, answer: Message) -> list[Message]:
-        parcel = unpack(answer.content)
-        if node == 12 and "clients" in parcel.facts:
-            return [Message(pack(Parcel({**parcel.facts, "fedloom": "0.0.1"}, [])), reply_to=asked)]
+        message = unpack(answer.content)
+        if node == 12 and "clients" in message.facts:
+            return [Message(pack(NodeMessage({**message.facts, "fedloom": "0.0.1"}, [])), reply_to=asked)]
         return [answer]
 
     grid.fault = fault
@@ -119,18 +120,18 @@ def test_a_second_node_with_the_same_clients_steps_in(data: str) -> None:
 @given(ANYTHING, ANYTHING)
 def test_whatever_a_node_says_of_itself_is_harmless(one: Any, other: Any) -> None:
     facts = {"rss": one, "began": other, "seconds_start": one, "seconds_compute": other, "accuracy": one}
-    assert all(value >= 0 for value in phases_of(10.0, 20.0, facts, facts).values())
-    assert 0 <= memory_of(facts) < 2**63
-    assert all(0 <= value <= 1 for _, value in accuracies({"accuracy": [[1, one], other]}, [1]))
+    assert all(value >= 0 for value in phase_seconds(10.0, 20.0, facts, facts).values())
+    assert 0 <= memory_bytes(facts) < 2**63
+    assert all(0 <= value <= 1 for _, value in reported_accuracies({"accuracy": [[1, one], other]}, [1]))
 
 
 @given(st.dictionaries(st.sampled_from(["run", "round", "attempt", "base"]), ANYTHING))
-def test_an_order_is_whole_or_refused(facts: dict[str, Any]) -> None:
+def test_a_round_id_is_whole_or_refused(facts: dict[str, Any]) -> None:
     with pytest.raises((Rejected, BadExperiment)):
-        Order.read(facts)
+        RoundId.read(facts)
 
 
 @given(st.lists(st.tuples(st.dictionaries(st.text(max_size=5), st.integers()), st.binary(max_size=50)), max_size=4))
-def test_a_parcel_comes_back_as_it_was(items: list[tuple[dict[str, int], bytes]]) -> None:
-    parcel = Parcel({"a": 1}, [Item(facts, data) for facts, data in items])
-    assert unpack(pack(parcel)) == parcel
+def test_a_message_comes_back_as_it_was(items: list[tuple[dict[str, int], bytes]]) -> None:
+    message = NodeMessage({"a": 1}, [Payload(facts, data) for facts, data in items])
+    assert unpack(pack(message)) == message

@@ -21,9 +21,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def sent_down(grid: FakeGrid) -> int:
     """Bytes of all tasks, their facts included."""
-    parcels = [unpack(m.content) for m in grid.sent if m.metadata.message_type == "train"]
-    facts = [json.dumps(item.facts, separators=(",", ":")) for parcel in parcels for item in parcel.items]
-    return sum(len(item.data) for parcel in parcels for item in parcel.items) + sum(map(len, facts))
+    messages = [unpack(m.content) for m in grid.sent if m.metadata.message_type == "train"]
+    facts = [json.dumps(own.facts, separators=(",", ":")) for message in messages for own in message.payloads]
+    return sum(len(own.data) for message in messages for own in message.payloads) + sum(map(len, facts))
 
 
 @pytest.mark.parametrize("method", ["fedavg", "feddd", "fjord", "fedumf", "safari", "scaffold"])
@@ -33,7 +33,7 @@ def test_the_ledger_has_the_bytes_that_were_sent(data: str, method: str, tmp_pat
 
     def fault(node: int, asked: object, answer: object) -> list[object]:
         if asked.metadata.message_type == "train":  # type: ignore[attr-defined]
-            up.append(sum(item.size for item in unpack(answer.content).items))  # type: ignore[attr-defined]
+            up.append(sum(own.size for own in unpack(answer.content).payloads))  # type: ignore[attr-defined]
         return [answer]
 
     grid.fault = fault  # type: ignore[assignment]

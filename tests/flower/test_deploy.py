@@ -22,10 +22,10 @@ from hypothesis import given, strategies as st
 
 from fedloom.cli.main import main
 from fedloom.errors import BadExperiment
+from fedloom.flower.deploy.commands import deploy
 from fedloom.flower.deploy.folder import node_config, shipped
 from fedloom.flower.deploy.trial import CONFIG
-from fedloom.flower.deploy.write import deploy
-from fedloom.flower.protocol.assignment import dealt, written
+from fedloom.flower.protocol.assignment import deal_clients, format_ranges
 from fedloom.runs.experiment import Experiment
 
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's own
@@ -155,17 +155,17 @@ def test_own_files_travel_by_their_whole_path(tmp_path, monkeypatch):
 def test_every_client_is_dealt_once(clients, nodes):
     if nodes > clients:
         with pytest.raises(BadExperiment, match="nodes is"):
-            dealt(clients, nodes)
+            deal_clients(clients, nodes)
         return
-    hands = dealt(clients, nodes)
+    hands = deal_clients(clients, nodes)
     assert sorted(client for hand in hands for client in hand) == list(range(clients))
     assert max(map(len, hands)) - min(map(len, hands)) <= 1
 
 
 def test_numbers_are_written_short():
-    assert written([3, 1, 2, 0, 7, 9, 8]) == "0-3,7-9"
-    assert written([5]) == "5"
-    assert written([0, 10, 20]) == "0,10,20"
+    assert format_ranges([3, 1, 2, 0, 7, 9, 8]) == "0-3,7-9"
+    assert format_ranges([5]) == "5"
+    assert format_ranges([0, 10, 20]) == "0,10,20"
 
 
 def test_what_flower_cannot_read_is_refused():

@@ -10,7 +10,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedloom.errors import RunStopped
-from fedloom.flower.protocol.records import Item, Parcel, pack, unpack
+from fedloom.flower.protocol.records import NodeMessage, Payload, pack, unpack
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.parquet import table_rows
 from flower_fake import FakeGrid
@@ -35,7 +35,9 @@ def training(message: Message) -> bool:
     return message.metadata.message_type == "train"
 
 
-def changing(change: Callable[[Parcel], Parcel], rounds: tuple[int, ...] = (2,)) -> Callable[..., Iterable[Message]]:
+def changing(
+    change: Callable[[NodeMessage], NodeMessage], rounds: tuple[int, ...] = (2,)
+) -> Callable[..., Iterable[Message]]:
     """A fault that changes what the bad node answers in these rounds."""
 
     def fault(node: int, asked: Message, answer: Message) -> Iterable[Message]:
@@ -46,28 +48,28 @@ def changing(change: Callable[[Parcel], Parcel], rounds: tuple[int, ...] = (2,))
     return fault
 
 
-def each(change: Callable[[Item], Item]) -> Callable[[Parcel], Parcel]:
-    return lambda parcel: parcel._replace(items=[change(item) for item in parcel.items])
+def each(change: Callable[[Payload], Payload]) -> Callable[[NodeMessage], NodeMessage]:
+    return lambda message: message._replace(payloads=[change(payload) for payload in message.payloads])
 
 
-def poisoned(item: Item) -> Item:
+def poisoned(payload: Payload) -> Payload:
     """One number is NaN; the checksum is right."""
     from zlib import crc32
 
     from fedloom.codec.container import BEFORE, BEHIND
 
-    data = bytearray(item.data)
+    data = bytearray(payload.data)
     data[-4:] = b"\x00\x00\xc0\x7f"
     data[BEFORE:BEHIND] = b"%08x" % crc32(bytes(data[BEHIND:]), crc32(bytes(data[:8])))
-    return item._replace(data=bytes(data))
+    return payload._replace(data=bytes(data))
 
 
 FAULTS = {
     "value": each(poisoned),
-    "checksum": each(lambda item: item._replace(data=item.data[:-1] + bytes([item.data[-1] ^ 1]))),
-    "size": each(lambda item: item._replace(data=item.data[:20])),
-    "header": each(lambda item: item._replace(data=b"x" * len(item.data))),
-    "client": each(lambda item: item._replace(facts={**item.facts, "client": 7})),
+    "checksum": each(lambda payload: payload._replace(data=payload.data[:-1] + bytes([payload.data[-1] ^ 1]))),
+    "size": each(lambda payload: payload._replace(data=payload.data[:20])),
+    "header": each(lambda payload: payload._replace(data=b"x" * len(payload.data))),
+    "client": each(lambda payload: payload._replace(facts={**payload.facts, "client": 7})),
 }
 
 
@@ -80,16 +82,16 @@ def test_what_is_wrong_is_refused_and_counted(experiment: Experiment, reason: st
     assert [row["rejected"] for row in found.rounds] == [0, HOSTED, 0]
     assert found.rounds[1][f"rejected.{reason}"] == HOSTED
     lost = fake(experiment)
-    lost.fault = changing(lambda parcel: parcel._replace(items=[]))
+    lost.fault = changing(lambda message: message._replace(payloads=[]))
     assert torch.equal(weights(found), weights(served(lost, experiment)))
 
 
 def test_another_clients_reply_is_refused(experiment: Experiment) -> None:
     """A node swaps its clients' replies: what the bytes say must fit who sends them."""
 
-    def swap(parcel: Parcel) -> Parcel:
-        one, other = parcel.items
-        return parcel._replace(items=[one._replace(data=other.data), other._replace(data=one.data)])
+    def swap(message: NodeMessage) -> NodeMessage:
+        one, other = message.payloads
+        return message._replace(payloads=[one._replace(data=other.data), other._replace(data=one.data)])
 
     grid = fake(experiment)
     grid.fault = changing(swap)
@@ -100,10 +102,10 @@ def test_a_stale_reply_is_refused(experiment: Experiment) -> None:
     """The bytes of round 1 come again in round 2."""
     before: dict[int, bytes] = {}
 
-    def again(parcel: Parcel) -> Parcel:
-        for item in parcel.items:
-            before.setdefault(item.facts["client"], item.data)
-        return each(lambda item: item._replace(data=before[item.facts["client"]]))(parcel)
+    def again(message: NodeMessage) -> NodeMessage:
+        for payload in message.payloads:
+            before.setdefault(payload.facts["client"], payload.data)
+        return each(lambda payload: payload._replace(data=before[payload.facts["client"]]))(message)
 
     grid = fake(experiment)
     grid.fault = changing(again, (1, 2))
@@ -114,7 +116,7 @@ def test_a_stale_reply_is_refused(experiment: Experiment) -> None:
 
 def test_the_same_reply_twice_counts_once(experiment: Experiment) -> None:
     grid = fake(experiment)
-    grid.fault = changing(lambda parcel: parcel._replace(items=[*parcel.items, *parcel.items]))
+    grid.fault = changing(lambda message: message._replace(payloads=[*message.payloads, *message.payloads]))
     found = served(grid, experiment)
     assert found.rounds[1]["rejected.duplicate"] == HOSTED
     assert found.rounds[1]["arrived"] == 8
@@ -249,7 +251,7 @@ def test_a_message_delivered_twice_trains_once(data: str) -> None:
         first = good(message, context)  # type: ignore[arg-type]
         second = good(message, context)  # type: ignore[arg-type]
         if training(message):
-            pairs = zip(unpack(first.content).items, unpack(second.content).items, strict=True)
+            pairs = zip(unpack(first.content).payloads, unpack(second.content).payloads, strict=True)
             answers.append(all(one.data == other.data for one, other in pairs))
         return second
 

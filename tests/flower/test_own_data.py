@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedloom.errors import BadExperiment, RunStopped
 from fedloom.flower import client_app
-from fedloom.flower.node.host import numbers
+from fedloom.flower.protocol.assignment import parse_ranges
 from fedloom.runs.build import prepare
 from fedloom.runs.play import play
 from flower_fake import FakeGrid
@@ -38,7 +38,7 @@ def test_own_data_are_trained_where_they_are(data: str, tmp_path: Path, method: 
         for node, own in NODES.items():
             (tmp_path / str(node)).mkdir()
             nodes[node]["data"] = str(tmp_path / str(node))
-            for number in numbers(own["clients"]):
+            for number in parse_ranges(own["clients"]):
                 np.savez(tmp_path / str(node) / f"{number}.npz", **arrays_of(data, number))
     grid = FakeGrid(app, config_of(experiment), nodes)
     wanted = play(experiment, prepare(experiment)._replace(world=None))
@@ -85,8 +85,8 @@ def test_bad_data_of_a_node_keep_it_out(data: str, arrays: dict[str, NDArray[np.
 @pytest.mark.parametrize("text", ["", "a", "3-1", "-1", "1,,2", "1.5"])
 def test_clients_must_be_numbers(text: str) -> None:
     with pytest.raises(BadExperiment, match="expected numbers and ranges"):
-        numbers(text)
+        parse_ranges(text)
 
 
 def test_clients_are_numbers_and_ranges() -> None:
-    assert numbers("7, 0-2,2") == [0, 1, 2, 7]
+    assert parse_ranges("7, 0-2,2") == [0, 1, 2, 7]

@@ -9,7 +9,7 @@ from torch import nn
 from fedloom.core.work import Work
 from fedloom.errors import BadExperiment
 from fedloom.flower import masked, strategy
-from fedloom.flower.your_app.contract import plain
+from fedloom.flower.your_app.contract import needs_mod
 from fedloom.methods import METHODS as BY_NAME
 from fedloom.methods.fedavg import fedavg
 from fedloom.methods.feddd import feddd
@@ -42,7 +42,7 @@ HELD = ["fedspu", "splitfl", "keep-own-frozen", "scattered", "oap", "ra-fed-peri
 @pytest.mark.parametrize("name", PLAIN)
 def test_plain_clients_play_the_method(name: str) -> None:
     method = MAKERS[name]()
-    assert plain(method)
+    assert not needs_mod(method)
     assert close(Played(method, world("mlp")).model, played("mlp", method).model)
 
 
@@ -55,7 +55,7 @@ def test_running_statistics_and_convolutions_travel(network: str) -> None:
 @pytest.mark.parametrize("name", FREELY)
 def test_the_mod_plays_the_client_half_around_plain_steps(name: str) -> None:
     method = MAKERS[name]()
-    assert not plain(method)
+    assert needs_mod(method)
     here = Played(method, world("mlp"))
     assert not here.grid.errors
     assert close(here.model, played("mlp", method).model)
@@ -108,7 +108,7 @@ def test_every_method_is_played_or_refused_by_name() -> None:
                 with pytest.raises(BadExperiment, match=r"use fedloom\.flower\.client_app\(\)"):
                     make(name, net, example)
         else:
-            assert plain(strategy(name, net, example).method) or masked(name, net, example)
+            assert not needs_mod(strategy(name, net, example).method) or masked(name, net, example)
     assert set(BY_NAME) > REFUSED
 
 

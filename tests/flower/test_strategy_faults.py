@@ -13,7 +13,7 @@ from torch import nn
 
 from fedloom.errors import BadExperiment, BadModel, RunStopped
 from fedloom.flower import hold, masked, strategy
-from fedloom.flower.protocol.records import Item, Parcel, pack, unpack
+from fedloom.flower.protocol.records import NodeMessage, Payload, pack, unpack
 from fedloom.flower.your_app.arrays import from_arrays
 from fedloom.methods.fedavg import fedavg
 from fedloom.methods.feddd import feddd
@@ -94,15 +94,14 @@ def test_packed_replies_are_read_strictly() -> None:
     kept: dict[str, bytes] = {}
 
     def spoil(node: int, reply: Message) -> Message | None:
-        parcel = unpack(reply.content)
-        data = parcel.items[0].data
+        data = unpack(reply.content).payloads[0].data
         if node == 102:  # damaged
-            reply.content.update(pack(Parcel({}, [Item({}, data[:-1] + bytes([data[-1] ^ 1]))])))
+            reply.content.update(pack(NodeMessage({}, [Payload({}, data[:-1] + bytes([data[-1] ^ 1]))])))
         if node == 104:  # last round's
-            reply.content.update(pack(Parcel({}, [Item({}, kept.get("old", data))])))
+            reply.content.update(pack(NodeMessage({}, [Payload({}, kept.get("old", data))])))
             kept["old"] = data
         if node == 105:
-            reply.content.update(pack(Parcel({}, [])))
+            reply.content.update(pack(NodeMessage({}, [])))
         return reply
 
     here = Played(FEDDD, world("mlp"), tamper=spoil)

@@ -14,7 +14,7 @@ import pytest
 
 from fedloom.flower.deploy import processes
 from fedloom.flower.deploy.processes import Processes, marked
-from fedloom.flower.deploy.sockets import Relay
+from fedloom.flower.deploy.relay import Relay
 
 # a head that hears nothing, with a child in its group, and a grandchild in a session of its own
 FAMILY = """

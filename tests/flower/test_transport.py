@@ -30,10 +30,9 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_connection import http_request_response
 
-from fedloom.flower.protocol.records import Item, Parcel, pack
-from fedloom.flower.protocol.transport import APP, CONNECTION, Bytes, Load, connections, exchange, waiting
-from fedloom.flower.server.costs import Table
-from fedloom.flower.server.meter import Meter
+from fedloom.flower.protocol.records import NodeMessage, Payload, pack
+from fedloom.flower.server.costs import CostRecorder
+from fedloom.flower.server.transport import APP, CONNECTION, Bytes, Load, Meter, connections, exchange, waiting
 from flower_world import NODES, fake, served, tiny, tiny_data
 
 MIB = 2**20
@@ -42,13 +41,13 @@ ANSWER += b"content-length: 100\r\ncontent-type: application/protobuf\r\n\r\n"
 NUMBER = 2**63 + 5  # as long as Flower's own are
 
 
-def parcel(*sizes: int) -> Parcel:
+def content(*sizes: int) -> NodeMessage:
     """A message with payloads of so many bytes, no two alike."""
     facts = {"run": "a" * 32, "round": 3, "attempt": 1, "base": "b" * 32, "classes": 10}
-    return Parcel(facts, [Item({"client": number}, os.urandom(size)) for number, size in enumerate(sizes)])
+    return NodeMessage(facts, [Payload({"client": number}, os.urandom(size)) for number, size in enumerate(sizes)])
 
 
-def message(said: Parcel, to: Message | None = None) -> tuple[Message, dict[str, bytes]]:
+def message(said: NodeMessage, to: Message | None = None) -> tuple[Message, dict[str, bytes]]:
     """As Flower sends it, and its objects."""
     TaskIdentity._run_id, TaskIdentity._node_id, TaskIdentity._task_id = NUMBER, NUMBER, NUMBER
     if to is None:
@@ -67,7 +66,7 @@ def on_the_wire(size: int, body: int) -> int:
 class Link:
     """A link in memory that hands out one message, takes the answer, and counts."""
 
-    def __init__(self, asked: Parcel, answer: Parcel) -> None:
+    def __init__(self, asked: NodeMessage, answer: NodeMessage) -> None:
         self.asked, self.up, self.down = message(asked), 0, 0
         self.answer = message(answer, self.asked[0])
 
@@ -110,7 +109,7 @@ class Link:
 )
 def test_the_model_is_what_flowers_node_asks(down: Any, up: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """By Flower's own connection, message and signature; what is not ours is within 3 %."""
-    asked, answer = parcel(*down), parcel(*up)
+    asked, answer = content(*down), content(*up)
     link, key = Link(asked, answer), ec.generate_private_key(ec.SECP384R1())
     monkeypatch.setattr(httpx, "Client", partial(httpx.Client, transport=httpx.MockTransport(link)))
     with http_request_response("127.0.0.1:8000", False, None, (key, key.public_key())) as connection:
@@ -132,14 +131,14 @@ def test_the_model_is_what_flowers_node_asks(down: Any, up: Any, monkeypatch: py
 def test_a_meter_counts_exchanges_and_time() -> None:
     meter, asked, answer = Meter(100.0), Load(3, 1000), Load(3, 2000)
     meter.seen({1, 2}, 110.0)
-    meter.exchange(1, asked, answer, work=0.5, now=120.0)
+    meter.exchange(1, asked, answer, busy=0.5, now=120.0)
     first = meter.take(1, 130.0)
     whole = exchange(asked, answer).plus(CONNECTION).plus(APP).plus(waiting(30.0, 0.5))
     assert first == pytest.approx(whole)
     assert meter.take(1, 130.0) == (0, 0)
-    meter.exchange(1, asked, answer, work=20.0, now=153.0)  # both connections are dropped meanwhile
+    meter.exchange(1, asked, answer, busy=20.0, now=153.0)  # both connections are dropped meanwhile
     assert meter.take(1, 153.0) == pytest.approx(exchange(asked, answer).plus(CONNECTION, 3).plus(waiting(23.0, 20.0)))
-    meter.exchange(1, asked, answer, work=1.0, now=157.0)  # at once: one is still there
+    meter.exchange(1, asked, answer, busy=1.0, now=157.0)  # at once: one is still there
     assert meter.take(1, 157.0) == pytest.approx(exchange(asked, answer).plus(waiting(4.0, 1.0)))
     meter.seen({2}, 200.0)  # node 1 is away, and does not wait
     meter.seen({1, 2, 3}, 300.0)
@@ -151,7 +150,7 @@ def test_a_meter_counts_exchanges_and_time() -> None:
 def test_a_node_says_how_long_it_was_busy_and_is_not_believed_beyond_the_time_that_passed() -> None:
     meter = Meter(0.0)
     meter.seen({1}, 0.0)
-    meter.exchange(1, Load(3, 0), Load(3, 0), work=1e300, now=10.0)
+    meter.exchange(1, Load(3, 0), Load(3, 0), busy=1e300, now=10.0)
     assert meter.take(1, 10.0).up >= exchange(Load(3, 0), Load(3, 0)).up
 
 
@@ -163,22 +162,22 @@ def test_a_node_says_how_long_it_was_busy_and_is_not_believed_beyond_the_time_th
 def test_clients_of_a_node_share_its_link(sizes: list[tuple[int, int]], up: int, down: int) -> None:
     """What they have and what they share is what the link has carried, to the byte."""
     clients = list(range(len(sizes)))
-    table = Table(clients)
+    costs = CostRecorder(clients)
     for client, (sent, came) in enumerate(sizes):
-        table.down[client], table.up[client] = sent, came
-    link = Bytes(sum(table.up.values()) + up, sum(table.down.values()) + down)
-    table.carried(clients, link)
-    spent = table.spent(None)  # type: ignore[arg-type]
-    assert int((spent.bytes_up + spent.transport_up).sum()) == link.up
-    assert int((spent.bytes_down + spent.transport_down).sum()) == link.down
-    assert int(spent.transport_up.max() - spent.transport_up.min()) <= 1
+        costs.down[client], costs.up[client] = sent, came
+    link = Bytes(sum(costs.up.values()) + up, sum(costs.down.values()) + down)
+    costs.record_link(clients, link)
+    found = costs.measured(None)  # type: ignore[arg-type]
+    assert int((found.bytes_up + found.transport_up).sum()) == link.up
+    assert int((found.bytes_down + found.transport_down).sum()) == link.down
+    assert int(found.transport_up.max() - found.transport_up.min()) <= 1
 
 
 @given(st.floats(0, 1e4), st.floats(0, 1e4), st.floats(0, 1e4))
-def test_time_adds_up(one: float, other: float, work: float) -> None:
+def test_time_adds_up(one: float, other: float, busy: float) -> None:
     assert waiting(one).plus(waiting(other)) == pytest.approx(waiting(one + other))
-    assert waiting(one, work).up <= waiting(one).up
-    assert 0 <= connections(one, work) <= 3
+    assert waiting(one, busy).up <= waiting(one).up
+    assert 0 <= connections(one, busy) <= 3
 
 
 def test_a_runs_tables_have_it(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import torch
 pytest.importorskip("flwr")
 
 from fedloom.cli.main import main
-from fedloom.flower.deploy.measured import Node
 from fedloom.flower.deploy.trial import run_trial
+from fedloom.flower.deploy.trial_result import Node
 from fedloom.layout import flatten, layout_of
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.parquet import table_rows

@@ -23,7 +23,7 @@ from fedloom.cli.options import (
 from fedloom.errors import BadExperiment
 
 if TYPE_CHECKING:
-    from fedloom.flower.deploy.measured import Measured
+    from fedloom.flower.deploy.trial_result import Measured
 
 MethodArgument = Annotated[str, typer.Argument(help="a name from `fedloom list methods`, or my_file.py:my_method")]
 NodesOption = Annotated[int, typer.Option(min=1, help="SuperNodes; clients are dealt to them like cards")]
@@ -55,8 +55,8 @@ def deploy_command(
 
     For example `fedloom deploy fedspu --nodes 3 --host link.example.org --out deployment`, then read its README.md.
     """
+    from fedloom.flower.deploy.commands import deploy
     from fedloom.flower.deploy.trial import CONFIG
-    from fedloom.flower.deploy.write import deploy
 
     experiment = shared.experiment(method=method)
     checkpoints_of(checkpoint_every)

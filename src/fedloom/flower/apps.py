@@ -1,11 +1,11 @@
-"""What does a Flower app folder need? A ServerApp and a ClientApp; both are made here."""
+"""The ServerApp and the ClientApp of a Flower app folder in which both ends are fedloom's."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
 
-from fedloom.errors import BadExperiment
+from fedloom.flower.protocol.need_flower import need_flower
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
@@ -16,29 +16,29 @@ if TYPE_CHECKING:
 
 
 def server_app() -> ServerApp:
-    """The server: plays the rounds of the run config's experiment, `app = server_app()` in an app folder."""
-    _must_have_flower()
+    """The server, `app = server_app()` in an app folder: it runs the rounds of the run config's experiment."""
+    need_flower()
     from flwr.serverapp import ServerApp
 
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        from fedloom.flower.node.process_age import since_start
+        from fedloom.flower.protocol.process_age import seconds_since_start
         from fedloom.flower.server.play import serve
 
-        serve(grid, context.run_config, age=since_start(time.time()))
+        serve(grid, context.run_config, age=seconds_since_start(time.time()))
 
     return app
 
 
 def client_app(data: OwnData | None = None) -> ClientApp:
-    """A node: trains the clients it hosts, `app = client_app()` in an app folder.
+    """A node, `app = client_app()` in an app folder: it trains the clients that it hosts.
 
-    `data` is a function of a client's number that gives its arrays, `{"x": ..., "y": ...}` and, for a test split of its
-    own, `x_test` and `y_test`; left out, the node config's `data` folder or the experiment's own data are used.
+    `data` is a function from a client's number to its arrays, `{"x": ..., "y": ...}` and, for a test split of its own,
+    `x_test` and `y_test`; left out, the node config's `data` folder or the experiment's own data are used.
     """
-    _must_have_flower()
+    need_flower()
     from flwr.clientapp import ClientApp
 
     app = ClientApp()
@@ -53,21 +53,13 @@ def client_app(data: OwnData | None = None) -> ClientApp:
 
     @app.query()
     def query(message: Message, context: Context) -> Message:
-        return _answer("hello", message, context)
+        return _answer("query", message, context)
 
-    def _answer(what: str, message: Message, context: Context) -> Message:
+    def _answer(kind: str, message: Message, context: Context) -> Message:
         from flwr.app import Message as Answer
 
-        from fedloom.flower.node.train import answer
+        from fedloom.flower.node.answer import answer
 
-        return Answer(answer(what, message.content, context, data), reply_to=message)
+        return Answer(answer(kind, message.content, context, data), reply_to=message)
 
     return app
-
-
-def _must_have_flower() -> None:
-    """Say what to install where Flower is missing."""
-    try:
-        import flwr  # noqa: F401
-    except ImportError as problem:
-        raise BadExperiment("Flower is not installed; pip install 'fedloom[flower]' brings it.") from problem

@@ -21,7 +21,7 @@ from typing import Any
 log = logging.getLogger("fedloom")
 
 EVERY = 0.1  # seconds between looks for a message
-LOADED = ("fedloom.flower.node.train", "fedloom.flower.node.personal", "flwr.supernode.runtime.run_clientapp")
+LOADED = ("fedloom.flower.node.answer", "fedloom.flower.node.personal", "flwr.supernode.runtime.run_clientapp")
 
 
 def main(words: list[str]) -> int:

@@ -53,16 +53,7 @@ def prepare(
     the networks differ in nothing but their weights.
     """
     inputs = inputs_of(experiment, method, model, data, None if beside is None else beside.inputs)
-    clients, setting = clients_of(inputs), inputs.setting
-    trainer: Local | Loop
-    if experiment.engine == "loop":
-        trainer = Loop(clients, experiment.precision)
-    else:
-        chosen = None
-        if beside is not None and isinstance(beside.trainer, Local) and _alike(setting, beside.inputs.setting):
-            chosen = beside.trainer.chosen
-        sliced = experiment.execution == "sliced"
-        trainer = local_engine(clients, inputs.placement.chunk, experiment.precision, sliced, chosen)
+    setting, trainer = inputs.setting, trainer_of(experiment, inputs, beside)
     engine: Engine = trainer
     if experiment.engine == "distributed" and isinstance(trainer, Local):
         here = ranks_here(str(inputs.model.device))
@@ -75,6 +66,18 @@ def prepare(
     if setting.fleet.devices is not None:
         engine, trace = _in_world(experiment, engine, inputs, parts)
     return Prepared(inputs, engine, notes_of(experiment, inputs), trainer, trace)
+
+
+def trainer_of(experiment: Experiment, inputs: Inputs, beside: Prepared | None = None) -> Local | Loop:
+    """The engine that trains the clients of these inputs in this process."""
+    clients = clients_of(inputs)
+    if experiment.engine == "loop":
+        return Loop(clients, experiment.precision)
+    chosen = None
+    if beside is not None and isinstance(beside.trainer, Local) and _alike(inputs.setting, beside.inputs.setting):
+        chosen = beside.trainer.chosen
+    sliced = experiment.execution == "sliced"
+    return local_engine(clients, inputs.placement.chunk, experiment.precision, sliced, chosen)
 
 
 def notes_of(experiment: Experiment, inputs: Inputs) -> list[str]:

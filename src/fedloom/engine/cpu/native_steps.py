@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 MOST, PARTS = 32, 4  # layers, and threads that can share a client (native/net.h)
 LARGE = 2**20  # numbers of a convolution from which torch is quicker: they no longer stay near
-WIDE = 2**18  # numbers of a linear layer from which torch's products are quicker, where threads need not share a client
 PIECE = 32  # examples that a thread looks at, one after another
 
 
@@ -44,12 +43,9 @@ def native_steps(start: Start) -> tuple[Tensor, Tensor] | None:
     shrink = 1 - rate * optimiser.weight_decay
     if optimiser.momentum and shrink != 1 and rate == 0:  # decay is a part of velocities by way of the rate
         return None
-    layout, wide = start.gradient.layout, max(start.gradient.layout.sizes) > WIDE
-    if start.plan.layers[0].padding is None and len(start.first) >= torch.get_num_threads() and wide:
-        return None
     facts = start.data, start.batches, rate, shrink, optimiser.momentum
     keep = None if start.neurons is None else start.task.keep
-    return descend_native(start.plan.layers, layout, start.first, *facts, keep, start.neurons)
+    return descend_native(start.plan.layers, start.gradient.layout, start.first, *facts, keep, start.neurons)
 
 
 def descend_native(

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedloom.errors import BadExperiment
-from fedloom.flower.deploy.certificates import Certificates, files_in, write_certificates
+from fedloom.flower.deploy.certificates import Certificates, write_certificates
 from fedloom.flower.deploy.keys import Key, write_key
-from fedloom.flower.node.host import experiment_of
-from fedloom.flower.protocol.assignment import dealt, written
+from fedloom.flower.protocol.assignment import deal_clients, format_ranges
+from fedloom.flower.protocol.experiment import read_experiment
+from fedloom.flower.protocol.need_flower import need_flower
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.own_function import own_function
 
@@ -33,14 +34,6 @@ class Deployment(NamedTuple):
     home: Path  # Flower's, for whoever gives the link orders
 
 
-def need_flower() -> None:
-    """Say what to install where Flower is missing."""
-    from importlib.util import find_spec
-
-    if find_spec("flwr") is None:
-        raise BadExperiment("this needs Flower, which is not installed; pip install 'fedloom[flower]'.")
-
-
 def write_folder(
     root: Path,
     experiment: Experiment,
@@ -51,8 +44,8 @@ def write_folder(
 ) -> Deployment:
     """Write a deployment's app, certificates, keys and Flower home into a new folder."""
     need_flower()
-    experiment_of(experiment.model_dump_json())  # what cannot be played on a network is said now
-    shares = [written(clients) for clients in dealt(experiment.clients, nodes)]
+    read_experiment(experiment.model_dump_json())  # what cannot be played on a network is said now
+    shares = [format_ranges(clients) for clients in deal_clients(experiment.clients, nodes)]
     if root.exists() and any(root.iterdir()):
         raise BadExperiment(f"the folder '{root}' is not empty; name a new one.")
     root = root.absolute()
@@ -134,10 +127,3 @@ def node_config(config: dict[str, str]) -> str:
         if any(letter in value for letter in '"\\\n'):
             raise BadExperiment(f"{name} is '{value}'; Flower's node settings take no quote, backslash or new line.")
     return " ".join(f'{name}="{value}"' for name, value in config.items())
-
-
-def deployment_in(root: Path) -> Deployment:
-    """A deployment that was written before."""
-    keys = sorted((root / "keys").glob("*.pub"), key=lambda file: int(file.stem.rpartition("-")[2]))
-    pairs = [Key(file.with_suffix(""), file) for file in keys]
-    return Deployment(root, root / "app", files_in(root / "certificates"), pairs, [], root / "home")

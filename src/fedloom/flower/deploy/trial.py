@@ -16,12 +16,12 @@ from typing import Any
 from fedloom.errors import RunStopped
 from fedloom.flower.deploy.control import Control, Scalars, State
 from fedloom.flower.deploy.folder import WARM, Deployment, link_command, node_command, write_folder
-from fedloom.flower.deploy.measured import Measured, measured
 from fedloom.flower.deploy.processes import Processes, stopped_by_signals
-from fedloom.flower.deploy.sockets import Relay, Traffic
-from fedloom.runs.build import prepare
+from fedloom.flower.deploy.relay import Relay, Traffic
+from fedloom.flower.deploy.trial_result import Measured, measured
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.folder import check
+from fedloom.runs.inputs import inputs_of
 from fedloom.runs.watch import Watch
 
 LOOK = 0.5  # seconds between looks at a run
@@ -176,7 +176,7 @@ def run_trial(
     """
     out, began = out.absolute(), time.perf_counter()
     check(out, experiment, resume)
-    world = prepare(experiment)
+    inputs = inputs_of(experiment)
     states = out.with_name(f"{out.name}-nodes")
     with ExitStack() as stack:
         root = work or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedloom-trial-")))
@@ -197,7 +197,7 @@ def run_trial(
         if state.outcome != "completed":
             said = trial.processes.said("link", 20)
             raise RunStopped(f"the run {state.outcome or 'ended'}: {state.details or said}")
-    return measured(experiment, world, out, trial, time.perf_counter() - began)
+    return measured(experiment, inputs, out, trial, time.perf_counter() - began)
 
 
 def follow(out: Path, watch: Watch | None) -> Callable[[], None]:

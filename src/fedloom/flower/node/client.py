@@ -1,4 +1,4 @@
-"""How does one client take its part in a round? The simulator's engine with a cohort of one, between two messages."""
+"""One client's round on a node: decode the task, train as the simulator's cohort of one, encode the reply."""
 
 from __future__ import annotations
 
@@ -13,45 +13,42 @@ from fedloom.chance import Chance
 from fedloom.codec import Codec, Expected, Frame, Message, Part, Rejected, base_hash, decode
 from fedloom.codec.places import unpack_bits
 from fedloom.core.types import Reply, State, Task
-from fedloom.engine.client import initial_state
-from fedloom.engine.storage.client_states import ClientStates
-from fedloom.flower.node.host import Host
-from fedloom.flower.node.state import Kept, Store
-from fedloom.flower.protocol.asked_part import chooses, chosen_part, expected, form_of
-from fedloom.flower.protocol.records import Item, fact
-from fedloom.flower.protocol.round_id import Order
-from fedloom.world.wire import CARRIED, ranges_of
+from fedloom.flower.node.hosted_clients import HostedClients
+from fedloom.flower.node.state_store import SavedState, StateStore
+from fedloom.flower.protocol.part_form import client_chooses, form_of, part_of, with_form
+from fedloom.flower.protocol.records import Payload, fact
+from fedloom.flower.protocol.round_id import RoundId
+from fedloom.world.message_parts import CARRIED, ranges_of
 
-RESIDUAL = "codec.residual"  # what rounding took from the last reply, beside what the rule remembers
+ROW = "states.row."  # leads the names of clients' states in an engine's
+RESIDUAL = "codec.residual"  # in a client's state: what rounding took from its last reply
 
 
-def teach(host: Host, order: Order, client: int, item: Item, store: Store) -> Item:
-    """Decode, train, keep the state, encode."""
-    if client not in host.clients:
+def train_client(hosted: HostedClients, round_id: RoundId, client: int, asked: Payload, store: StateStore) -> Payload:
+    """Answer a client's task: decode, train, encode and save its new state."""
+    if client not in hosted.numbers:
         raise Rejected("client", f"client {client} of the fleet is not hosted here.")
-    began, world = time.perf_counter(), host.world
-    chance = Chance(host.experiment.seed, order.round, world.model.device)
-    task, part = read_task(host, order, client, item, chance)
+    began, engine = time.perf_counter(), hosted.engine
+    chance = Chance(hosted.experiment.seed, round_id.round, hosted.inputs.model.device)
+    task, part = read_task(hosted, round_id, client, asked, chance)
     decoded = time.perf_counter()
-    newborn = initial_state(world.method, world.setting, task.model)
-    kept = store.get(client)
-    start = None if kept is None else kept.at(order.round)
-    world.engine.states = ClientStates(world.setting.fleet.size, world.model.device)
-    if newborn and start is not None:
-        own = {name: value for name, value in start.items() if name != RESIDUAL}
-        world.engine.states.load({"client": torch.tensor([client]), **{f"row.{n}": v[None] for n, v in own.items()}})
-    reply = world.engine(torch.tensor([client]), task, chance)
-    state = {name: value[0].cpu() for name, value in world.engine.states.get([client], newborn).items()}
+    saved = store.get(client)
+    start = None if saved is None else saved.start_of(round_id.round)
+    engine.load(engine_state({client: start} if start else {}))
+    reply = engine.train(torch.tensor([client]), task, chance)
+    state = {name.removeprefix(ROW): v[0].cpu() for name, v in engine.save().items() if name.startswith(ROW)}
     trained = time.perf_counter()
     authorised, data, form = bool(task.authorised[0]), b"", ""
-    codec = host.experiment.codec
+    codec = hosted.experiment.codec
     if codec.feedback:
         state[RESIDUAL] = torch.zeros_like(task.model, device="cpu") if start is None else start[RESIDUAL]
     if authorised:
-        data, form, residual = write_reply(host, order, client, task, reply, part, codec, state.get(RESIDUAL), chance)
+        data, form, residual = write_reply(
+            hosted, round_id, client, task, reply, part, codec, state.get(RESIDUAL), chance
+        )
         state |= {} if residual is None else {RESIDUAL: residual}
     if state:
-        store.put(client, Kept(order.round, start, state))
+        store.put(client, SavedState(round_id.round, start, state))
     ended = time.perf_counter()
     facts = {
         "client": client,
@@ -60,16 +57,29 @@ def teach(host: Host, order: Order, client: int, item: Item, store: Store) -> It
         "seconds_compute": trained - decoded,
         "seconds_encode": ended - trained,
     }
-    return Item(facts, data)
+    return Payload(facts, data)
 
 
-def read_task(host: Host, order: Order, client: int, item: Item, chance: Chance) -> tuple[Task, Part]:
-    """What came down, as the engine reads it, and the part that it was; what was not sent is zero."""
-    world, facts = host.world, item.facts
-    setting, method, device = world.setting, world.method, world.model.device
+def engine_state(clients: dict[int, State]) -> State:
+    """The state of an engine whose only clients with a state are these; without what rounding took."""
+    own = {client: {n: v for n, v in state.items() if n != RESIDUAL} for client, state in sorted(clients.items())}
+    own = {client: state for client, state in own.items() if state}
+    if not own:
+        return {}
+    names = list(next(iter(own.values())))
+    found = {ROW + name: torch.stack([state[name] for state in own.values()]) for name in names}
+    return {**found, "states.client": torch.tensor(list(own))}
+
+
+def read_task(
+    hosted: HostedClients, round_id: RoundId, client: int, asked: Payload, chance: Chance
+) -> tuple[Task, Part]:
+    """A task as the engine reads it, and the part of the model that was sent; the rest of the model is zero."""
+    inputs, facts = hosted.inputs, asked.facts
+    setting, method, device = inputs.setting, inputs.method, inputs.model.device
     ids = torch.tensor([client], device=device)
-    memory = method.local.server_state(setting, world.model)
-    extras = dict(method.local.brief(memory, setting, ids))  # names and shapes; what does not travel is derived
+    memory = method.local.server_state(setting, inputs.model)
+    extras = dict(method.local.brief(memory, setting, ids))  # their names and shapes; some do not travel
     form = facts.get("form")
     keeps = form not in ("all", "bits") or facts.get("keep") is not None
     frame = Frame(
@@ -77,23 +87,23 @@ def read_task(host: Host, order: Order, client: int, item: Item, chance: Chance)
         setting.neurons if keeps else None,
         {name: (v.dtype, tuple(v.shape[1:])) for name, v in extras.items() if v.dtype in CARRIED},
     )
-    message: Message = decode(item.data, expected(Expected(frame, order.stamp(client, "down")), form))
+    message: Message = decode(asked.data, with_form(Expected(frame, round_id.stamp(client, "down")), form))
     extras |= {name: value[None].to(device) for name, value in message.extras.items()}
-    if message.mask is None and base_hash(message.values) != order.base:
-        raise Rejected("base", "the model is not the one that the message is about.")
+    if message.mask is None and base_hash(message.values) != round_id.base:
+        raise Rejected("base", "the model does not have the hash that the message says.")
     keep = _keep(facts, message, setting.neurons.size if keeps else 0)
     share = fact(facts, "share", float)
     if not 0 < share <= 1:
         raise Rejected("share", f"the share is {share}; expected above 0 and at most 1.")
     task = Task(
-        model=message.on(torch.zeros_like(world.model)),
+        model=message.on(torch.zeros_like(inputs.model)),
         mask=None if message.mask is None else message.mask[None].to(device),
         keep=None if keep is None else keep[None].to(device),
         share=torch.tensor([share], dtype=torch.float64, device=device).to(_kind(facts)),
         authorised=torch.tensor([fact(facts, "authorised", bool)], device=device),
         extras=extras,
-        round=order.round,
-        rate=method.optimiser.rate_at(order.round),
+        round=round_id.round,
+        rate=method.optimiser.rate_at(round_id.round),
         base_rate=method.optimiser.rate,
         trained=setting.layout.trained,
         ids=ids,
@@ -103,18 +113,22 @@ def read_task(host: Host, order: Order, client: int, item: Item, chance: Chance)
 
 
 def _keep(facts: dict[str, Any], message: Message, size: int) -> Tensor | None:
-    """The neurons a client's network has [K], where it is told: those of the part, or others said beside it."""
-    said = facts.get("keep")
-    if said is None:
+    """The neurons of a client's network [K]: those of the part that was sent, or those listed in the facts."""
+    neurons = facts.get("keep")
+    if neurons is None:
         return None
-    if said == "part":
+    if neurons == "part":
         return message.keep
     try:
         packed = np.frombuffer(bytes.fromhex(fact(facts, "keep", str)), np.uint8)
     except ValueError:
-        raise Rejected("mask", "the neurons of the client's network are not written as expected.") from None
+        raise Rejected(
+            "mask", f"'keep' is {str(neurons)[:50]!r}; expected 'part' or bits of neurons in hexadecimal."
+        ) from None
     if len(packed) != (size + 7) // 8:
-        raise Rejected("mask", f"the neurons of the client's network take {len(packed)} bytes; there are {size}.")
+        raise Rejected(
+            "mask", f"'keep' has {len(packed)} bytes of bits; expected {(size + 7) // 8} for {size} neurons."
+        )
     return torch.from_numpy(unpack_bits(packed, size))
 
 
@@ -124,8 +138,8 @@ def _kind(facts: dict[str, Any]) -> torch.dtype:
 
 
 def write_reply(
-    host: Host,
-    order: Order,
+    hosted: HostedClients,
+    round_id: RoundId,
     client: int,
     task: Task,
     reply: Reply,
@@ -134,14 +148,15 @@ def write_reply(
     residual: Tensor | None,
     chance: Chance,
 ) -> tuple[bytes, str, Tensor | None]:
-    """A reply's bytes, the form of its part, and what rounding took from it, if that is given back."""
-    method, setting = host.world.method, host.world.setting
-    if chooses(method):
-        part = chosen_part(method, setting, None if reply.mask is None else reply.mask[0].cpu())
+    """A reply's bytes, the form of its part and, with error feedback, the residual that rounding left [P]."""
+    method, setting = hosted.inputs.method, hosted.inputs.setting
+    if client_chooses(method):
+        mask = None if reply.mask is None else reply.mask[0].cpu()
+        part = part_of(setting, mask, rows=method.upload.rows)
     else:
         part = asked._replace(known=True)
     key, values = chance.key("codec", reply.ids), reply.params[0].cpu()
-    if codec.values != "float32":  # changes, of what was sent: of the rest the client does not know the model
+    if codec.values != "float32":  # send changes, where the client was sent the model; elsewhere it has no model
         mask = None if part.whole else part.numbers(setting.neurons)
         left = torch.zeros_like(values) if residual is None else residual
         wanted, _, lost = codec.correct(
@@ -152,8 +167,8 @@ def write_reply(
             setting.layout,
         )
         values, residual = wanted[0], lost[0] if codec.feedback else None
-    frame = host.world.wire.frame(reply.extras, ranges_of(reply), part)
+    frame = hosted.parts.frame(reply.extras, ranges_of(reply), part)
     extras: State = {name: reply.extras[name][0] for name in frame.extras}
     report = {name: float(reply.report[name][0]) for name in frame.report}
-    data = codec.encode(frame, order.stamp(client, "up"), values, part, extras, report, key[0].cpu())
-    return data, form_of(part, frame.host), residual
+    data = codec.encode(frame, round_id.stamp(client, "up"), values, part, extras, report, key[0].cpu())
+    return data, form_of(setting, part), residual

@@ -1,4 +1,4 @@
-"""What does the server send each client, and what does it expect back? C clients in the cohort, P numbers."""
+"""Tasks as bytes, and what the server expects back. C clients in the cohort, P numbers in the model."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedloom.codec import Codec, Cost, Expected, Frame, Message, Part
+from fedloom.codec import Codec, Expected, Frame, Message, Part
 from fedloom.codec.places import pack_bits
 from fedloom.core.rows import expanded, rows
 from fedloom.core.types import Setting, State, Task
-from fedloom.flower.protocol.asked_part import chooses, expected, form_of, reply_of_nobody
-from fedloom.flower.protocol.records import Item
-from fedloom.flower.protocol.round_id import Order
+from fedloom.flower.protocol.part_form import client_chooses, empty_reply, form_of, with_form
+from fedloom.flower.protocol.records import Payload
+from fedloom.flower.protocol.round_id import RoundId
 from fedloom.method import Method
-from fedloom.world.wire import Wire
+from fedloom.world.message_parts import MessageParts
 
 EVERYTHING = Part()
 NOTHING: State = {}
@@ -24,67 +24,70 @@ NOTHING: State = {}
 
 @dataclass(frozen=True)
 class Packing:
-    """Tasks as bytes, and the manifests of replies."""
+    """How a method's tasks and replies travel."""
 
     method: Method
     setting: Setting
-    wire: Wire  # describes parts as the simulator does
-    codec: Codec  # of replies; tasks are whole float32 numbers
+    parts: MessageParts  # describes messages as in simulation
+
+    @property
+    def codec(self) -> Codec:
+        """The codec of replies; tasks are whole float32 numbers."""
+        return self.parts.codec
 
     def model(
-        self, order: Order, client: int, model: Tensor, part: Part = EVERYTHING, extras: State = NOTHING
+        self, round_id: RoundId, client: int, model: Tensor, part: Part = EVERYTHING, extras: State = NOTHING
     ) -> bytes:
-        """A message of the model's part and the extras that travel."""
-        frame = self.wire.frame(expanded(extras, 1), {}, part)
+        """A message with a part of the model [P] and the extras that travel."""
+        frame = self.parts.frame(expanded(extras, 1), {}, part)
         carried = {name: value for name, value in extras.items() if name in frame.extras}
-        return Codec().encode(frame, order.stamp(client, "down"), model, part, carried)
+        return Codec().encode(frame, round_id.stamp(client, "down"), model, part, carried)
 
-    def items(self, order: Order, task: Task) -> list[Item]:
-        """What goes to each of the cohort, in its order."""
+    def tasks(self, round_id: RoundId, task: Task) -> list[Payload]:
+        """What goes to each client of the cohort, in the cohort's order [C]."""
         assert task.ids is not None
-        whole = self.wire.asked(task)
-        neurons = None if whole.keep is None else self.setting.neurons
-        items = []
+        whole = self.parts.asked(task)
+        payloads = []
         for row, client in enumerate(task.ids.tolist()):
             part = row_of(whole, row)
             facts: dict[str, Any] = {
                 "client": client,
-                "form": form_of(part, neurons),
+                "form": form_of(self.setting, part),
                 "share": float(task.share[row]),
                 "authorised": bool(task.authorised[row]),
             }
             if task.share.dtype == torch.float64:
                 facts["double"] = True
             if task.keep is not None:
-                own = part.keep is not None and torch.equal(part.keep, task.keep[row])
-                facts["keep"] = "part" if own else bytes(pack_bits(task.keep[row].cpu().numpy())).hex()
+                in_part = part.keep is not None and torch.equal(part.keep, task.keep[row])
+                facts["keep"] = "part" if in_part else bytes(pack_bits(task.keep[row].cpu().numpy())).hex()
             extras = rows(task.extras, row)
-            items.append(Item(facts, self.model(order, client, task.model, part, extras)))
-        return items
+            payloads.append(Payload(facts, self.model(round_id, client, task.model, part, extras)))
+        return payloads
 
-    def awaited(self, order: Order, task: Task) -> dict[int, Expected]:
-        """What is expected of each that may send."""
+    def manifests(self, round_id: RoundId, task: Task) -> dict[int, Expected]:
+        """What is expected of each client that may send, by client."""
         assert task.ids is not None
-        extras, ranges = reply_of_nobody(self.method, self.setting, task)
-        asked, found = self.wire.asked(task), {}
-        frame = self.wire.frame(extras, ranges, asked)
-        if chooses(self.method) and self.method.upload.rows:
+        extras, ranges = empty_reply(self.method, self.setting, task)
+        asked, found = self.parts.asked(task), {}
+        frame = self.parts.frame(extras, ranges, asked)
+        if client_chooses(self.method) and self.method.upload.rows:
             frame = Frame(frame.layout, self.setting.neurons, frame.extras, frame.report)
         for row, client in enumerate(task.ids.tolist()):
             if bool(task.authorised[row]):
-                stamp = order.stamp(client, "up")
+                stamp = round_id.stamp(client, "up")
                 part = row_of(asked, row)._replace(known=True)
                 known = Expected(frame, stamp, part, (self.codec.kind,))
-                found[client] = expected(known, "bits") if chooses(self.method) else known
+                found[client] = with_form(known, "bits") if client_chooses(self.method) else known
         return found
 
-    def price(self, expected: Expected, message: Message, size: int) -> tuple[int, int, int]:
-        """Bytes of an accepted reply's values, indices and the rest, which make up its `size`."""
-        part = expected.part
+    def price(self, manifest: Expected, message: Message, size: int) -> tuple[int, int, int]:
+        """Bytes of an accepted reply's values, indices and the rest, which add up to `size`."""
+        part = manifest.part
         if not isinstance(part, Part):
             rows = message.keep is not None
             part = Part(message.mask, message.keep, rows)
-        cost: Cost = self.codec.size(expected.frame, part)
+        cost = self.codec.size(manifest.frame, part)
         values, indices = int(cost.values), int(cost.indices)
         return values, indices, size - values - indices
 

@@ -1,7 +1,7 @@
-"""How does a message travel in Flower's records? Facts as JSON, payloads as raw bytes; nothing is loaded by numpy.
+"""Messages between server and nodes as Flower's records: facts as JSON, payloads as raw bytes that numpy never loads.
 
-Flower sends every record, array and chunk of an array by a request of its own, of about a kilobyte. So what is small
-goes into one record; what is large into arrays, which Flower cuts into chunks.
+Flower sends every record, array and chunk of an array in a request of its own, of about a kilobyte. Small messages
+therefore go into one record; large payloads go into arrays, which Flower cuts into chunks.
 """
 
 from __future__ import annotations
@@ -15,48 +15,48 @@ if TYPE_CHECKING:
     from flwr.app import RecordDict
 
 FACTS, PAYLOADS, TEXT, STYPE = "fedloom.facts", "fedloom.payloads", "json", "fedloom-1"
-LONGEST = 2**24  # characters of facts that are looked at
-SMALL = 2**22  # bytes of all payloads that go into one record
+LONGEST = 2**24  # characters of facts at most; longer text is refused unread
+SMALL = 2**22  # payloads of at most so many bytes in all go into one record
 
 
-class Item(NamedTuple):
-    """What is said to or by one client."""
+class Payload(NamedTuple):
+    """What goes to or comes from one client."""
 
     facts: dict[str, Any]
     data: bytes = b""  # a message of the codec; empty where nothing is sent
 
     @property
     def size(self) -> int:
-        """Bytes of it on the wire."""
+        """Bytes on the wire."""
         return len(self.data) + len(_text(self.facts))
 
 
-class Parcel(NamedTuple):
-    """What is said to or by a node at once."""
+class NodeMessage(NamedTuple):
+    """A message to or from a node: facts, and a payload for each client."""
 
     facts: dict[str, Any]
-    items: list[Item]
+    payloads: list[Payload]
 
     @property
     def size(self) -> int:
-        """Bytes of all that is said."""
-        return len(_text(self.facts)) + sum(item.size for item in self.items)
+        """Bytes of facts and payloads on the wire."""
+        return len(_text(self.facts)) + sum(payload.size for payload in self.payloads)
 
 
-def pack(parcel: Parcel) -> RecordDict:
-    """As Flower's records."""
+def pack(message: NodeMessage) -> RecordDict:
+    """Write a message as Flower's records."""
     from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-    text = _text({"facts": parcel.facts, "items": [item.facts for item in parcel.items]})
-    payloads = {str(place): item.data for place, item in enumerate(parcel.items) if item.data}
-    if sum(map(len, payloads.values())) <= SMALL:
-        return RecordDict({FACTS: ConfigRecord({TEXT: text, **payloads})})
-    arrays = {place: Array(dtype="uint8", shape=(len(d),), stype=STYPE, data=d) for place, d in payloads.items()}
+    text = _text({"facts": message.facts, "items": [payload.facts for payload in message.payloads]})
+    data = {str(place): payload.data for place, payload in enumerate(message.payloads) if payload.data}
+    if sum(map(len, data.values())) <= SMALL:
+        return RecordDict({FACTS: ConfigRecord({TEXT: text, **data})})
+    arrays = {place: Array(dtype="uint8", shape=(len(d),), stype=STYPE, data=d) for place, d in data.items()}
     return RecordDict({FACTS: ConfigRecord({TEXT: text}), PAYLOADS: ArrayRecord(arrays)})
 
 
-def unpack(content: RecordDict) -> Parcel:
-    """From Flower's records; `Rejected` where they are not such a parcel."""
+def unpack(content: RecordDict) -> NodeMessage:
+    """Read a message from Flower's records; raise `Rejected` if they are not one."""
     from flwr.app import ArrayRecord, ConfigRecord
 
     facts, arrays = content.get(FACTS), content.get(PAYLOADS, ArrayRecord())
@@ -64,26 +64,26 @@ def unpack(content: RecordDict) -> Parcel:
         raise Rejected("header", f"the message has records {sorted(map(str, content))}; expected {FACTS}.")
     text = facts.get(TEXT)
     if not isinstance(text, str) or len(text) > LONGEST:
-        raise Rejected("header", "the message has no facts as text, or too many.")
+        raise Rejected("header", f"the message's facts are no text, or longer than {LONGEST} characters.")
     try:
-        said = json.loads(text)
+        read = json.loads(text)
     except (ValueError, RecursionError) as problem:
         raise Rejected("header", f"the facts are not JSON: {type(problem).__name__}.") from None
-    if not isinstance(said, dict) or not isinstance(said.get("facts"), dict) or not isinstance(said.get("items"), list):
-        raise Rejected("header", "the facts are not those of a parcel.")
-    items = []
-    for place, own in enumerate(said["items"]):
+    if not isinstance(read, dict) or not isinstance(read.get("facts"), dict) or not isinstance(read.get("items"), list):
+        raise Rejected("header", "the facts are not those of a message: expected a dict 'facts' and a list 'items'.")
+    payloads = []
+    for place, own in enumerate(read["items"]):
         if not isinstance(own, dict):
-            raise Rejected("header", f"what is said of client {place} of the message is no table.")
+            raise Rejected("header", f"the facts of payload {place} are {type(own).__name__}; expected a dict.")
         array, data = arrays.get(str(place)), facts.get(str(place), b"")
         if not isinstance(data, bytes):
-            raise Rejected("header", f"what client {place} of the message sends is no bytes.")
-        items.append(Item(own, data if array is None else bytes(array.data)))
-    return Parcel(said["facts"], items)
+            raise Rejected("header", f"the data of payload {place} are {type(data).__name__}; expected bytes.")
+        payloads.append(Payload(own, data if array is None else bytes(array.data)))
+    return NodeMessage(read["facts"], payloads)
 
 
 def fact(facts: dict[str, Any], name: str, kind: type | tuple[type, ...]) -> Any:
-    """One of the facts, of this kind; True is no number."""
+    """One of the facts, checked to be of this kind; True is not a number."""
     value = facts.get(name)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise Rejected("header", f"'{name}' is {value!r}; expected {getattr(kind, '__name__', kind)}.")

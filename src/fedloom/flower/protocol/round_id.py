@@ -1,4 +1,4 @@
-"""Which round of which run does a message belong to?"""
+"""The run, round and attempt that a message belongs to, and the model that it is about."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from fedloom.codec import Stamp
 from fedloom.codec.stamp import Direction
 from fedloom.flower.protocol.records import fact
 
+NO_CLIENT = 0  # stands in the stamp of a message that goes to no single client
 
-class Order(NamedTuple):
-    """What stands in the facts of every message of a round."""
+
+class RoundId(NamedTuple):
+    """Facts of every message of a round."""
 
     run: str
     round: int
@@ -18,14 +20,14 @@ class Order(NamedTuple):
     base: str  # hash of the whole model, of which a client may be sent a part
 
     @classmethod
-    def read(cls, facts: dict[str, Any]) -> Order:
-        """From a parcel's facts."""
-        order = cls(
+    def read(cls, facts: dict[str, Any]) -> RoundId:
+        """From a message's facts, checked."""
+        found = cls(
             fact(facts, "run", str), fact(facts, "round", int), fact(facts, "attempt", int), fact(facts, "base", str)
         )
-        order.stamp(0, "up")  # every field must fit
-        return order
+        found.stamp(NO_CLIENT, "up")  # raises unless every field fits
+        return found
 
     def stamp(self, client: int, direction: Direction) -> Stamp:
-        """That of a client's message."""
+        """The stamp of a client's message."""
         return Stamp(self.run, self.round, client, self.base, self.attempt, direction)

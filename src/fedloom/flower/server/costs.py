@@ -1,119 +1,105 @@
-"""What did a round take? Measured: bytes as they were sent, seconds by phase, memory of the node."""
+"""What a round cost, client by client: fate, seconds by phase, bytes, memory of the node's process."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedloom.core.types import State
-from fedloom.flower.protocol.records import Item
-from fedloom.flower.protocol.transport import Bytes
-from fedloom.world.simulated import DOWNLOAD_LOST, LATE, UNAVAILABLE
+from fedloom.core.costs import Bytes, Costs
+from fedloom.flower.protocol.records import Payload
+from fedloom.flower.server.transport import Bytes as LinkBytes
+from fedloom.world.simulated import LATE, UNAVAILABLE, reached
 
 PHASES = ("seconds_down", "seconds_start", "seconds_decode", "seconds_compute", "seconds_encode", "seconds_up")
 
 
-class Spent(NamedTuple):
-    """What a round took [C each], as far as nodes answered; zero elsewhere."""
+def phase_seconds(sent: float, came: float, facts: dict[str, Any], own: dict[str, Any]) -> dict[str, float]:
+    """Seconds of each phase of one client's round; `facts` are its node's and `own` the client's.
 
-    fate: Tensor  # places in `fedloom.world.simulated.FATES`
-    phases: State  # seconds, by `PHASES`
-    rss_bytes: Tensor  # the most memory that the node's process held
-    bytes_down: Tensor
-    bytes_up: Tensor
-    transport_down: Tensor  # bytes of the client's part of what else its node's link carried, reckoned
-    transport_up: Tensor
-    duration: Tensor  # [] seconds until the server went on
-
-    @property
-    def trained(self) -> Tensor:
-        """Who was reached, whatever became of it [C]."""
-        return (self.fate != UNAVAILABLE) & (self.fate != DOWNLOAD_LOST)
-
-    def columns(self) -> State:
-        """One column each, for tables [C each]."""
-        total = torch.stack(list(self.phases.values())).sum(0)
-        sizes = {"rss_bytes": self.rss_bytes, "bytes_down": self.bytes_down, "bytes_up": self.bytes_up}
-        sizes |= {"transport_down": self.transport_down, "transport_up": self.transport_up}
-        return {"fate": self.fate, "seconds": total, **self.phases, **sizes}
-
-
-def phases_of(sent: float, came: float, facts: dict[str, Any], own: dict[str, Any]) -> dict[str, float]:
-    """Seconds of one client's part, from what its node says; clocks of two machines differ, so nothing is below 0.
-
-    Waiting is what is left of the time between sending and hearing once the node's own work is taken off. A node works
-    for its clients one after another, and what it does for others is waiting on the way up.
+    Clocks of two machines differ, so nothing is below 0. The way up takes what is left of the time between sending and
+    receiving. A node trains its clients one after another: its work for the others counts as the way up.
     """
-    found = {name: _seconds(own.get(name)) for name in ("seconds_decode", "seconds_compute", "seconds_encode")}
+    found = {name: _number(own.get(name)) for name in ("seconds_decode", "seconds_compute", "seconds_encode")}
     whole = max(0.0, came - sent)
-    start = min(_seconds(facts.get("seconds_start")), whole)
-    began = _seconds(facts.get("began"))
+    start = min(_number(facts.get("seconds_start")), whole)
+    began = _number(facts.get("began"))
     down = min(max(0.0, began - sent - start), whole)
     up = max(0.0, whole - down - start - sum(found.values()))
     return {"seconds_down": down, "seconds_start": start, **found, "seconds_up": up}
 
 
-def _seconds(value: Any) -> float:
-    """A number that a node says, if it can be one."""
+def busy_seconds(facts: dict[str, Any]) -> float:
+    """Seconds that a node worked on a message, as it reports."""
+    began, ended = _number(facts.get("began")), _number(facts.get("ended"))
+    return max(0.0, ended - began) + _number(facts.get("seconds_start"))
+
+
+def memory_bytes(facts: dict[str, Any]) -> int:
+    """Bytes that a node's process held, as it reports."""
+    return int(_number(facts.get("rss")))
+
+
+def _number(value: Any) -> float:
+    """A number that a node reports; 0 if it is none, or cannot be seconds or bytes."""
     real = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**62
     return float(value) if real else 0.0
 
 
-def work_of(facts: dict[str, Any]) -> float:
-    """Seconds that a node was busy with a message, as it says."""
-    began, ended = _seconds(facts.get("began")), _seconds(facts.get("ended"))
-    return max(0.0, ended - began) + _seconds(facts.get("seconds_start"))
-
-
-def memory_of(facts: dict[str, Any]) -> int:
-    """Bytes that a node's process held, if it says so."""
-    return int(_seconds(facts.get("rss")))
-
-
-class Table:
-    """The rows of a round while it is played."""
+class CostRecorder:
+    """Collects a round's costs while its messages travel."""
 
     def __init__(self, clients: list[int]) -> None:
         self.clients = clients
         self.down, self.up = dict.fromkeys(clients, 0), dict.fromkeys(clients, 0)  # bytes
-        self._carried = dict.fromkeys(clients, (0, 0))  # bytes down and up beside these
+        self._transport = dict.fromkeys(clients, (0, 0))  # bytes down and up besides
         self._fate = dict.fromkeys(clients, UNAVAILABLE)
         self._phases = {client: dict.fromkeys(PHASES, 0.0) for client in clients}
         self._memory = dict.fromkeys(clients, 0)
 
-    def fate(self, client: int, fate: int) -> None:
-        """What has become of a client so far."""
+    def set_fate(self, client: int, fate: int) -> None:
+        """A client's fate so far; a later one replaces it."""
         self._fate[client] = fate
 
-    def sent(self, client: int, size: int) -> None:
-        """Its task is on its way."""
-        self.down[client], self._fate[client] = size, LATE  # until it is heard of
+    def record_task(self, client: int, size: int) -> None:
+        """A task of `size` bytes was sent."""
+        self.down[client], self._fate[client] = size, LATE  # until an answer comes
 
-    def came(self, client: int, item: Item, facts: dict[str, Any], sent: float, came: float) -> None:
-        """Something came of it, whatever that may be."""
-        self.up[client] += item.size
-        self._phases[client] = phases_of(sent, came, facts, item.facts)
-        self._memory[client] = memory_of(facts)
+    def record_reply(self, client: int, reply: Payload, facts: dict[str, Any], sent: float, came: float) -> None:
+        """A reply came, sound or not, in a message with these `facts`."""
+        self.up[client] += reply.size
+        self._phases[client] = phase_seconds(sent, came, facts, reply.facts)
+        self._memory[client] = memory_bytes(facts)
 
-    def carried(self, clients: list[int], link: Bytes) -> None:
-        """What the link of a node has carried, of which these clients' bytes are a part; they share the rest."""
+    def record_link(self, clients: list[int], link: LinkBytes) -> None:
+        """A node's link carried so many bytes; its clients share what their own bytes leave of them."""
         down = max(0, round(link.down) - sum(self.down[client] for client in clients))
         up = max(0, round(link.up) - sum(self.up[client] for client in clients))
         for place, client in enumerate(clients):
-            self._carried[client] = (down + place) // len(clients), (up + place) // len(clients)
+            self._transport[client] = (down + place) // len(clients), (up + place) // len(clients)
 
-    def spent(self, duration: Tensor) -> Spent:
-        """All of it."""
+    def measured(self, down: Bytes, up: Bytes, duration: Tensor) -> Costs:
+        """The round's costs [C each], zero where a node did not answer; `down` and `up` are sizes by kind."""
 
-        def column(values: dict[int, Any], kind: torch.dtype) -> Tensor:
+        def column(values: dict[int, Any], kind: torch.dtype = torch.int64) -> Tensor:
             return torch.tensor([values[client] for client in self.clients], dtype=kind)
 
         phases = {
             name: torch.tensor([self._phases[client][name] for client in self.clients], dtype=torch.float64)
             for name in PHASES
         }
-        memory, down, up = (column(values, torch.int64) for values in (self._memory, self.down, self.up))
-        other_down, other_up = column(self._carried, torch.int64).view(-1, 2).unbind(1)
-        return Spent(column(self._fate, torch.int64), phases, memory, down, up, other_down, other_up, duration)
+        fate, sent = column(self._fate), column(self.up)
+        transport_down, transport_up = column(self._transport).view(-1, 2).unbind(1)
+        columns = {
+            "fate": fate,  # places in `fedloom.world.simulated.FATES`
+            "seconds": torch.stack(list(phases.values())).sum(0),
+            **phases,
+            "rss_bytes": column(self._memory),  # the most memory that the node's process held
+            "bytes_down": column(self.down),
+            "bytes_up": sent,
+            # what Flower added to the bytes of the client's node, split among its clients; reckoned
+            "transport_down": transport_down,
+            "transport_up": transport_up,
+        }
+        return Costs(down, up, reached(fate), sent, columns, duration)

@@ -1,4 +1,4 @@
-"""How are messages sent and heard? Through Flower's grid, pushed and pulled at an interval of our own."""
+"""Messages to nodes and their answers, through Flower's grid."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fedloom.codec import Rejected
-from fedloom.flower.protocol.records import Item, Parcel, pack, unpack
-from fedloom.flower.protocol.transport import Load
-from fedloom.flower.server.costs import work_of
-from fedloom.flower.server.meter import Meter
+from fedloom.flower.protocol.records import NodeMessage, Payload, pack, unpack
+from fedloom.flower.server.costs import busy_seconds
+from fedloom.flower.server.transport import Load, Meter
 
 if TYPE_CHECKING:
     from flwr.app import Message
@@ -20,78 +19,80 @@ if TYPE_CHECKING:
 log = logging.getLogger("fedloom")
 
 INTERVAL = 0.2  # seconds between looks for answers
-EMPTY = Load(3, 0)  # an answer that cannot be read
+UNREADABLE = Load(3, 0)  # an answer that cannot be read
 
 
-class Post:
-    """One run's messages; in place of an answer may stand why it cannot be had (a text) or read (`Rejected`)."""
+class Mailbox:
+    """One run's messages. An answer may be a text, why there is none, or `Rejected`, why it cannot be read."""
 
     def __init__(
         self, grid: Grid, facts: dict[str, Any], lifetime: float, interval: float = INTERVAL, began: float | None = None
     ) -> None:
-        """`facts` go with every message; one that is not answered after `lifetime` seconds never will be.
+        """Every message has these `facts`; Flower drops it after `lifetime` seconds.
 
-        The run `began` by the monotonic clock; now, if left out.
+        `began` is the run's start by the monotonic clock; now, if left out.
         """
         self._grid, self._facts, self._lifetime, self.interval = grid, facts, lifetime, interval
         self.meter = Meter(time.monotonic() if began is None else began)
-        self._asked: dict[str, tuple[int, Load]] = {}  # node and message, of what was not answered
+        self._sent: dict[str, tuple[int, Load]] = {}  # message id -> node and load, of messages without an answer
 
     def nodes(self) -> set[int]:
-        """The nodes that are connected, as far as Flower knows."""
+        """The nodes that Flower takes to be connected."""
         nodes = set(self._grid.get_node_ids())
         self.meter.seen(nodes, time.monotonic())
         return nodes
 
-    def send(self, kind: str, node: int, facts: dict[str, Any], items: list[Item]) -> str | None:
-        """Push a message to a node; its name, None if it was not taken."""
+    def send(self, kind: str, node: int, facts: dict[str, Any], payloads: list[Payload]) -> str | None:
+        """Send a message to a node; its id, or None if Flower did not take it."""
         from flwr.app import Message
 
-        parcel = Parcel({**self._facts, **facts}, items)
-        message = Message(pack(parcel), dst_node_id=node, message_type=kind, ttl=self._lifetime)
+        content = NodeMessage({**self._facts, **facts}, payloads)
+        message = Message(pack(content), dst_node_id=node, message_type=kind, ttl=self._lifetime)
         taken = list(self._grid.push_messages([message]))
         if not taken or not taken[0]:
             return None
-        self._asked[taken[0]] = node, Load.of(parcel)
+        self._sent[taken[0]] = node, Load.of(content)
         return taken[0]
 
-    def heard(self, messages: list[str]) -> Iterator[tuple[str, Parcel | Rejected | str]]:
-        """The answers that have come to these messages, by the message."""
-        if not messages:
+    def receive(self, names: list[str]) -> Iterator[tuple[str, NodeMessage | Rejected | str]]:
+        """The answers that have come to the messages with these ids, each with its message's id."""
+        if not names:
             return
-        for name, answer in self._pulled(messages):
-            said = answer if isinstance(answer, Rejected) else _read(answer)
-            if name in self._asked:  # of several answers the first is counted
-                node, asked = self._asked.pop(name)
-                load, work = (Load.of(said), work_of(said.facts)) if isinstance(said, Parcel) else (EMPTY, 0.0)
-                self.meter.exchange(node, asked, load, work, time.monotonic())
-            yield name, said
+        for name, pulled in self._pull(names):
+            answer = pulled if isinstance(pulled, Rejected) else _read(pulled)
+            if name in self._sent:  # of several answers the first is counted
+                node, sent = self._sent.pop(name)
+                load, busy = UNREADABLE, 0.0
+                if isinstance(answer, NodeMessage):
+                    load, busy = Load.of(answer), busy_seconds(answer.facts)
+                self.meter.exchange(node, sent, load, busy, time.monotonic())
+            yield name, answer
 
-    def _pulled(self, messages: list[str]) -> Iterator[tuple[str, Message | Rejected]]:
-        """What Flower has for these; a message that Flower itself cannot read must not take others with it."""
+    def _pull(self, names: list[str]) -> Iterator[tuple[str, Message | Rejected]]:
+        """Flower's answers; if it cannot read one of several, each is pulled by itself, so that only that is lost."""
         from httpx import HTTPError
 
         try:
-            answers = list(self._grid.pull_messages(messages))
+            answers = list(self._grid.pull_messages(names))
         except HTTPError:
             raise
-        except Exception as problem:  # noqa: BLE001  whatever a node's bytes make Flower's reader do
-            if len(messages) == 1:
-                yield messages[0], Rejected("header", f"Flower cannot read the message: {type(problem).__name__}.")
+        except Exception as problem:  # noqa: BLE001  whatever a node's bytes make Flower's reader raise
+            if len(names) == 1:
+                yield names[0], Rejected("header", f"Flower cannot read the message: {type(problem).__name__}.")
                 return
-            for name in messages:
-                yield from self._pulled([name])
+            for name in names:
+                yield from self._pull([name])
             return
         for answer in answers:
             name = answer.metadata.reply_to_message_id
-            if name in messages:
+            if name in names:
                 yield name, answer
             else:
-                log.warning("an answer to nothing that was asked was dropped")
+                log.warning("an answer to a message that was not sent was dropped")
 
 
-def _read(answer: Message) -> Parcel | Rejected | str:
-    """What an answer says."""
+def _read(answer: Message) -> NodeMessage | Rejected | str:
+    """The content of an answer, or why it has none."""
     if answer.has_error():
         return f"its app failed: {answer.error.reason}"
     try:

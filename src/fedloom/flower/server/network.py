@@ -1,171 +1,190 @@
-"""An engine that is a network: tasks go out to nodes as bytes, and replies come back as bytes, or not.
+"""An engine that is a network: tasks go to nodes as bytes, and replies come back as bytes, or not at all.
 
-What a node sends is believed only as far as the codec checks it, and whose it is follows from the node that Flower says
-it comes from. C clients in the cohort, P numbers in the model.
+A reply's bytes are used only after the codec has checked them; whose reply it is follows from the node that Flower
+names as its source. C clients in the cohort, P numbers in the model.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.codec import Cost, Inbox, Rejected, base_hash
+from fedloom.codec import Inbox, Rejected, base_hash
+from fedloom.core.costs import Bytes
 from fedloom.core.refused import REASONS, stray
-from fedloom.core.types import Examples, Reply, Task
-from fedloom.engine.storage.shards import Shards
-from fedloom.flower.node.personal import EVERYBODY, accuracies
-from fedloom.flower.protocol.asked_part import chooses, expected
+from fedloom.core.types import Reply, State, Task
 from fedloom.flower.protocol.packing import Packing
-from fedloom.flower.protocol.records import Item, Parcel
-from fedloom.flower.protocol.round_id import Order
-from fedloom.flower.protocol.transport import Bytes
-from fedloom.flower.server.costs import Spent, Table
-from fedloom.flower.server.mailbox import Post
+from fedloom.flower.protocol.part_form import client_chooses, with_form
+from fedloom.flower.protocol.records import NodeMessage, Payload
+from fedloom.flower.protocol.round_id import NO_CLIENT, RoundId
+from fedloom.flower.server.costs import CostRecorder
+from fedloom.flower.server.mailbox import Mailbox
 from fedloom.flower.server.roster import Roster
+from fedloom.flower.server.transport import Bytes as LinkBytes
 from fedloom.world.simulated import ARRIVED, DOWNLOAD_LOST, SILENT, UPLOAD_LOST
-from fedloom.world.trace import Trace
 
 log = logging.getLogger("fedloom")
 
-NOBODY = -1
+UNKNOWN = -1  # the client of a reply that belongs to none of the cohort
 
 
-class Errand(NamedTuple):
-    """A message on its way to a node and back."""
+class SentMessage(NamedTuple):
+    """A message that a node has not answered yet."""
 
     node: int
     clients: list[int]
     round: int
-    sent: float  # by the wall's clock, which nodes have too
+    sent: float  # seconds by `time.time`, which nodes report in as well
     size: int  # bytes of its clients' tasks
 
 
 class Network:
-    """Plays a cohort's part on real nodes; it stands where the simulator has its world."""
+    """Trains a cohort on real nodes, in place of the simulated world."""
 
     def __init__(
-        self, post: Post, roster: Roster, packing: Packing, run: str, attempt: int, deadline: float, quorum: int = 1
+        self,
+        mailbox: Mailbox,
+        roster: Roster,
+        packing: Packing,
+        run: str,
+        attempt: int,
+        deadline: float,
+        quorum: int = 1,
+        own_tests: bool = False,
     ) -> None:
-        self._post, self._roster, self._packing = post, roster, packing
+        """`own_tests`: whether clients have test examples of their own."""
+        self._mailbox, self._roster, self._packing = mailbox, roster, packing
         self._run, self._attempt, self._deadline, self._quorum = run, attempt, deadline, quorum
-        self._open: dict[str, Errand] = {}  # messages without an answer, of earlier rounds as well
+        self._open: dict[str, SentMessage] = {}  # by Flower's message id; earlier rounds' messages included
         self._round = 0
-        self.trace: Trace | None = None  # nothing is simulated
-        self.now = torch.zeros((), dtype=torch.float64)  # seconds that rounds have taken
-        self.costs: Spent | None = None
+        self._own_tests = own_tests
+        self._seconds = torch.zeros((), dtype=torch.float64)  # that rounds have taken
 
-    def __call__(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
-        """Send everybody its part, wait for the replies or the deadline, and read what came."""
+    def train(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
+        """Send every client its task, wait for the replies or the deadline, and read the replies."""
         began, self._round = time.monotonic(), task.round
-        order = Order(self._run, task.round, self._attempt, base_hash(task.model))
-        items = self._packing.items(order, task)
+        round_id = RoundId(self._run, task.round, self._attempt, base_hash(task.model))
+        payloads = self._packing.tasks(round_id, task)
         self._roster.look(at_once=True)
-        awaited, table = self._packing.awaited(order, task), Table(ids.tolist())
-        mine = self._send(order, items, table)
-        inbox = Inbox(awaited, self._quorum, self._deadline)  # the time runs from here
-        self._listen(mine, inbox, table)
+        manifests, costs = self._packing.manifests(round_id, task), CostRecorder(ids.tolist())
+        sent = self._send(round_id, payloads, costs)
+        inbox = Inbox(manifests, self._quorum, self._deadline)  # the deadline counts from here
+        self._listen(sent, inbox, costs)
         reply = self._read(task, inbox)
-        self._packing.wire.priced = self._prices(inbox, table)
         duration = torch.tensor(time.monotonic() - began, dtype=torch.float64)
-        self.costs, self.now = table.spent(duration), self.now + duration.to(self.now.device)
-        return reply
+        self._seconds = self._seconds + duration
+        return reply._replace(costs=costs.measured(*self._prices(inbox, costs), duration))
 
-    def _send(self, order: Order, items: list[Item], table: Table) -> set[str]:
-        """One message to every node; those that nobody hosts are not there."""
-        here, loads = self._roster.present(), dict[int, list[Item]]()
-        for item in items:
-            if (node := here.get(item.facts["client"])) is not None:
-                loads.setdefault(node, []).append(item)
-        mine = set()
-        for node, load in sorted(loads.items()):
-            size, clients = sum(item.size for item in load), [item.facts["client"] for item in load]
-            errand = Errand(node, clients, order.round, time.time(), size)
-            name = self._post.send("train", node, order._asdict(), load)
+    def save(self) -> State:
+        """The seconds that rounds have taken; clients' states are with their nodes."""
+        return {"now": self._seconds}
+
+    def load(self, state: State) -> None:
+        """Go on counting seconds."""
+        self._seconds = state["now"].to("cpu", copy=True)
+
+    def describe(self) -> dict[str, Any]:
+        """How long it waits for nodes, and for how many replies."""
+        return {"engine": "flower", "deadline": self._deadline, "quorum": self._quorum}
+
+    def _send(self, round_id: RoundId, payloads: list[Payload], costs: CostRecorder) -> set[str]:
+        """Send one message to every node that hosts some of the cohort; their ids."""
+        hosts, by_node = self._roster.present(), dict[int, list[Payload]]()
+        for payload in payloads:
+            if (node := hosts.get(payload.facts["client"])) is not None:
+                by_node.setdefault(node, []).append(payload)
+        names = set()
+        for node, own in sorted(by_node.items()):
+            size, clients = sum(payload.size for payload in own), [payload.facts["client"] for payload in own]
+            message = SentMessage(node, clients, round_id.round, time.time(), size)
+            name = self._mailbox.send("train", node, round_id._asdict(), own)
             if name is None:
-                log.warning("Flower did not take the message of round %d to node %d", order.round, node)
+                log.warning("Flower did not take the message of round %d to node %d", round_id.round, node)
                 continue
-            self._open[name] = errand
-            mine.add(name)
-            for item in load:
-                table.sent(item.facts["client"], item.size)
-        return mine
+            self._open[name] = message
+            names.add(name)
+            for payload in own:
+                costs.record_task(payload.facts["client"], payload.size)
+        return names
 
-    def _listen(self, mine: set[str], inbox: Inbox, table: Table) -> None:
-        """Until all have answered or it is too late; what comes of earlier rounds is counted and dropped."""
+    def _listen(self, names: set[str], inbox: Inbox, costs: CostRecorder) -> None:
+        """Receive until all have answered or the deadline has passed; count and drop answers to earlier rounds."""
         answered = []
         while True:
-            for name, answer in self._post.heard(list(self._open)):
-                errand = self._open.pop(name)
-                if name in mine:
-                    self._hear(errand, answer, inbox, table)
-                    answered.append(errand)
+            for name, answer in self._mailbox.receive(list(self._open)):
+                message = self._open.pop(name)
+                if name in names:
+                    self._take_answer(message, answer, inbox, costs)
+                    answered.append(message)
                     continue
-                self._post.meter.add(errand.node, Bytes(down=-errand.size))  # its own round has that
-                if isinstance(answer, Parcel):
-                    for item in answer.items:
-                        if item.data:
-                            inbox.refuse(NOBODY, Rejected("late", f"it answers round {errand.round}."))
-            if not mine & self._open.keys() or inbox.late:
+                self._mailbox.meter.add(message.node, LinkBytes(down=-message.size))  # counted in its own round
+                if isinstance(answer, NodeMessage):
+                    for payload in answer.payloads:
+                        if payload.data:
+                            inbox.refuse(UNKNOWN, Rejected("late", f"it answers round {message.round}."))
+            if not names & self._open.keys() or inbox.late:
                 break
-            time.sleep(self._post.interval)
-        for errand in answered:
-            table.carried(errand.clients, self._post.meter.take(errand.node, time.monotonic()))
-        for name in mine & self._open.keys():
+            time.sleep(self._mailbox.interval)
+        for message in answered:
+            costs.record_link(message.clients, self._mailbox.meter.take(message.node, time.monotonic()))
+        for name in names & self._open.keys():
             log.warning("node %d did not answer round %d in time", self._open[name].node, self._round)
 
-    def _hear(self, errand: Errand, answer: Parcel | Rejected | str, inbox: Inbox, table: Table) -> None:
+    def _take_answer(
+        self, message: SentMessage, answer: NodeMessage | Rejected | str, inbox: Inbox, costs: CostRecorder
+    ) -> None:
         """A node's answer, client by client."""
         came = time.time()
-        if isinstance(answer, Parcel) and "refused" in answer.facts:
+        if isinstance(answer, NodeMessage) and "refused" in answer.facts:
             answer = str(answer.facts["refused"])
-        if not isinstance(answer, Parcel):
-            log.warning("node %d failed in round %d: %.500s", errand.node, errand.round, answer)
-            for client in errand.clients:
-                table.fate(client, DOWNLOAD_LOST if isinstance(answer, str) else ARRIVED)
+        if not isinstance(answer, NodeMessage):
+            log.warning("node %d failed in round %d: %.500s", message.node, message.round, answer)
+            for client in message.clients:
+                costs.set_fate(client, DOWNLOAD_LOST if isinstance(answer, str) else ARRIVED)
                 if isinstance(answer, Rejected):
                     inbox.refuse(client, answer)
             return
-        for client in errand.clients:
-            table.fate(client, UPLOAD_LOST)  # until it is found in the answer
-        for item in answer.items:
-            whose = item.facts.get("client")
-            if type(whose) is not int or whose not in errand.clients:
-                inbox.refuse(NOBODY, Rejected("client", "the node was asked nothing for this client."))
+        for client in message.clients:
+            costs.set_fate(client, UPLOAD_LOST)  # until its payload is found
+        for payload in answer.payloads:
+            whose = payload.facts.get("client")
+            if type(whose) is not int or whose not in message.clients:
+                inbox.refuse(UNKNOWN, Rejected("client", "the node was not asked for this client's reply."))
                 continue
-            table.came(whose, item, answer.facts, errand.sent, came)
-            self._take(whose, item, inbox, table)
+            costs.record_reply(whose, payload, answer.facts, message.sent, came)
+            self._take_reply(whose, payload, inbox, costs)
 
-    def _take(self, client: int, item: Item, inbox: Inbox, table: Table) -> None:
-        """One client's reply."""
-        if "refused" in item.facts:
-            log.warning("client %d did not train in round %d: %.500s", client, self._round, item.facts["refused"])
-            table.fate(client, DOWNLOAD_LOST)
+    def _take_reply(self, client: int, payload: Payload, inbox: Inbox, costs: CostRecorder) -> None:
+        """One client's reply, checked against its manifest."""
+        if "refused" in payload.facts:
+            log.warning("client %d did not train in round %d: %.500s", client, self._round, payload.facts["refused"])
+            costs.set_fate(client, DOWNLOAD_LOST)
             return
-        awaited = inbox.awaited.get(client)
-        if awaited is None and not item.data:
-            table.fate(client, SILENT)  # it may not send, and says that it has trained
+        manifest = inbox.awaited.get(client)
+        if manifest is None and not payload.data:
+            costs.set_fate(client, SILENT)  # it may not send, and reports that it has trained
             return
-        table.fate(client, ARRIVED)
+        costs.set_fate(client, ARRIVED)
         try:
-            if awaited is not None and chooses(self._packing.method) and client not in inbox.accepted:
-                inbox.awaited = {**inbox.awaited, client: expected(awaited, item.facts.get("form"))}
+            if manifest is not None and client_chooses(self._packing.method) and client not in inbox.accepted:
+                inbox.awaited = {**inbox.awaited, client: with_form(manifest, payload.facts.get("form"))}
         except Rejected as why:
             inbox.refuse(client, why)
             return
-        if (reason := inbox.take(client, item.data)) is not None:
+        if (reason := inbox.take(client, payload.data)) is not None:
             log.warning("a reply of client %d in round %d was refused: %s", client, self._round, reason)
 
     def _read(self, task: Task, inbox: Inbox) -> Reply:
-        """The cohort's replies, with why some were refused."""
+        """The cohort's replies, and the reasons why some were refused."""
         assert task.ids is not None
         changes = self._packing.codec.values != "float32"
         reply = inbox.reply(task.ids, task, changes)
-        if changes and task.mask is not None and reply.mask is not None:  # of what it was not sent it sends all
+        if changes and task.mask is not None and reply.mask is not None:  # weights, not changes, where nothing was sent
             reply = reply._replace(params=torch.where(reply.mask & ~task.mask, reply.params - task.model, reply.params))
         codes = [
             0 if client in inbox.accepted or client not in inbox.why else REASONS.index(inbox.why[client].reason)
@@ -181,34 +200,47 @@ class Network:
             reply = reply._replace(strays=stray({name: torch.tensor(count) for name, count in others.items()}))
         return reply
 
-    def _prices(self, inbox: Inbox, table: Table) -> tuple[Cost, Cost]:
-        """Bytes down and up of each of the cohort, as they were sent."""
+    def _prices(self, inbox: Inbox, costs: CostRecorder) -> tuple[Bytes, Bytes]:
+        """Bytes down and up of each client of the cohort [C], as sent."""
         parts = [
-            self._packing.price(inbox.awaited[client], inbox.accepted[client], table.up[client])
+            self._packing.price(inbox.awaited[client], inbox.accepted[client], costs.up[client])
             if client in inbox.accepted
-            else (0, 0, table.up[client])
-            for client in table.clients
+            else (0, 0, costs.up[client])
+            for client in costs.clients
         ]
-        down = torch.tensor([table.down[client] for client in table.clients])
+        down = torch.tensor([costs.down[client] for client in costs.clients])
         none = torch.zeros_like(down)
-        return Cost(none, none, down), Cost(*torch.tensor(parts, dtype=torch.int64).unbind(1))
+        return Bytes(none, none, down), Bytes(*torch.tensor(parts, dtype=torch.int64).unbind(1))
 
-    def personal_accuracy(self, model: Tensor, data: Examples, shards: Shards) -> Tensor:
-        """Accuracy of every client's own model [N], as its node says; NaN for one that is not heard of."""
-        order = Order(self._run, self._round, self._attempt, base_hash(model))
-        item = Item({"form": "all"}, self._packing.model(order, EVERYBODY, model))
+    def personal(self, model: Tensor) -> Tensor | None:
+        """Accuracy of every client's own model [N], as its node reports; NaN where no node answers for a client."""
+        if not self._own_tests:
+            return None
+        round_id = RoundId(self._run, self._round, self._attempt, base_hash(model))
+        payload = Payload({"form": "all"}, self._packing.model(round_id, NO_CLIENT, model))
         self._roster.look(at_once=True)
-        here, mine = self._roster.present(), dict[str, list[int]]()
-        for node in sorted(set(here.values())):
-            if (name := self._post.send("evaluate", node, order._asdict(), [item])) is not None:
-                mine[name] = [client for client, host in here.items() if host == node]
-        found = torch.full((len(shards.sizes),), torch.nan, dtype=torch.float64)
+        hosts, clients_by_name = self._roster.present(), dict[str, list[int]]()
+        for node in sorted(set(hosts.values())):
+            if (name := self._mailbox.send("evaluate", node, round_id._asdict(), [payload])) is not None:
+                clients_by_name[name] = [client for client, host in hosts.items() if host == node]
+        found = torch.full((self._packing.setting.fleet.size,), torch.nan, dtype=torch.float64)
         ends = time.monotonic() + self._deadline
-        while mine and time.monotonic() < ends:
-            for name, answer in self._post.heard(list(mine)):
-                clients = mine.pop(name)
-                if isinstance(answer, Parcel):
-                    for client, accuracy in accuracies(answer.facts, clients):
+        while clients_by_name and time.monotonic() < ends:
+            for name, answer in self._mailbox.receive(list(clients_by_name)):
+                clients = clients_by_name.pop(name)
+                if isinstance(answer, NodeMessage):
+                    for client, accuracy in reported_accuracies(answer.facts, clients):
                         found[client] = accuracy
-            time.sleep(self._post.interval if mine else 0)
+            time.sleep(self._mailbox.interval if clients_by_name else 0)
         return found.to(model.device)
+
+
+def reported_accuracies(facts: dict[str, Any], clients: list[int]) -> list[tuple[int, float]]:
+    """Client and accuracy, as a node reports them; entries that cannot be right are left out."""
+    reported = facts.get("accuracy")
+    pairs = [p for p in reported if isinstance(p, list) and len(p) == 2] if isinstance(reported, list) else []
+    return [
+        (client, float(value))
+        for client, value in pairs
+        if type(client) is int and client in clients and type(value) in (int, float) and 0 <= value <= 1
+    ]

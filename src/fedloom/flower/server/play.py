@@ -1,4 +1,4 @@
-"""How is an experiment played on a network? As in the simulator, with nodes where its engine is."""
+"""An experiment run on a network: as in simulation, with nodes in place of the engine."""
 
 from __future__ import annotations
 
@@ -14,41 +14,43 @@ import fedloom
 from fedloom.accel.precision import computing
 from fedloom.errors import BadData, BadExperiment, RunStopped
 from fedloom.files import replace_file, writing
-from fedloom.flower.node.host import experiment_of
-from fedloom.flower.node.own_data import with_fleet
+from fedloom.flower.protocol.experiment import read_experiment
 from fedloom.flower.protocol.packing import Packing
-from fedloom.flower.server.mailbox import INTERVAL, Post
+from fedloom.flower.server.mailbox import INTERVAL, Mailbox
 from fedloom.flower.server.network import Network
+from fedloom.flower.server.reported_fleet import with_reported_fleet
 from fedloom.flower.server.roster import Roster
-from fedloom.runs.build import prepare
+from fedloom.runs.build import Prepared, notes_of
 from fedloom.runs.checkpoint.saver import Checkpoints, checkpoints_of
 from fedloom.runs.folder import check
+from fedloom.runs.inputs import inputs_of
 from fedloom.runs.play import play
 from fedloom.runs.result import Result
 from fedloom.runs.threads import threads_for
 from fedloom.runs.watch import Watch
+from fedloom.world.message_parts import MessageParts
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
 log = logging.getLogger("fedloom")
 
-ABOUT = "network.json"  # in the run folder: the run's name, and how often it was started
+RUN_FILE = "network.json"  # in the run folder: the run's name, and how often it was started
 
 
-class Terms(NamedTuple):
-    """The run config, beside the experiment."""
+class RunConfig(NamedTuple):
+    """Flower's run config, without the experiment."""
 
     out: Path | None = None
     resume: bool = False
-    deadline: float = 600.0  # seconds a round waits for replies
+    deadline: float = 600.0  # seconds that a round waits for replies
     checkpoints: Checkpoints = Checkpoints(1, None)
-    quorum: int = 1  # replies without which a round does not count
-    patience: float = 60.0  # seconds that nodes are waited for
+    quorum: int = 1  # with fewer replies a round does not count
+    patience: float = 60.0  # seconds that the first round waits for nodes
 
     @classmethod
-    def read(cls, config: Mapping[str, Any]) -> Terms:
-        """From flat scalars; what is left out is usual."""
+    def read(cls, config: Mapping[str, Any]) -> RunConfig:
+        """From flat scalars; what is left out has its default."""
         usual = cls()
         found = cls(
             Path(str(config["out"])) if config.get("out") else None,
@@ -71,53 +73,57 @@ def serve(
     interval: float = INTERVAL,
     age: float = 0.0,
 ) -> Result:
-    """Play all rounds of the run config's experiment on the nodes of `grid`; nodes have waited for `age` seconds."""
+    """Run the run config's experiment on the nodes of `grid`, which have waited for `age` seconds."""
     began = time.monotonic() - age
     if "experiment" not in config:
         raise BadExperiment("run config: 'experiment' is missing; it is the experiment as JSON text.")
-    experiment, terms = experiment_of(str(config["experiment"])), Terms.read(config)
-    check(terms.out, experiment, terms.resume)
-    world = prepare(experiment)
-    post = Post(grid, {"classes": world.classes}, 2 * terms.deadline + 60, interval, began)
-    roster = Roster(post, world.clients, world.setting.fleet, experiment.clients, fedloom.__version__)
-    roster.wait(terms.patience, log.info)
+    experiment, run_config = read_experiment(str(config["experiment"])), RunConfig.read(config)
+    out, resume, deadline = run_config.out, run_config.resume, run_config.deadline
+    check(out, experiment, resume)
+    inputs = inputs_of(experiment)
+    mailbox = Mailbox(grid, {"classes": inputs.classes}, 2 * deadline + 60, interval, began)
+    roster = Roster(mailbox, inputs.clients, inputs.setting.fleet, experiment.clients, fedloom.__version__)
+    roster.wait(run_config.patience, log.info)
     if not roster.present():
-        raise RunStopped(f"no node that hosts a client was there after {terms.patience:g} s; start nodes, then run.")
-    if roster.own:
+        raise RunStopped(
+            f"no node that hosts a client was there after {run_config.patience:g} s; start nodes, then run."
+        )
+    if roster.own_data:
         if missing := roster.missing():
-            raise RunStopped(f"nobody hosts clients {missing}, and only their nodes know their data; start those too.")
-        world = with_fleet(world, experiment, roster.said, roster.tests)
-    packing = Packing(world.method, world.setting, world.wire, experiment.codec)
-    run, attempt = _name(terms)
-    network = Network(post, roster, packing, run, attempt, terms.deadline, terms.quorum)
-    world = world._replace(world=network, ranks=network)
-    with threads_for([world]), computing(experiment.precision):
+            raise RunStopped(f"no node hosts clients {missing}, and only their nodes have their data; start those too.")
+        inputs = with_reported_fleet(inputs, experiment, roster.reported, roster.own_tests)
+    packing = Packing(inputs.method, inputs.setting, MessageParts(inputs.method, inputs.setting, experiment.codec))
+    run, attempt = _run_name(run_config)
+    own_tests = inputs.own_test is not None
+    network = Network(mailbox, roster, packing, run, attempt, deadline, run_config.quorum, own_tests)
+    prepared = Prepared(inputs, network, notes_of(experiment, inputs))
+    with threads_for([inputs]), computing(experiment.precision):
         return play(
-            experiment, world, terms.out, watch or _logged, resume=terms.resume, checkpoints=terms.checkpoints,
+            experiment, prepared, out, watch or _log_round, resume=resume, checkpoints=run_config.checkpoints,
             tell=log.info,
         )  # fmt: skip
 
 
-def _name(terms: Terms) -> tuple[str, int]:
-    """The run's name, which its nodes keep states under, and how often it was started."""
-    if terms.out is None:
+def _run_name(config: RunConfig) -> tuple[str, int]:
+    """The run's name, under which nodes save states, and how often the run was started."""
+    if config.out is None:
         return uuid.uuid4().hex, 1
     name, attempt = uuid.uuid4().hex, 1
-    file = terms.out / "checkpoint" / ABOUT
-    if terms.resume and file.exists():
+    file = config.out / "checkpoint" / RUN_FILE
+    if config.resume and file.exists():
         try:
-            about = json.loads(file.read_text())
-            name, attempt = str(about["run"]), int(about["attempt"]) + 1
+            read = json.loads(file.read_text())
+            name, attempt = str(read["run"]), int(read["attempt"]) + 1
         except (ValueError, KeyError, TypeError) as problem:
             raise BadData(f"'{file}' cannot be read ({problem}); it was written when the run began.") from problem
-    with writing(terms.out):
+    with writing(config.out):
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_file(file, [json.dumps({"run": name, "attempt": attempt}).encode()])
     return name, attempt
 
 
-def _logged(row: dict[str, Any]) -> None:
-    """A round's row in Flower's log."""
+def _log_round(row: dict[str, Any]) -> None:
+    """Write a round's row to Flower's log."""
     accuracy = "" if row["accuracy"] is None else f", accuracy {row['accuracy']:.4f}"
     log.info(
         "round %d: %d of %d replies%s, %d bytes down, %d up, %.1f s",

@@ -1,4 +1,4 @@
-"""Who is there? Every node is asked once which clients it hosts; the first that says so hosts a client."""
+"""The nodes that are connected and the clients that they host; the first node to name a client hosts it."""
 
 from __future__ import annotations
 
@@ -9,98 +9,99 @@ from typing import Any, NamedTuple
 
 from fedloom.codec import Rejected
 from fedloom.core.types import Fleet
-from fedloom.flower.protocol.records import Parcel, fact
-from fedloom.flower.server.mailbox import Post
+from fedloom.flower.protocol.records import NodeMessage, fact
+from fedloom.flower.server.mailbox import Mailbox
 
 log = logging.getLogger("fedloom")
 
 LOOK_EVERY = 2.0  # seconds between looks for new nodes
 
 
-class Known(NamedTuple):
-    """What a node says of one of its clients."""
+class ReportedClient(NamedTuple):
+    """One of a node's clients, as the node reports it."""
 
-    number: int  # the partition's
+    number: int  # in the partition
     examples: int
-    labels: list[int]
+    labels: list[int]  # examples of each label
 
 
 class Roster:
-    """Which node hosts which client; the first that answers decides whether nodes have data of their own."""
+    """Which node hosts which client. The first node that answers decides whether nodes have data of their own."""
 
-    def __init__(self, post: Post, clients: list[int], fleet: Fleet, total: int, version: str) -> None:
-        """`clients` are the numbers of the experiment's `fleet`, `total` the numbers there may be."""
-        self._post, self._clients, self._fleet, self._total = post, clients, fleet, total
+    def __init__(self, mailbox: Mailbox, clients: list[int], fleet: Fleet, total: int, version: str) -> None:
+        """`clients` are the numbers of the experiment's `fleet`; with data of their own, numbers are below `total`."""
+        self._mailbox, self._clients, self._fleet, self._total = mailbox, clients, fleet, total
         self._version = version
-        self._asked: dict[str, int] = {}  # message -> node
-        self._met: set[int] = set()  # nodes that were asked
-        self._there: set[int] = set()
+        self._queries: dict[str, int] = {}  # message id -> node, of queries without an answer
+        self._queried: set[int] = set()
+        self._connected: set[int] = set()
         self._looked = float("-inf")
-        self._hosts: dict[int, list[int]] = {}  # number -> nodes, of all that ever said so, the first first
-        self.own: bool | None = None  # do nodes have data of their own? None: nobody has answered
-        self.tests = False  # and tests of their own?
-        self.said: dict[int, Known] = {}  # by number
+        self._hosts: dict[int, list[int]] = {}  # number -> nodes that ever named it, in the order of their answers
+        self.own_data: bool | None = None  # whether nodes have data of their own; None before the first answer
+        self.own_tests = False  # whether some have test examples of their own
+        self.reported: dict[int, ReportedClient] = {}  # by number
 
     @property
     def numbers(self) -> list[int]:
-        """Those of the fleet's clients, in its order."""
-        return list(range(self._total)) if self.own else self._clients
+        """The numbers of the fleet's clients, in its order [N]."""
+        return list(range(self._total)) if self.own_data else self._clients
 
     def look(self, at_once: bool = False) -> None:
-        """Ask who is new, and hear who has answered; nothing here waits."""
+        """Query new nodes and read the answers that have come; does not wait."""
         now = time.monotonic()
         if at_once or now - self._looked >= LOOK_EVERY:
-            self._looked, self._there = now, self._post.nodes()
-            for node in sorted(self._there - self._met):
-                self._met.add(node)
-                if (message := self._post.send("query", node, {"hello": self._version}, [])) is not None:
-                    self._asked[message] = node
-        for message, answer in self._post.heard(list(self._asked)):
-            node = self._asked.pop(message)
+            self._looked, self._connected = now, self._mailbox.nodes()
+            for node in sorted(self._connected - self._queried):
+                self._queried.add(node)
+                if (message := self._mailbox.send("query", node, {"hello": self._version}, [])) is not None:
+                    self._queries[message] = node
+        for message, answer in self._mailbox.receive(list(self._queries)):
+            node = self._queries.pop(message)
             try:
-                if not isinstance(answer, Parcel):
+                if not isinstance(answer, NodeMessage):
                     raise Rejected("header", str(answer))
                 self._take(node, answer.facts)
             except Rejected as why:
                 log.warning("node %d takes no part: %s", node, why.text)
 
     def _take(self, node: int, facts: dict[str, Any]) -> None:
+        """Enter a node's clients; `Rejected` if version or data do not fit the experiment."""
         if (why := facts.get("refused")) is not None:
             raise Rejected("header", str(why)[:500])
         if facts.get("fedloom") != self._version:
             raise Rejected("version", f"it has fedloom {facts.get('fedloom')!r}, and the server {self._version}.")
-        own, tests = fact(facts, "own", bool), fact(facts, "tests", bool)
-        clients = [_known(row, self._fleet.labels.shape[1]) for row in fact(facts, "clients", list)]
-        if self.own is not None and own != self.own:
+        own_data, own_tests = fact(facts, "own", bool), fact(facts, "tests", bool)
+        clients = [_read_client(row, self._fleet.labels.shape[1]) for row in fact(facts, "clients", list)]
+        if self.own_data is not None and own_data != self.own_data:
             raise Rejected("report", "some nodes have data of their own and others those of the experiment.")
         places = {number: at for at, number in enumerate(self._clients)}
         for client in clients:
-            at = client.number if own and client.number < self._total else places.get(client.number)
+            at = client.number if own_data and client.number < self._total else places.get(client.number)
             if at is None:
                 raise Rejected("client", f"client {client.number} is not one of the fleet.")
-            facts_of = int(self._fleet.examples[at]), self._fleet.labels[at].tolist()
-            if not own and (client.examples, client.labels) != facts_of:
-                raise Rejected("report", f"its client {client.number} has other data than the experiment says.")
-        self.own, self.tests = own, self.tests or tests
+            ours = int(self._fleet.examples[at]), self._fleet.labels[at].tolist()
+            if not own_data and (client.examples, client.labels) != ours:
+                raise Rejected("report", f"its client {client.number} has other data than the experiment's.")
+        self.own_data, self.own_tests = own_data, self.own_tests or own_tests
         for client in clients:
             others = self._hosts.setdefault(client.number, [])
-            if self._there & set(others):
-                log.warning("client %d is hosted by two nodes; the first counts while it is there", client.number)
+            if self._connected & set(others):
+                log.warning("client %d is hosted by two nodes; the first counts while it is connected", client.number)
             others.append(node)
-            self.said.setdefault(client.number, client)
+            self.reported.setdefault(client.number, client)
 
     def present(self) -> dict[int, int]:
-        """Client of the fleet -> node, of the nodes that are connected as far as is known."""
-        there = {n: [node for node in nodes if node in self._there] for n, nodes in self._hosts.items()}
-        return {at: there[number][0] for at, number in enumerate(self.numbers) if there.get(number)}
+        """Place in the fleet -> node, of the clients whose node is connected."""
+        nodes = {n: [node for node in hosts if node in self._connected] for n, hosts in self._hosts.items()}
+        return {at: nodes[number][0] for at, number in enumerate(self.numbers) if nodes.get(number)}
 
     def missing(self) -> list[int]:
-        """The numbers of the clients that nobody hosts."""
+        """The numbers of the clients that no connected node hosts."""
         here = self.present()
         return [number for at, number in enumerate(self.numbers) if at not in here]
 
     def wait(self, seconds: float, tell: Callable[[str], None]) -> None:
-        """Until everybody is there, or so long."""
+        """Wait until every client is hosted, for `seconds` at most."""
         ends = time.monotonic() + seconds
         while True:
             self.look()
@@ -109,14 +110,15 @@ class Roster:
                 return
             if time.monotonic() >= ends:
                 break
-            time.sleep(self._post.interval)
+            time.sleep(self._mailbox.interval)
         away = self.missing()
         shown = ", ".join(map(str, away[:20])) + (" ..." if len(away) > 20 else "")
         tell(f"{len(away)} of {len(self.numbers)} clients are not there after {seconds:g} s: {shown}")
 
 
-def _known(row: Any, classes: int) -> Known:
+def _read_client(row: Any, classes: int) -> ReportedClient:
+    """A client of a node's answer, checked."""
     whole = isinstance(row, list) and len(row) == 3 and isinstance(row[2], list) and len(row[2]) == classes
     if not whole or any(type(n) is not int or not 0 <= n < 2**53 for n in (row[0], row[1], *row[2])) or row[1] < 1:
-        raise Rejected("header", f"it says {str(row)[:100]!r} of a client; expected number, examples, labels.")
-    return Known(*row)
+        raise Rejected("header", f"a client is {str(row)[:100]!r}; expected number, examples, {classes} label counts.")
+    return ReportedClient(*row)

@@ -1,60 +1,54 @@
-"""What does a Flower app of one's own need? A strategy on the server, a mod on the client; both are made here."""
+"""What a Flower app of your own needs: a strategy for the server, a mod for the client and a line in its training."""
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from fedloom.errors import BadExperiment
+from fedloom.flower.protocol.need_flower import need_flower
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fedloom.flower.your_app.mod import Masked
-    from fedloom.flower.your_app.strategies import Fedloom
+    from fedloom.flower.your_app.strategy import Fedloom
     from fedloom.method import Method
 
 
 def strategy(method: Method | str, model: nn.Module, example: Tensor | None = None, **settings: Any) -> Fedloom:
-    """A Flower Strategy that plays a fedloom method with a ClientApp of your own.
+    """A Flower Strategy that runs a fedloom method with a ClientApp of your own.
 
     Args:
         method: a `Method`, or the name of one; the name's own settings may be among `settings`.
         model: the network, as your clients have it; it is copied.
         example: one or more inputs [n, ...]; needed where neurons are chosen.
-        settings: those of `fedloom.flower.your_app.strategies.Fedloom`, and of a named method.
+        settings: those of `fedloom.flower.your_app.strategy.Fedloom`, and of a named method.
     """
-    _need_flower()
-    from fedloom.flower.your_app.strategies import make_strategy
+    need_flower()
+    from fedloom.flower.your_app.strategy import make_strategy
 
     return make_strategy(method, model, example, settings)
 
 
 def masked(method: Method | str, model: nn.Module, example: Tensor, **settings: Any) -> Masked:
-    """A mod for a ClientApp of your own that plays the client half of the strategy's method around its `train`.
+    """A mod for a ClientApp of your own that runs the client half of the strategy's method around its `train`.
 
     Args:
-        method: as the strategy has it.
+        method: as given to the strategy.
         model: the network, as `train` builds it; it is copied.
         example: one or more inputs [n, ...].
-        settings: those of a named method; what only the server uses may be left out.
+        settings: those of a named method; settings that only the server uses may be left out.
     """
-    _need_flower()
+    need_flower()
     from fedloom.flower.your_app.mod import Masked
 
     return Masked(method, model, example, settings)
 
 
 def hold(model: nn.Module) -> None:
-    """Call it in `train` once the model is there: gradients of what is not to be trained are 0 from then on.
+    """Set the gradients of frozen numbers to 0 from now on; call it in `train` once the model is built.
 
-    Without `fedloom.flower.masked`, or where everything is trained, it does nothing.
+    It does nothing without `fedloom.flower.masked`, or where everything is trained.
     """
-    from fedloom.flower.your_app.gradient_mask import hold_gradients
+    from fedloom.flower.your_app.gradient_mask import mask_gradients
 
-    hold_gradients(model)
-
-
-def _need_flower() -> None:
-    if find_spec("flwr") is None:
-        raise BadExperiment("Flower is not installed; pip install 'fedloom[flower]' brings it.")
+    mask_gradients(model)

@@ -1,7 +1,7 @@
-"""How does a model become Flower's plain arrays, and when are a stranger's arrays a model?
+"""A model as Flower's plain arrays, and arrays from a client checked and read as a model.
 
-`Array.numpy()` believes what the bytes say of their own size. Here names, kinds, shapes and lengths are checked before
-anything is allocated.
+`Array.numpy()` trusts the size that the bytes claim. Here names, types, shapes and lengths are checked before anything
+is allocated.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ MAGIC = b"\x93NUMPY\x01\x00"  # and the version that numpy writes for all but st
 
 
 def to_arrays(module: nn.Module, layout: Layout, model: Tensor) -> ArrayRecord:
-    """The state dict of a model [P]; `module`, which is written over, has what the vector leaves out."""
+    """The state dict of a model [P]; `module`, which is overwritten, has what the vector leaves out."""
     return ArrayRecord(load(module, layout, model).state_dict())
 
 
 def from_arrays(record: ArrayRecord, module: nn.Module, layout: Layout) -> Tensor:
-    """The vector [P] of a state dict of this very module; `Rejected` if it is anything else."""
+    """The vector [P] of a state dict of this module; `Rejected` if it is anything else."""
     state = module.state_dict()
     if set(record) != set(state):
         odd = sorted(set(record) ^ set(state))
@@ -37,27 +37,27 @@ def from_arrays(record: ArrayRecord, module: nn.Module, layout: Layout) -> Tenso
 
 
 def read_array(name: str, array: Array, shape: tuple[int, ...], kind: np.dtype[np.generic]) -> NDArray[np.generic]:
-    """An array of exactly this shape and kind, as a view of its bytes; their own description is compared, not read."""
+    """An array of exactly this shape and kind, as a view of its bytes; its header is compared, not parsed."""
     if array.stype != "numpy.ndarray":
-        raise Rejected("header", f"'{name}' is written as {array.stype!r}; expected 'numpy.ndarray'.")
+        raise Rejected("header", f"'{name}' is serialised as {array.stype!r}; expected 'numpy.ndarray'.")
     if array.dtype != str(kind):
         raise Rejected("dtype", f"'{name}' is {array.dtype}; expected {kind}.")
     if tuple(array.shape) != shape:
         raise Rejected("shape", f"'{name}' has shape {tuple(array.shape)}; expected {shape}.")
     start = 10 + int.from_bytes(array.data[8:10], "little")
-    said = array.data[:8], array.data[10:start].rstrip(b" \n")
+    header = array.data[:8], array.data[10:start].rstrip(b" \n")
     texts = [
         f"{{'descr': '{kind.str}', 'fortran_order': {flag}, 'shape': {shape}, }}".encode() for flag in (False, True)
     ]
-    if said not in [(MAGIC, text) for text in texts]:
+    if header not in [(MAGIC, text) for text in texts]:
         raise Rejected("header", f"'{name}' does not begin as numpy writes an array of {kind} and shape {shape}.")
     needed = prod(shape) * kind.itemsize
     if len(array.data) - start != needed:
         raise Rejected("size", f"'{name}' has {len(array.data) - start} bytes; expected {needed}.")
     flat: NDArray[np.generic] = np.frombuffer(array.data, kind, offset=start)
-    return flat.reshape(shape, order="C" if said[1] == texts[0] else "F")
+    return flat.reshape(shape, order="C" if header[1] == texts[0] else "F")
 
 
-def weight_of(record: ArrayRecord) -> int:
+def size_of(record: ArrayRecord) -> int:
     """Bytes of the arrays as they travel, without their names."""
     return sum(len(array.data) for array in record.values())

@@ -1,4 +1,4 @@
-"""What do the strategy and the mod agree on before a message is sent? The method, the network and how parts travel."""
+"""What the strategy and the mod must agree on before a message is sent: method, network, and how parts travel."""
 
 from __future__ import annotations
 
@@ -9,17 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom.codec import Frame, Part, Stamp
-from fedloom.codec.stamp import Direction
+from fedloom.codec import Frame
 from fedloom.core.rule import LocalRule
 from fedloom.core.types import Fleet, Setting
 from fedloom.errors import BadExperiment, BadModel
-from fedloom.flower.protocol.asked_part import form_of
-from fedloom.flower.protocol.records import fact
 from fedloom.layout import layout_of
 from fedloom.method import Method
 from fedloom.models.trial import own_copy
-from fedloom.neurons.rows import rows_of
 from fedloom.parts.mask.everything import Everything
 from fedloom.parts.upload.as_sent import AsSent
 
@@ -36,17 +32,17 @@ def method_of(method: Method | str, settings: Mapping[str, Any], per_round: int 
     return Experiment(method={"name": method, "settings": dict(settings)}, per_round=per_round).build_method()
 
 
-def plain(method: Method) -> bool:
-    """Do clients do no more than train what they are sent and send it back? Then any ClientApp will do."""
+def needs_mod(method: Method) -> bool:
+    """Whether clients do more than train what they are sent and send it back, which any ClientApp does."""
     whole = isinstance(method.mask, Everything) and isinstance(method.upload, AsSent)
-    return whole and type(method.local) is LocalRule
+    return not (whole and type(method.local) is LocalRule)
 
 
 def check_client_half(method: Method) -> None:
-    """Refuse rules that would have to reach into a training function that is not ours."""
+    """Refuse local rules that would have to change a training function that is not fedloom's."""
     for rule in method.local.members():
         if len(rule.members()) > 1:
-            continue  # it passes its hooks on to others, which are looked at by themselves
+            continue  # its members are checked one by one
         why = None
         if rule.traits.corrects or rule.defining("view"):
             why = "changes the gradient of every local step"
@@ -66,7 +62,7 @@ def check_client_half(method: Method) -> None:
 
 
 def setting_of(model: nn.Module, example: Tensor | None, fleet: Fleet) -> Setting:
-    """What both ends know of the network."""
+    """What both ends derive from the network."""
     if not isinstance(model, nn.Module):
         raise BadExperiment(f"model is {model!r} ({type(model).__name__}); expected an nn.Module.")
     module = own_copy(model, torch.device("cpu"))
@@ -77,31 +73,11 @@ def setting_of(model: nn.Module, example: Tensor | None, fleet: Fleet) -> Settin
     return Setting(fleet, module, layout, lambda output, target: F.cross_entropy(output, target, reduction="none"), two)
 
 
-def told(method: Method) -> dict[str, str]:
-    """The client half in words: both ends must have the same."""
+def client_half(method: Method) -> dict[str, str]:
+    """The client half as text; both ends must have the same."""
     return {"local": repr(method.local), "upload": repr(method.upload)}
 
 
-def described(setting: Setting, mask: Tensor | None, keep: Tensor | None, rows: bool) -> Part:
-    """One client's mask [P] by the neurons that make it up, if some do."""
-    if mask is None or (keep is None and not rows):
-        return Part(mask)
-    found = rows_of(setting.neurons, mask[None])[0] if keep is None else keep
-    same = torch.equal(setting.neurons.expand(found, rows=keep is None), mask)
-    return Part(mask, found, keep is None) if same else Part(mask)
-
-
-def word_of(setting: Setting, part: Part) -> str:
-    """How a part travels; networks without a map of neurons can be sent whole, or number by number."""
-    return form_of(part, None if part.keep is None else setting.neurons)
-
-
-def frame_of(setting: Setting, word: str) -> Frame:
-    """The model and, where whole neurons travel, its neurons: some networks have no map."""
-    return Frame(setting.layout, None if word in ("all", "bits") else setting.neurons)
-
-
-def stamp_of(facts: Mapping[str, Any], direction: Direction) -> Stamp:
-    """That of a download or of its reply, from what the download says of itself."""
-    number, client = fact(dict(facts), "round", int), fact(dict(facts), "client", int)
-    return Stamp(str(facts.get("run")), number, client, str(facts.get("base")), direction=direction)
+def frame_of(setting: Setting, form: str) -> Frame:
+    """The model's layout and, where whole neurons travel, its neuron map, which some networks do not have."""
+    return Frame(setting.layout, None if form in ("all", "bits") else setting.neurons)

@@ -1,4 +1,4 @@
-"""Which gradients does a client's own training have to leave out? The mod says so, and `train` asks for it."""
+"""Gradient masks for a client's own training: the mod sets them, and the training function applies them."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from contextvars import ContextVar
 
 from torch import Tensor, nn
 
-_TRAINS: ContextVar[dict[str, Tensor] | None] = ContextVar("trains", default=None)  # by name; None: everything
+_MASKS: ContextVar[dict[str, Tensor] | None] = ContextVar("masks", default=None)  # by parameter; None: train everything
 
 
 @contextmanager
-def training_only(trains: dict[str, Tensor] | None) -> Iterator[None]:
-    """Within, `hold_gradients` leaves only these numbers to be trained."""
-    token = _TRAINS.set(trains)
+def train_only(masks: dict[str, Tensor] | None) -> Iterator[None]:
+    """Within, `mask_gradients` lets only these numbers train."""
+    token = _MASKS.set(masks)
     try:
         yield
     finally:
-        _TRAINS.reset(token)
+        _MASKS.reset(token)
 
 
-def hold_gradients(model: nn.Module) -> None:
-    """From now on the gradients of this model's held numbers are 0."""
-    trains = _TRAINS.get()
-    if trains is None:
+def mask_gradients(model: nn.Module) -> None:
+    """From now on the gradients of this model's frozen numbers are 0."""
+    masks = _MASKS.get()
+    if masks is None:
         return
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad and name in trains:
-            mask = trains[name].to(parameter.device)
+        if parameter.requires_grad and name in masks:
+            mask = masks[name].to(parameter.device)
             parameter.register_hook(lambda gradient, mask=mask: gradient.masked_fill(~mask, 0))

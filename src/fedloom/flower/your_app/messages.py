@@ -1,4 +1,4 @@
-"""What does a round write to its clients, and what do they answer? One Flower message each, as arrays or packed."""
+"""One round's messages between a strategy and its clients: one each way, as plain arrays or packed by the codec."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecordValues, RecordDict
 from torch import Tensor
 
-from fedloom.codec import AnyKeep, AnyMask, Expected, Part, Rejected, Stamp, decode, encode
-from fedloom.codec.stamp import Direction
+from fedloom.codec import AnyKeep, AnyMask, Expected, Part, Rejected, decode, encode
 from fedloom.core.refused import REASONS
 from fedloom.core.types import Reply, Setting, Task
-from fedloom.flower.protocol.asked_part import ROWS
-from fedloom.flower.protocol.records import FACTS, Item, Parcel, pack, unpack
-from fedloom.flower.your_app.arrays import from_arrays, to_arrays, weight_of
-from fedloom.flower.your_app.contract import described, frame_of, plain, told, word_of
+from fedloom.flower.protocol.part_form import ROWS, form_of, part_of
+from fedloom.flower.protocol.records import FACTS, NodeMessage, Payload, pack, unpack
+from fedloom.flower.protocol.round_id import RoundId
+from fedloom.flower.your_app.arrays import from_arrays, size_of, to_arrays
+from fedloom.flower.your_app.contract import client_half, frame_of, needs_mod
 from fedloom.method import Method
 from fedloom.parts.allocate.latency_and_loss import LatencyAndLoss
 from fedloom.parts.select.power_of_choice import PowerOfChoice
@@ -31,18 +31,20 @@ LISTENERS = (LatencyAndLoss, PowerOfChoice, Utility)  # parts that decide by cli
 Metrics = dict[str, Any]
 
 
-class Letters:
-    """One round's messages, out and in; whatever is refused is counted by its reason and changes nothing."""
+class RoundMessages:
+    """Writes a round's tasks and reads its replies; a refused reply is counted by its reason and changes nothing."""
 
     def __init__(
-        self, method: Method, setting: Setting, task: Task, run: str, base: str, seed: int, keys: tuple[str, str]
+        self, method: Method, setting: Setting, task: Task, round_id: RoundId, seed: int, keys: tuple[str, str]
     ) -> None:
+        """`keys` are the names of the model's and the configuration's record."""
         self.method, self.setting, self.task, self.keys = method, setting, task, keys
-        self.run, self.base, self.seed = run, base, seed
+        self.round_id, self.seed = round_id, seed
         self.up = self.down = 0  # bytes of models
-        self.metrics: list[Metrics] = []  # of those who arrived
-        self.rows: dict[int, int] = {}  # of the nodes that were asked
-        self._parts: dict[int, Part] = {}  # what each row was sent
+        self.metrics: list[Metrics] = []  # of the replies that arrived
+        self.rows: dict[int, int] = {}  # node -> row of the cohort, of the nodes that were sent a task
+        self._needs_mod = needs_mod(method)
+        self._parts: dict[int, Part] = {}  # row -> the part that was sent
         count, total = len(task.share), setting.layout.total
         self._params = task.model.expand(count, -1).clone()
         self._mask = torch.zeros(count, total, dtype=torch.bool)
@@ -52,55 +54,54 @@ class Letters:
             "steps": torch.ones(count, dtype=torch.int64),
         }
         self._losses = torch.zeros(count)
-        self._plain: ArrayRecord | None = None  # the same for everybody
+        self._arrays: ArrayRecord | None = None  # the whole model, shared by all messages
 
-    # ---- out
+    # ---- tasks
 
-    def written(self, row: int, node: int, config: ConfigRecord, first: Tensor | None) -> RecordDict:
-        """What one client is sent; `first` is the model before the first round, for who may not have it yet."""
+    def write(self, row: int, node: int, config: ConfigRecord, first: Tensor | None) -> RecordDict:
+        """A client's task; `first` is the model before the first round, for a node that may not have it yet."""
         self.rows[node] = row
         task, setting = self.task, self.setting
-        if plain(self.method):
-            self._plain = self._plain or to_arrays(setting.module, setting.layout, task.model)
-            self.down += weight_of(self._plain)
-            return RecordDict({self.keys[0]: self._plain, self.keys[1]: config})
+        if not self._needs_mod:
+            self._arrays = self._arrays or to_arrays(setting.module, setting.layout, task.model)
+            self.down += size_of(self._arrays)
+            return RecordDict({self.keys[0]: self._arrays, self.keys[1]: config})
         mask, keep = (None if given is None else given[row] for given in (task.mask, task.keep))
-        part = self._parts[row] = described(setting, mask, keep, self.method.mask.rows)
-        word = word_of(setting, part)
-        stamp, frame = self._stamp(row, "down"), frame_of(setting, word)
-        items = [Item({}, encode(frame, stamp, task.model, part))]
+        part = self._parts[row] = part_of(setting, mask, keep, self.method.mask.rows)
+        form, client = form_of(setting, part), self._client(row)
+        stamp, frame = self.round_id.stamp(client, "down"), frame_of(setting, form)
+        payloads = [Payload({}, encode(frame, stamp, task.model, part))]
         if first is not None and self.method.local.traits.needs_whole and not part.whole:
-            items.append(Item({}, encode(frame_of(setting, "all"), stamp, first)))
-        self.down += sum(len(item.data) for item in items)
+            payloads.append(Payload({}, encode(frame_of(setting, "all"), stamp, first)))
+        self.down += sum(len(payload.data) for payload in payloads)
         facts = {
-            "run": self.run, "round": task.round, "client": stamp.client, "base": self.base, "seed": self.seed,
-            "share": float(task.share[row]), "authorised": bool(task.authorised[row]), "part": word,
-            "arrays": self.keys[0], **told(self.method),
+            "run": self.round_id.run, "round": task.round, "client": client, "base": self.round_id.base,
+            "seed": self.seed, "share": float(task.share[row]), "authorised": bool(task.authorised[row]),
+            "part": form, "arrays": self.keys[0], **client_half(self.method),
         }  # fmt: skip
-        return RecordDict({**pack(Parcel(facts, items)), self.keys[1]: config})
+        return RecordDict({**pack(NodeMessage(facts, payloads)), self.keys[1]: config})
 
-    # ---- in
+    # ---- replies
 
-    def take(self, node: int, message: Message, weight: str, loss: str) -> bool:
-        """Read one reply; whether it is sound."""
+    def read(self, node: int, message: Message, weight: str, loss: str) -> bool:
+        """Read a reply; whether it is sound. `weight` and `loss` are names of metrics."""
         if message.has_error():
-            hint = "" if plain(self.method) else " (has its ClientApp mods=[fedloom.flower.masked(...)]?)"
+            hint = " (has its ClientApp mods=[fedloom.flower.masked(...)]?)" if self._needs_mod else ""
             log.warning("node %d failed%s: %s", node, hint, message.error.reason)
             return False
         try:
             if node not in self.rows:
-                raise Rejected("client", "nothing was asked of it in this round.")
+                raise Rejected("client", "the node was sent no task in this round.")
             row = self.rows[node]
             if self._arrived[row]:
                 raise Rejected("duplicate", "a reply of this node has been accepted already.")
-            metrics = _metrics(message.content, weight)
+            metrics = _read_metrics(message.content, weight)
             if not bool(self.task.authorised[row]):
                 return True
-            if loss not in metrics and any(
-                isinstance(p, LISTENERS) for p in (self.method.select, self.method.allocate)
-            ):
+            deciding = (self.method.select, self.method.allocate)
+            if loss not in metrics and any(isinstance(part, LISTENERS) for part in deciding):
                 raise Rejected("report", f"the metrics have no '{loss}', by which this method decides; see loss_key.")
-            values, mask = self._read(row, message.content)
+            values, mask = self._read_model(row, message.content)
         except Rejected as refused:
             log.warning("node %d is not counted in round %d: %s", node, self.task.round, refused)
             if node in self.rows and not self._arrived[self.rows[node]]:
@@ -121,43 +122,43 @@ class Letters:
         mask = None if whole else self._mask
         return Reply(self.task.ids, self._params, mask, {}, report, self._arrived, rejected=self._rejected)
 
-    def _stamp(self, row: int, direction: Direction) -> Stamp:
+    def _client(self, row: int) -> int:
         assert self.task.ids is not None
-        client = int(self.task.ids[row])
-        return Stamp(self.run, self.task.round, client, self.base, direction=direction)
+        return int(self.task.ids[row])
 
-    def _read(self, row: int, content: RecordDict) -> tuple[Tensor, Tensor]:
-        """A client's weights [P], and which of them it sent."""
+    def _read_model(self, row: int, content: RecordDict) -> tuple[Tensor, Tensor]:
+        """A client's weights [P], and the mask of those it sent [P]."""
         setting, task = self.setting, self.task
         everything = torch.ones(setting.layout.total, dtype=torch.bool)
-        if plain(self.method):
+        if not self._needs_mod:
             if len(content.array_records) != 1:
                 raise Rejected("header", f"it sent {len(content.array_records)} ArrayRecords; expected one.")
             record = next(iter(content.array_records.values()))
-            self.up += weight_of(record)
+            self.up += size_of(record)
             return from_arrays(record, setting.module, setting.layout), everything
         if FACTS not in content:
             raise Rejected("header", "it sent no packed model; its ClientApp needs mods=[fedloom.flower.masked(...)].")
-        items = unpack(content).items
-        if len(items) != 1:
-            raise Rejected("header", f"it sent {len(items)} packed models; expected one.")
-        self.up += len(items[0].data)
-        part = self._expected(row)
-        word = "bits" if isinstance(part, AnyMask) else ROWS if isinstance(part, AnyKeep) else word_of(setting, part)
-        message = decode(items[0].data, Expected(frame_of(setting, word), self._stamp(row, "up"), part))
+        payloads = unpack(content).payloads
+        if len(payloads) != 1:
+            raise Rejected("header", f"it sent {len(payloads)} packed models; expected one.")
+        self.up += len(payloads[0].data)
+        part = self._expected_part(row)
+        form = "bits" if isinstance(part, AnyMask) else ROWS if isinstance(part, AnyKeep) else form_of(setting, part)
+        stamp = self.round_id.stamp(self._client(row), "up")
+        message = decode(payloads[0].data, Expected(frame_of(setting, form), stamp, part))
         return message.on(task.model), everything if message.mask is None else message.mask
 
-    def _expected(self, row: int) -> Part | AnyKeep | AnyMask:
-        """The part that a client was sent or, where it chooses by itself, any within its share."""
+    def _expected_part(self, row: int) -> Part | AnyKeep | AnyMask:
+        """The part that a client was sent or, where it chooses what it sends, any part within its share."""
         upload, share = self.method.upload, min(1.0, float(self.task.share[row]))
         if isinstance(upload, AsSent):
             return self._parts[row]._replace(known=True)
-        share = share if getattr(upload, "outputs", True) else 1.0  # the output layer is then sent whole
+        share = share if getattr(upload, "outputs", True) else 1.0  # otherwise the output layer is sent whole
         return AnyKeep(share, rows=True, outputs=True) if upload.rows else AnyMask(share)
 
 
-def _metrics(content: RecordDict, weight: str) -> Metrics:
-    """A reply's metrics, if it has one record of finite numbers with a possible number of examples in it."""
+def _read_metrics(content: RecordDict, weight: str) -> Metrics:
+    """A reply's metrics; `Rejected` unless it is one record of finite numbers with a possible number of examples."""
     if len(content.metric_records) != 1:
         raise Rejected("report", f"it sent {len(content.metric_records)} MetricRecords; expected one.")
     found = dict(next(iter(content.metric_records.values())))
@@ -171,7 +172,7 @@ def _metrics(content: RecordDict, weight: str) -> Metrics:
 
 
 def mean_metrics(found: Sequence[Mapping[str, Any]], weight: str) -> dict[str, MetricRecordValues]:
-    """Means by examples of the numbers that all have; the weight itself is added up."""
+    """Means of the numbers that all clients report, weighted by examples; the weights are summed."""
     sound = [each for each in found if isinstance(each.get(weight), int | float) and each[weight] > 0]
     if not sound:
         return {}

@@ -1,11 +1,11 @@
-"""How does a ClientApp that knows nothing of masks train part of a model? A mod unpacks before it and packs behind it.
+"""A mod that trains a part of the model around a ClientApp without masks: it unpacks before training and packs after.
 
-Different from fedloom's own client: the steps are the user's. A mask is not applied within them but before and after:
-what is not to be trained begins as the method says (0, or the client's own) and is put back afterwards. Where the rest
-is 0 and activations are 0 at 0 (ReLU, tanh; not sigmoid) the rest gets no gradient, and nothing differs. Elsewhere one
-line in the training function makes steps equal too: `fedloom.flower.hold(model)`. Momentum and weight decay may still
-move held numbers, until they are put back. Learning rate, epochs and optimiser are the user's, whatever the method
-says. States live in `Context.state`: a node that is restarted is a newcomer.
+In contrast to fedloom's own client, the steps are the user's. A mask is applied before and after them, not within:
+frozen numbers start as the method says (at 0, or as the client's own) and are put back afterwards. Where they are 0 and
+activations are 0 at 0 (ReLU, tanh; not sigmoid) they get no gradient, and nothing differs. Elsewhere one line in the
+training function makes steps equal too: `fedloom.flower.hold(model)`. Momentum and weight decay may still move frozen
+numbers until they are put back. Learning rate, epochs and optimiser are the user's, whatever the method says. States
+are saved in `Context.state`: a node that is restarted is a new client.
 """
 
 from __future__ import annotations
@@ -19,24 +19,17 @@ from flwr.clientapp.typing import ClientAppCallable
 from torch import Tensor, nn
 
 from fedloom.chance import Chance
-from fedloom.codec import Expected, Message as Parcel, Part, decode, encode
+from fedloom.codec import Expected, Message as Received, Part, Stamp, decode, encode
+from fedloom.codec.stamp import Direction
 from fedloom.core.rows import expanded, rows
 from fedloom.core.types import Fleet, State, Task
 from fedloom.errors import BadExperiment, FedloomError
-from fedloom.flower.protocol.asked_part import expected
-from fedloom.flower.protocol.records import FACTS, PAYLOADS, Item, Parcel as Answer, pack, unpack
+from fedloom.flower.protocol.part_form import form_of, part_of, with_form
+from fedloom.flower.protocol.records import FACTS, PAYLOADS, NodeMessage, Payload, fact, pack, unpack
+from fedloom.flower.protocol.round_id import RoundId
 from fedloom.flower.your_app.arrays import from_arrays, to_arrays
-from fedloom.flower.your_app.contract import (
-    check_client_half,
-    described,
-    frame_of,
-    method_of,
-    setting_of,
-    stamp_of,
-    told,
-    word_of,
-)
-from fedloom.flower.your_app.gradient_mask import training_only
+from fedloom.flower.your_app.contract import check_client_half, client_half, frame_of, method_of, setting_of
+from fedloom.flower.your_app.gradient_mask import train_only
 from fedloom.layout import flatten, load
 from fedloom.method import Method
 from fedloom.parts.upload.as_sent import AsSent
@@ -45,7 +38,7 @@ STATE = "fedloom.masked"  # in `Context.state`
 
 
 class Masked:
-    """The client half of a method, around a `train` function that takes and gives the whole model as plain arrays."""
+    """The client half of a method, around a `train` function that takes and returns the whole model as plain arrays."""
 
     def __init__(self, method: Method | str, model: nn.Module, example: Tensor, settings: Mapping[str, Any]) -> None:
         self.method = method_of(method, settings)
@@ -54,20 +47,20 @@ class Masked:
         self.setting = setting_of(model, example, Fleet(alone, alone[:, None]))
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        """Whatever the strategy did not pack goes through as it is."""
+        """Messages that the strategy did not pack pass unchanged."""
         if FACTS not in message.content:
             return call_next(message, context)
-        asked, (item, *first_model) = unpack(message.content)
-        self._check(asked)
-        parcel = self._read(asked, item, str(asked["part"]))
-        built = self._read(asked, first_model[0], "all").values if first_model else None
-        state, task = self._state(parcel, built, context), self._task(asked, parcel)
+        facts, (payload, *first_model) = unpack(message.content)
+        self._check(facts)
+        received = self._decode(facts, payload, str(facts["part"]))
+        built = self._decode(facts, first_model[0], "all").values if first_model else None
+        state, task = self._state(received, built, context), self._task(facts, received)
         first = self.method.local.start(task, state, task.model[None])
         trains = self.method.local.trains(task)
         others = {name: record for name, record in message.content.items() if name not in (FACTS, PAYLOADS)}
         arrays = to_arrays(self.setting.module, self.setting.layout, first[0])
-        message.content = RecordDict({str(asked["arrays"]): arrays, **others})
-        with training_only(None if trains is None else self.setting.layout.split(trains[0])):
+        message.content = RecordDict({str(facts["arrays"]): arrays, **others})
+        with train_only(None if trains is None else self.setting.layout.split(trains[0])):
             reply = call_next(message, context)
         if reply.has_error():
             return reply
@@ -78,50 +71,50 @@ class Masked:
         if extras:
             raise BadExperiment(f"local={self.method.local} sends {', '.join(extras)} along, which a mod cannot carry.")
         context.state[STATE] = ArrayRecord(rows(state, 0))
-        data = self._packed(asked, parcel, task, state, first, sent) if bool(task.authorised) else b""
+        data = self._encode(facts, received, task, state, first, sent) if bool(task.authorised) else b""
         rest = {other: record for other, record in reply.content.items() if other != name}
-        reply.content = RecordDict({**rest, **pack(Answer({}, [Item({}, data)]))})
+        reply.content = RecordDict({**rest, **pack(NodeMessage({}, [Payload({}, data)]))})
         return reply
 
-    def _check(self, asked: Mapping[str, Any]) -> None:
-        """Both ends must mean the same."""
-        for name, own in told(self.method).items():
-            if asked.get(name) != own:
+    def _check(self, facts: Mapping[str, Any]) -> None:
+        """Both ends must have the same client half."""
+        for name, own in client_half(self.method).items():
+            if facts.get(name) != own:
                 raise BadExperiment(
-                    f"the strategy's method has {name}={asked.get(name)}, this mod's {own}; give "
+                    f"the strategy's method has {name}={facts.get(name)}, this mod's {own}; give "
                     "fedloom.flower.masked the method and settings of fedloom.flower.strategy."
                 )
 
-    def _read(self, asked: Mapping[str, Any], item: Item, word: str) -> Parcel:
+    def _decode(self, facts: dict[str, Any], payload: Payload, form: str) -> Received:
         """A packed part of the model."""
-        like = Expected(frame_of(self.setting, word), stamp_of(asked, "down"))
-        return decode(item.data, expected(like, word))
+        manifest = Expected(frame_of(self.setting, form), _stamp(facts, "down"))
+        return decode(payload.data, with_form(manifest, form))
 
-    def _task(self, asked: Mapping[str, Any], parcel: Parcel) -> Task:
-        """As fedloom's own client would be given it, a cohort of one."""
-        number, optimiser = int(asked["round"]), self.method.optimiser
-        layout, cut = self.setting.layout, asked["part"] == "neurons"
+    def _task(self, facts: Mapping[str, Any], received: Received) -> Task:
+        """The task as fedloom's own client would have it, a cohort of one."""
+        number, optimiser = int(facts["round"]), self.method.optimiser
+        layout, cut = self.setting.layout, facts["part"] == "neurons"
         return Task(
-            model=parcel.on(torch.zeros(layout.total)),
-            mask=None if parcel.mask is None else parcel.mask[None],
-            keep=parcel.keep[None] if cut and parcel.keep is not None else None,
-            share=torch.tensor([asked["share"]], dtype=torch.float64),
-            authorised=torch.tensor([bool(asked["authorised"])]),
+            model=received.on(torch.zeros(layout.total)),
+            mask=None if received.mask is None else received.mask[None],
+            keep=received.keep[None] if cut and received.keep is not None else None,
+            share=torch.tensor([facts["share"]], dtype=torch.float64),
+            authorised=torch.tensor([bool(facts["authorised"])]),
             extras={},
             round=number,
             rate=optimiser.rate_at(number),
             base_rate=optimiser.rate,
             trained=layout.trained,
-            ids=torch.tensor([asked["client"]]),
+            ids=torch.tensor([facts["client"]]),
         )
 
-    def _state(self, parcel: Parcel, built: Tensor | None, context: Context) -> State:
-        """What the rule remembers, one row; a newcomer begins with the network as the server built it."""
+    def _state(self, received: Received, built: Tensor | None, context: Context) -> State:
+        """The rule's state, one row; a new client starts from the network as the server built it."""
         if STATE in context.state:
-            kept = context.state.array_records[STATE].to_torch_state_dict()
-            return expanded(kept, 1)
-        if built is None and parcel.mask is None:
-            built = parcel.values
+            saved = context.state.array_records[STATE].to_torch_state_dict()
+            return expanded(saved, 1)
+        if built is None and received.mask is None:
+            built = received.values
         if built is None and self.method.local.traits.needs_whole:
             raise FedloomError("this node's state is gone, and it was sent only a part of the model; ask it once more.")
         if built is not None:
@@ -129,24 +122,29 @@ class Masked:
         first = flatten(self.setting.module, self.setting.layout)
         return expanded(self.method.local.client_state(self.setting, first), 1)
 
-    def _packed(
-        self, asked: Mapping[str, Any], parcel: Parcel, task: Task, state: State, first: Tensor, sent: Tensor
+    def _encode(
+        self, facts: dict[str, Any], received: Received, task: Task, state: State, first: Tensor, sent: Tensor
     ) -> bytes:
-        """What goes back, as bytes."""
+        """The reply as bytes."""
         if isinstance(self.method.upload, AsSent):
-            word = str(asked["part"])
-            part = Part(parcel.mask, parcel.keep, word.startswith("rows"), known=True)
+            form = str(facts["part"])
+            part = Part(received.mask, received.keep, form.startswith("rows"), known=True)
         else:
-            chance = Chance(int(asked["seed"]), task.round)
+            chance = Chance(int(facts["seed"]), task.round)
             mask = self.method.upload(self.setting, task, state, first, sent, chance)
             chosen = torch.ones(sent.shape[1], dtype=torch.bool) if mask is None else mask[0]
-            part = described(self.setting, chosen, None, self.method.upload.rows)
-            word = word_of(self.setting, part)
-        return encode(frame_of(self.setting, word), stamp_of(asked, "up"), sent[0], part)
+            part = part_of(self.setting, chosen, rows=self.method.upload.rows)
+            form = form_of(self.setting, part)
+        return encode(frame_of(self.setting, form), _stamp(facts, "up"), sent[0], part)
+
+
+def _stamp(facts: dict[str, Any], direction: Direction) -> Stamp:
+    """The stamp of a task or of its reply, from the task's facts; a strategy has one attempt."""
+    return RoundId.read({**facts, "attempt": 1}).stamp(fact(facts, "client", int), direction)
 
 
 def _only_arrays(content: RecordDict) -> tuple[str, ArrayRecord]:
-    """The one record of arrays that a reply has."""
+    """The one record of arrays of a reply, and its name."""
     if len(content.array_records) != 1:
         raise BadExperiment(
             f"the training function answered with {len(content.array_records)} ArrayRecords; expected one, the state "

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow.parquet as pq
 
 from fedloom.layout import load
-from fedloom.runs.build import Simulation
 from fedloom.runs.experiment import Experiment
+from fedloom.runs.inputs import Inputs
 from fedloom.runs.parquet import table_rows
 from fedloom.runs.result import Result
 
@@ -45,15 +45,15 @@ class Measured(NamedTuple):
         return {**self.result.summary(), "times": self.times, "phases": self.phases, "nodes": nodes}
 
 
-def measured(experiment: Experiment, world: Simulation, out: Path, trial: Trial, seconds: float) -> Measured:
+def measured(experiment: Experiment, inputs: Inputs, out: Path, trial: Trial, seconds: float) -> Measured:
     """Read what a run has left."""
     from safetensors.torch import load_file
 
     rows = table_rows(out / "rounds.parquet")
     columns = pq.ParquetFile(out / "clients.parquet").read().to_pydict()
-    layout = world.setting.layout
+    layout = inputs.setting.layout
     weights = layout.join(load_file(out / "model.safetensors"), 0)
-    result = Result(experiment, load(world.network, layout, weights).cpu().eval(), rows, seconds, out, {}, {})
+    result = Result(experiment, load(inputs.network, layout, weights).cpu().eval(), rows, seconds, out, {}, {})
     rounds = sum(row["wall_seconds"] for row in rows)
     times = {**trial.times, "rounds": rounds, "around them": max(0.0, trial.times["run"] - rounds)}
     del times["run"]

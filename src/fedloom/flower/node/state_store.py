@@ -1,7 +1,7 @@
-"""What does a node remember of its clients? Of each its state after its last round and the one before that round.
+"""Clients' states on a node: for each client the state after its last round and the state before that round.
 
-A round may come twice: delivered twice, or played again by a server that was killed and resumed. It then begins from
-the state that it began from, and ends as it ended. Files are written whole or not at all.
+A round may come twice: delivered twice, or repeated by a server that was killed and resumed. The client then starts
+from the same state and ends in the same state. Files are written whole or not at all.
 """
 
 from __future__ import annotations
@@ -22,45 +22,47 @@ from fedloom.runs.checkpoint.tensors import pack
 BEFORE, AFTER, ROUND = "before.", "after.", "round"
 
 
-class Kept(NamedTuple):
-    """One client's states."""
+class SavedState(NamedTuple):
+    """One client's saved states."""
 
-    round: int  # its last
-    before: State | None  # None: it was met for the first time then
+    round: int  # the client's last
+    before: State | None  # None: that round was its first
     after: State
 
-    def at(self, number: int) -> State | None:
-        """The state that round `number` begins from; None: a newcomer's."""
+    def start_of(self, number: int) -> State | None:
+        """The state that round `number` starts from; None for a new client."""
         if number > self.round:
             return self.after
         if number == self.round:
             return self.before
-        raise Rejected("round", f"the client's state is that after round {self.round}; round {number} is long over.")
+        raise Rejected(
+            "round", f"the client's state is that after round {self.round}; it cannot repeat round {number}."
+        )
 
 
-class Store:
+class StateStore:
     """The states of one run's clients: in files of a folder or, where none is given, in Flower's Context.state."""
 
     def __init__(self, context_state: Any, folder: str, run: str) -> None:
         self._context, self._run = context_state, short_hash(run.encode())  # a run may have any name
         self._folder = Path(folder) / self._run if folder else None
 
-    def get(self, client: int) -> Kept | None:
-        """What is kept of a client; None: nothing, or nothing that can be read."""
+    def get(self, client: int) -> SavedState | None:
+        """A client's saved states; None if there are none, or none that can be read."""
         data = self._read(client)
         if data is None:
             return None
         try:
             tensors = load_tensors(data)
-            return Kept(int(tensors[ROUND]), _named(BEFORE, tensors) or None, _named(AFTER, tensors))
+            return SavedState(int(tensors[ROUND]), _named(BEFORE, tensors) or None, _named(AFTER, tensors))
         except (SafetensorError, KeyError, ValueError):
-            return None  # as if it had been lost: the client comes back as a newcomer
+            return None  # as if lost: the client starts as a new one
 
-    def put(self, client: int, kept: Kept) -> None:
-        """Keep it, really, before anybody hears of it."""
-        tensors: State = {ROUND: torch.tensor(kept.round)}
-        tensors |= {BEFORE + name: value for name, value in (kept.before or {}).items()}
-        tensors |= {AFTER + name: value for name, value in kept.after.items()}
+    def put(self, client: int, saved: SavedState) -> None:
+        """Write a client's states; they are on disk when this returns, before the reply leaves."""
+        tensors: State = {ROUND: torch.tensor(saved.round)}
+        tensors |= {BEFORE + name: value for name, value in (saved.before or {}).items()}
+        tensors |= {AFTER + name: value for name, value in saved.after.items()}
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
             replace_file(self._folder / f"{client}.safetensors", pack(tensors))

@@ -1,4 +1,4 @@
-"""Which rows does a node keep? Those of its own clients, at their places in the whole fleet of N."""
+"""A run's inputs, restricted to some clients at their places in the whole fleet of N."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ import torch
 from torch import Tensor
 
 from fedloom.core.types import Examples, Fleet
+from fedloom.engine.clients import Owned
 from fedloom.engine.storage.shards import Shards
 from fedloom.errors import BadExperiment
-from fedloom.runs.build import Simulation
-
-Split = tuple[Examples, Shards]
+from fedloom.runs.inputs import Inputs
 
 
-def only(world: Simulation, places: Mapping[int, int], size: int) -> Simulation:
-    """The same for the clients of `places` alone: by a client's place in a fleet of `size`, its place in `world`'s."""
-    engine, at = world.engine, torch.tensor(sorted(places))
+def restrict(inputs: Inputs, places: Mapping[int, int], size: int) -> Inputs:
+    """Keep some clients only: `places` maps a client's place in a fleet of `size` to its place in the inputs' fleet."""
+    at = torch.tensor(sorted(places))
     old = torch.tensor([places[client] for client in sorted(places)])
-    fleet = world.setting.fleet
+    fleet = inputs.setting.fleet
     if size != fleet.size:
         fleet = Fleet(_scattered(fleet.examples, old, at, size), _scattered(fleet.labels, old, at, size))
-    setting = replace(world.setting, fleet=fleet)
-    engine.data, engine.shards = _only((engine.data, engine.shards), places, size)
-    engine.held = engine.held and _only(engine.held, places, size)
-    engine.setting = world.wire.setting = setting
-    own_test = world.own_test and _only(world.own_test, places, size)
-    return world._replace(setting=setting, own_test=own_test)
+    train, shards = _restrict_split((inputs.train, inputs.shards), places, size)
+    return inputs._replace(
+        setting=replace(inputs.setting, fleet=fleet),
+        train=train,
+        shards=shards,
+        held_out=inputs.held_out and _restrict_split(inputs.held_out, places, size),
+        own_test=inputs.own_test and _restrict_split(inputs.own_test, places, size),
+    )
 
 
-def _only(split: Split, places: Mapping[int, int], size: int) -> Split:
-    """Those clients' examples and nobody else's."""
+def _restrict_split(split: Owned, places: Mapping[int, int], size: int) -> Owned:
+    """The examples of those clients only."""
     data, shards = split
     if not shards.resident:
         raise BadExperiment("a node's examples do not fit its device; set device to cpu, or host fewer clients there.")

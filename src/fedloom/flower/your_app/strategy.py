@@ -1,9 +1,9 @@
-"""How does a fedloom method run in a ServerApp of one's own? As a Flower Strategy that plays its server half.
+"""A Flower Strategy that runs the server half of a fedloom method in a ServerApp of your own.
 
-Selection, allocation, masks, admission, repair, aggregation and memory are the method's parts, asked as in `round.py`.
-One Flower node is one client, numbered by the order of node ids among those that were there at first. A method whose
-clients only train what they are sent works with any ClientApp of plain arrays; others need `fedloom.flower.masked` in
-it, and those whose steps are not plain need fedloom's own client.
+Selection, allocation, masks, admission, repair, aggregation and memory are the method's parts, called as in `round.py`.
+One Flower node is one client, numbered by the order of node ids among the nodes that are connected at first. A method
+whose clients only train what they are sent works with any ClientApp of plain arrays; others need
+`fedloom.flower.masked` in it, and methods that change local steps need fedloom's own client.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from fedloom.core.part import NobodyLeft
 from fedloom.core.refused import counted
 from fedloom.core.types import Fleet, Setting, Task
 from fedloom.errors import BadExperiment, RunStopped
+from fedloom.flower.protocol.round_id import RoundId
 from fedloom.flower.your_app.arrays import from_arrays, to_arrays
-from fedloom.flower.your_app.contract import check_client_half, method_of, plain, setting_of
-from fedloom.flower.your_app.messages import Letters, mean_metrics
+from fedloom.flower.your_app.contract import check_client_half, method_of, needs_mod, setting_of
+from fedloom.flower.your_app.messages import RoundMessages, mean_metrics
 from fedloom.method import Memory, Method
 from fedloom.round import ask_cohort, take_replies
 from fedloom.runs.settings import settings_of
@@ -39,32 +40,32 @@ from fedloom.world.fleets import make_devices
 log = logging.getLogger("flwr")
 
 
-class Asked(NamedTuple):
-    """A round whose replies are awaited."""
+class OpenRound(NamedTuple):
+    """A round whose replies have not been aggregated."""
 
     task: Task
     memory: Memory
     setting: Setting
     chance: Chance
-    letters: Letters
+    messages: RoundMessages
 
 
 class Fedloom(Strategy):
-    """A method's server half.
+    """The server half of a method.
 
     Args:
-        method: the method; its optimiser and work are the clients' own business here.
+        method: the method; clients use their own optimiser and work here, not its.
         model: the network, as the clients have it; it is copied.
         example: one or more inputs [n, ...]; needed where neurons are chosen.
-        clients: nodes to wait for before the first round; all that are there by then are the fleet.
+        clients: nodes to wait for before the first round; all nodes connected by then are the fleet.
         patience: seconds to wait for them.
         seed: of selection, masks and all other chance.
-        fleet: what the server takes the nodes' links and speed to be, a name or a table's file as in `--fleet`.
-        evaluate: the share of the nodes that is asked to evaluate the model after a round.
-        weighted_by_key: the metric that says how many examples a client has.
-        loss_key: the metric that says a client's mean training loss; FedDD, Oort and power-of-choice need it.
+        fleet: the links and speeds that the server assumes of nodes, a name or a table's file as in `--fleet`.
+        evaluate: the fraction of the nodes that evaluates the model after a round.
+        weighted_by_key: the metric with a client's number of examples.
+        loss_key: the metric with a client's mean training loss; FedDD, Oort and power-of-choice need it.
         arrayrecord_key: the name of the model's record in messages, as in Flower's strategies.
-        configrecord_key: the name of the configuration's.
+        configrecord_key: the name of the configuration's record.
     """
 
     def __init__(
@@ -86,14 +87,14 @@ class Fedloom(Strategy):
         if clients < 1:
             raise BadExperiment(f"clients (nodes to wait for) is {clients}; it is at least 1.")
         if not 0 <= evaluate <= 1:
-            raise BadExperiment(f"evaluate (share of the nodes that evaluate) is {evaluate}; it lies from 0 to 1.")
-        if not plain(method):
+            raise BadExperiment(f"evaluate (fraction of the nodes that evaluate) is {evaluate}; it is from 0 to 1.")
+        if needs_mod(method):
             check_client_half(method)
             if example is None:
                 raise BadExperiment(
                     "example is missing; the network's neurons are found by tracing one or more inputs [n, ...]."
                 )
-        make_devices(fleet, clients, seed)  # refuses a fleet that does not exist
+        make_devices(fleet, clients, seed)  # raises if there is no such fleet
         self.method, self.clients, self.patience, self.seed, self.fleet = method, clients, patience, seed, fleet
         self.evaluate, self.keys = evaluate, (arrayrecord_key, configrecord_key)
         self.weight, self.loss = weighted_by_key, loss_key
@@ -101,23 +102,23 @@ class Fedloom(Strategy):
         self.run = token_hex(8)  # binds messages to this run
         self.nodes: list[int] = []  # [N] the node of each client
         self.memory: Memory | None = None
-        self._first: Tensor | None = None  # [P] the model before the first round, with which newcomers begin
-        self._met: set[int] = set()  # nodes that have answered
-        self._asked: Asked | None = None
+        self._first: Tensor | None = None  # [P] the model before the first round, from which new clients start
+        self._answered: set[int] = set()  # nodes whose last reply was sound
+        self._open: OpenRound | None = None
 
     def summary(self) -> None:
-        """Say what is played."""
+        """Log the method's parts and what it needs of clients."""
         for slot in ("select", "allocate", "mask", "local", "upload", "admit", "repair", "aggregate"):
             log.info("\t%s: %s", slot, getattr(self.method, slot))
-        needs = "plain arrays" if plain(self.method) else "plain arrays behind mods=[fedloom.flower.masked(...)]"
-        log.info("\tclients: %s; %d or more, seed %d", needs, self.clients, self.seed)
+        mods = " behind mods=[fedloom.flower.masked(...)]" if needs_mod(self.method) else ""
+        log.info("\tclients: plain arrays%s; %d or more, seed %d", mods, self.clients, self.seed)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask the method who trains what, and write to them."""
+        """Let the method choose who trains what, and write their tasks."""
         model = from_arrays(arrays, self.setting.module, self.setting.layout)
-        present = self._settle(grid)
+        present = self._connected(grid)
         if self.memory is None:
             self._first, self.memory = model, self.method.init(self.setting, model)
         chance = Chance(self.seed, server_round)
@@ -125,40 +126,41 @@ class Fedloom(Strategy):
             ids, task, memory = ask_cohort(self.method, self.memory, model, self.setting, chance)
         except NobodyLeft as why:
             log.info("round %d: %s", server_round, why)
-            self._asked = None
+            self._open = None
             return []
         config["server-round"] = server_round
-        letters = Letters(self.method, self.setting, task, self.run, base_hash(model), self.seed, self.keys)
+        round_id = RoundId(self.run, server_round, 1, base_hash(model))
+        written = RoundMessages(self.method, self.setting, task, round_id, self.seed, self.keys)
         who = [(row, self.nodes[client]) for row, client in enumerate(ids.tolist()) if self.nodes[client] in present]
         messages = []
         for row, node in who:
-            first = None if node in self._met else self._first
-            content = letters.written(row, node, config, first)
+            first = None if node in self._answered else self._first
+            content = written.write(row, node, config, first)
             messages.append(Message(content, dst_node_id=node, message_type=MessageType.TRAIN))
-        self._asked = Asked(task, memory, self.setting, chance, letters)
-        log.info("round %d: %d of %d nodes are asked, %d bytes", server_round, len(who), len(self.nodes), letters.down)
+        self._open = OpenRound(task, memory, self.setting, chance, written)
+        log.info("round %d: tasks for %d of %d nodes, %d bytes", server_round, len(who), len(self.nodes), written.down)
         return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Read what came, and let the method make a model of it."""
-        if self._asked is None:
+        """Read the replies and aggregate them."""
+        if self._open is None:
             return None, None
-        task, memory, setting, chance, letters = self._asked
+        task, memory, setting, chance, messages = self._open
         for message in replies:
             node = message.metadata.src_node_id
-            if letters.take(node, message, self.weight, self.loss):
-                self._met.add(node)
+            if messages.read(node, message, self.weight, self.loss):
+                self._answered.add(node)
             else:
-                self._met.discard(node)  # it may have lost its state: it will be sent the first model again
-        reply = letters.reply()
-        self._learn(reply.ids[reply.arrived], reply.report["examples"][reply.arrived])
+                self._answered.discard(node)  # it may have lost its state: send it the first model again
+        reply = messages.reply()
+        self._set_examples(reply.ids[reply.arrived], reply.report["examples"][reply.arrived])
         new, self.memory, reply = take_replies(self.method, memory, task, setting, reply, chance)
-        self._asked = None
-        metrics = MetricRecord(mean_metrics(letters.metrics, self.weight))
+        self._open = None
+        metrics = MetricRecord(mean_metrics(messages.metrics, self.weight))
         refused = counted(reply.rejected, reply.strays)
-        came = {"replies": int(reply.arrived.sum()), "upload-bytes": letters.up, "download-bytes": letters.down}
+        came = {"replies": int(reply.arrived.sum()), "upload-bytes": messages.up, "download-bytes": messages.down}
         for name, count in {**came, **refused}.items():
             metrics[name] = count
         return to_arrays(self.setting.module, self.setting.layout, new), metrics
@@ -166,7 +168,7 @@ class Fedloom(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The whole model to a share of the nodes, drawn anew every round."""
+        """Send the whole model to a fraction of the nodes, drawn anew every round."""
         present = [node for node in self.nodes if node in set(grid.get_node_ids())]
         count = min(len(present), round(self.evaluate * len(self.nodes)))
         config["server-round"] = server_round
@@ -175,7 +177,7 @@ class Fedloom(Strategy):
         return [Message(content, dst_node_id=present[i], message_type=MessageType.EVALUATE) for i in chosen]
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """The metrics' means, by examples."""
+        """Means of the metrics, weighted by examples."""
         found = []
         for message in replies:
             if message.has_error():
@@ -185,8 +187,8 @@ class Fedloom(Strategy):
         means = mean_metrics([dict(record) for record in found], self.weight)
         return MetricRecord(means) if means else None
 
-    def _settle(self, grid: Grid) -> set[int]:
-        """The nodes that are there; the first time the fleet is founded, later newcomers take places that are free."""
+    def _connected(self, grid: Grid) -> set[int]:
+        """The connected nodes. They are the fleet at first; later, new nodes take the places of nodes that are gone."""
         until = time.monotonic() + self.patience
         while len(present := set(grid.get_node_ids())) < self.clients and not self.nodes:
             if time.monotonic() > until:
@@ -198,7 +200,7 @@ class Fedloom(Strategy):
         if not self.nodes:
             self.nodes = sorted(present)
             devices = make_devices(self.fleet, len(present), self.seed)
-            self._settled(torch.ones(len(present), dtype=torch.int64), devices)
+            self._set_fleet(torch.ones(len(present), dtype=torch.int64), devices)
         for node in sorted(present - set(self.nodes)):
             free = next((place for place, other in enumerate(self.nodes) if other not in present), None)
             if free is not None:
@@ -206,21 +208,21 @@ class Fedloom(Strategy):
                 self.nodes[free] = node
         return present
 
-    def _learn(self, ids: Tensor, examples: Tensor) -> None:
-        """How many examples clients have is known from their replies; until then they count as equally many."""
-        self._settled(self.setting.fleet.examples.index_put((ids,), examples.long()), self.setting.fleet.devices)
+    def _set_examples(self, ids: Tensor, examples: Tensor) -> None:
+        """Enter the numbers of examples that clients report; before its first reply a client counts with one."""
+        self._set_fleet(self.setting.fleet.examples.index_put((ids,), examples.long()), self.setting.fleet.devices)
 
-    def _settled(self, examples: Tensor, devices: Devices | None) -> None:
-        """The setting with a new fleet; classes are not told, so that everyone has the one there is."""
-        known = {name: value for name, value in vars(self.setting).items() if name == "neurons"}
+    def _set_fleet(self, examples: Tensor, devices: Devices | None) -> None:
+        """Replace the setting's fleet; clients do not report classes, so all examples are of one class."""
+        neurons = {name: value for name, value in vars(self.setting).items() if name == "neurons"}
         self.setting = replace(self.setting, fleet=Fleet(examples, examples[:, None], devices))
-        vars(self.setting).update(known)  # what was traced need not be traced again
+        vars(self.setting).update(neurons)  # traced once
 
 
 def make_strategy(
     method: Method | str, model: nn.Module, example: Tensor | None, settings: Mapping[str, Any]
 ) -> Fedloom:
-    """A strategy from its own settings and those of a named method."""
+    """A strategy from `settings`: its own, and those of a named method."""
     own = settings_of(Fedloom.__init__, skip=("self", "method", "model", "example"))
     mine = {name: value for name, value in settings.items() if name in own}
     rest = {name: value for name, value in settings.items() if name not in own and name != "per_round"}

@@ -1,4 +1,4 @@
-"""How old is this process?"""
+"""The age of this process."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 import time
 
 
-def since_start(now: float) -> float:
-    """Seconds that this process had been there, imports and all; 0 where the system does not say."""
+def seconds_since_start(now: float) -> float:
+    """Seconds from this process's start to `now` (of `time.time`), imports included; 0 where there is no /proc."""
     try:
         with open("/proc/self/stat") as stat, open("/proc/uptime") as uptime:
             ticks = int(stat.read().rpartition(")")[2].split()[19])
