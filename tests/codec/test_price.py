@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 from codec.parcels import KINDS, PARTS, bools, frame, parcel, seeds
 from fedloom.codec import Codec, Part, Stamp, base_hash, encode, price, size
-from fedloom.world.wire import REPORT
+from fedloom.world.message_parts import REPORT
 
 stamp = Stamp("r", 1, 1, base_hash(torch.zeros(1)))
 

@@ -18,7 +18,7 @@ from fedloom.core.types import Reply, Setting, Task
 from fedloom.engine.protocol import Engine
 from fedloom.method import Method
 from fedloom.parts.upload.as_sent import AsSent
-from fedloom.world.wire import Wire
+from fedloom.world.message_parts import MessageParts
 
 DEADLINE = 100.0  # seconds on the injector's clock
 
@@ -170,9 +170,9 @@ class Injector:
     _old: list[bytes] = field(default_factory=list)
     _held: list[Delivery] = field(default_factory=list)  # for the next round
 
-    def __call__(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
+    def train(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
         """Train, write, deliver and read."""
-        reply = self.engine(ids, task, chance)
+        reply = self.engine.train(ids, task, chance)
         letters = self._letters(task, reply)
         mail = Mail(np.random.default_rng((self.seed, task.round)), self._old, letters)
         deliveries, self._held = self._held, []
@@ -200,11 +200,11 @@ class Injector:
 
     def _letters(self, task: Task, reply: Reply) -> list[Letter]:
         """Every reply that may be sent, as bytes; what the server chose it derives itself."""
-        wire = Wire(self.engine, self.method, self.setting, Codec())
-        part, base = wire._sent(task, reply), base_hash(task.model)
+        parts = MessageParts(self.method, self.setting, Codec())
+        part, base = parts.sent(task, reply), base_hash(task.model)
         most = int(self.setting.fleet.examples.max())
         ranges = {name: Range() for name in reply.report} | {"examples": Range(1, most, whole=True)}
-        frame = wire.frame(reply.extras, ranges | {"steps": Range(0, whole=True)}, part)
+        frame = parts.frame(reply.extras, ranges | {"steps": Range(0, whole=True)}, part)
         assert set(frame.extras) == set(reply.extras), "extras that do not travel"
         letters = []
         for row in reply.arrived.nonzero().flatten().tolist():

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.chance import Chance
+from fedloom.codec import Codec
 from fedloom.core.optimiser import Adam, Optimiser, Sgd
 from fedloom.core.pruning import PRUNERS, prunable
 from fedloom.core.types import Batch, Reply, Setting, State, Task
@@ -23,6 +24,7 @@ from fedloom.parts.local.prune import Prune
 from fedloom.parts.local.sub_model import SubModel
 from fedloom.parts.upload.as_sent import AsSent
 from fedloom.parts.upload.as_trained import AsTrained
+from fedloom.world.message_parts import MessageParts
 from fedloom.world.wire import Wire
 from pieces import CLASSES, Forced, Scattered
 from worlds import changed, play, small, world, world_of
@@ -167,15 +169,14 @@ def test_networks_need_not_be_traceable() -> None:
     with pytest.raises(BadModel):
         _ = here.setting.neurons
     method = small(safari("synflow"))
-    wire = Wire(here.local(method), method, here.setting)
+    wire = Wire(here.local(method), MessageParts(method, here.setting, Codec()), here.setting)
     assert not torch.equal(play(here, method, wire, rounds=1).model, here.model)
 
 
 def test_masks_travel_up() -> None:
     here, method = world("mlp"), small(safari("snip"))
-    wire = Wire(here.local(method), method, here.setting)
-    run = play(here, method, wire, rounds=1)
-    down, up = wire.prices(run.tasks[0], run.replies[0])
+    run = play(here, method, here.local(method), rounds=1)
+    down, up = MessageParts(method, here.setting, Codec()).prices(run.tasks[0], run.replies[0])
     assert not down.indices.any()  # everything goes down
     assert (up.indices > 0).all()
     assert (up.total < down.total).all()
