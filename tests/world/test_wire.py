@@ -40,9 +40,9 @@ def test_a_wire_of_whole_numbers_changes_nothing(method: Method) -> None:
 def test_lossy_values_arrive_as_the_codec_brings_them(values: str, scale: str) -> None:
     here, method = world("mlp"), small(Method())
     codec = Codec(values=values, scale=scale)  # type: ignore[arg-type]
-    wired = play(here, method, wired(here, method, codec))
+    brought = play(here, method, wired(here, method, codec))
     plain = play(here, method, here.local(method))
-    first, sent = wired.replies[0].params, plain.replies[0].params
+    first, sent = brought.replies[0].params, plain.replies[0].params
     off = (first - sent).abs()
     assert off.max() > 0
     change = (sent - here.model).abs()

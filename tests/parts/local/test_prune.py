@@ -27,7 +27,7 @@ from fedloom.parts.upload.as_trained import AsTrained
 from fedloom.world.message_parts import MessageParts
 from fedloom.world.wire import Wire
 from pieces import CLASSES, Forced, Scattered
-from worlds import changed, play, small, world, world_of
+from worlds import changed, engine_of, play, small, world, world_of
 
 OPTIMISERS = [Sgd(rate=0.1), Sgd(rate=0.05, momentum=0.9, weight_decay=0.01), Adam(rate=0.01)]
 
@@ -135,9 +135,10 @@ def test_it_chooses_from_what_was_sent_and_reads_no_more(pruner: str) -> None:
             assert task.mask is not None
             masks.append(task.mask[0])
             rows = task.rows(slice(0, 1))
-            return engine(ids[:1], rows._replace(model=torch.where(task.mask[0], task.model, garbage)), chance)
+            part = rows._replace(model=torch.where(task.mask[0], task.model, garbage))
+            return engine.train(ids[:1], part, chance)
 
-        return send
+        return engine_of(send)
 
     replies = [play(here, method, spoilt(garbage), rounds=1).replies[0] for garbage in (torch.nan, 0.0)]
     assert torch.equal(replies[0].mask, replies[1].mask)
