@@ -58,6 +58,8 @@ class StackedGradient:
         for name, layer in layers.items():
             if type(layer) not in LAYERS and any(True for _ in layer.parameters()):
                 raise NotImplementedError(f"layer '{name}' ({type(layer).__name__}) has no stacked form")
+            if any(f"{name}.{own}" not in self.layout.names for own, _ in layer.named_parameters()):
+                raise NotImplementedError(f"layer '{name}' shares a parameter with another layer")
         if any(node.op == "get_attr" for node in graph.nodes):
             raise NotImplementedError("the network uses a parameter outside any layer")
         uses = Counter(node.target for node in graph.nodes if node.op == "call_module")
