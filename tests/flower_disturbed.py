@@ -108,7 +108,7 @@ class Disturbed:
         """Wait for something to be so."""
         ends = time.monotonic() + seconds
         while not what():
-            assert time.monotonic() < ends, self.trial.processes.said("link", 60)
+            assert time.monotonic() < ends, self.trial.processes.last_lines("link", 60)
             assert self.trial.processes.running("link")
             self.revive()
             time.sleep(0.05)
@@ -126,8 +126,8 @@ class Disturbed:
 
     def over(self, run: int) -> None:
         """Wait for a run's end."""
-        state = self.trial.wait(run, self.revive)
-        assert state.outcome == "completed", (state, self.trial.processes.said("link", 60))
+        status = self.trial.wait(run, self.revive)
+        assert status.outcome == "completed", (status, self.trial.processes.last_lines("link", 60))
 
     def reached(self, node: int, number: int, name: str) -> Callable[[], bool]:
         """Whether a node was at a moment of a round."""
@@ -135,7 +135,7 @@ class Disturbed:
 
     def sent(self, node: int) -> int:
         """How many answers a node has sent, by its own account."""
-        return self.trial.processes.said(f"node-{node}", 10_000).count("Sent successfully")
+        return self.trial.processes.last_lines(f"node-{node}", 10_000).count("Sent successfully")
 
 
 @contextmanager

@@ -41,10 +41,10 @@ def test_the_app_is_valid_and_carries_the_experiment(made):
     folder, _ = made
     _, warnings = load_and_validate(folder.app / "pyproject.toml")
     assert warnings == []
-    told = get_fused_config_from_dir(folder.app, {"resume": True})
-    assert Experiment(**json.loads(str(told["experiment"]))) == Experiment(method="fedspu", clients=7)
-    assert told["resume"] is True
-    assert set(told) == {"experiment", *CONFIG}
+    typed = get_fused_config_from_dir(folder.app, {"resume": True})
+    assert Experiment(**json.loads(str(typed["experiment"]))) == Experiment(method="fedspu", clients=7)
+    assert typed["resume"] is True
+    assert set(typed) == {"experiment", *CONFIG}
     assert get_fab_config(build_fab_from_disk(folder.app))["tool"]["flwr"]["app"]["publisher"] == "fedloom"
 
 
@@ -64,13 +64,13 @@ def node_of(line: str) -> Namespace:
 
 
 def test_every_command_is_one_that_flower_understands(made):
-    folder, told = made
-    link = _parse_args_run_superlink().parse_args(shlex.split(told.link)[1:])
+    folder, typed = made
+    link = _parse_args_run_superlink().parse_args(shlex.split(typed.link)[1:])
     assert link.enable_supernode_auth
     assert not link.insecure
     assert (link.host, link.port) == ("0.0.0.0", 8123)
     assert not link.runtime_dependency_install
-    nodes = [node_of(words) for words in told.nodes]
+    nodes = [node_of(words) for words in typed.nodes]
     assert len({node.port for node in nodes}) == len({node.auth_supernode_private_key for node in nodes}) == 3
     for node in nodes:
         assert node.superlink == "link.example.org:8123"
@@ -82,9 +82,9 @@ def test_every_command_is_one_that_flower_understands(made):
 
 
 def test_the_reader_finds_every_command_and_service(made):
-    folder, told = made
+    folder, typed = made
     text = (folder.root / "README.md").read_text()
-    for line in (told.environment, told.link, *told.register, *told.nodes, told.run, told.resume):
+    for line in (typed.environment, typed.link, *typed.register, *typed.nodes, typed.run, typed.resume):
         assert line in text
     services = {file.name for file in (folder.root / "services").iterdir()}
     assert services >= {"fedloom-link.service", "fedloom-node@.service", "Containerfile.link", "Containerfile.node"}
@@ -146,9 +146,9 @@ def test_a_used_folder_is_refused(made):
 def test_own_files_travel_by_their_whole_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text("from fedloom import Method\n\n\ndef mine() -> Method:\n    return Method()\n")
-    told = shipped(Experiment(method="mine.py:mine", data="some.npz"))
-    assert told.method.name == f"{tmp_path}/mine.py:mine"
-    assert told.data.name == f"{tmp_path}/some.npz"
+    typed = shipped(Experiment(method="mine.py:mine", data="some.npz"))
+    assert typed.method.name == f"{tmp_path}/mine.py:mine"
+    assert typed.data.name == f"{tmp_path}/some.npz"
 
 
 @given(st.integers(1, 60), st.integers(1, 60))

@@ -14,7 +14,7 @@ import torch
 
 pytest.importorskip("flwr")
 
-from fedloom.flower.deploy.processes import marked
+from fedloom.flower.deploy.processes import marked_processes
 from fedloom.runs.experiment import Experiment
 from flower_disturbed import Disturbed, assert_right, disturbed, lost_in, model_of, with_lost
 
@@ -52,7 +52,7 @@ def test_nodes_killed_in_five_moments(tmp_path):
         now.until(lambda: now.sent(4) > before)
         now.kill(4)
         now.over(number)
-    assert not marked(now.trial.processes.mark)
+    assert not marked_processes(now.trial.processes.mark)
     assert_right(run, experiment, DEADLINE)
     lost = lost_in(run)
     assert {(2, 1), (3, 2), (4, 3)} <= lost
@@ -103,9 +103,9 @@ def test_a_server_that_is_killed_goes_on(tmp_path):
         begin(now, run)
         now.until(now.reached(1, 3, "decode"))
         processes = now.trial.processes
-        nodes = {pid for pid in marked(processes.mark) if _group(pid) in _heads(processes)}
+        nodes = {pid for pid in marked_processes(processes.mark) if _group(pid) in _heads(processes)}
         processes.kill("link")
-        for pid in set(marked(processes.mark)) - nodes:  # Flower gives the link's helpers sessions of their own
+        for pid in set(marked_processes(processes.mark)) - nodes:  # the link's helpers have sessions of their own
             _end(pid)
         time.sleep(1)
         now.trial.start_link()

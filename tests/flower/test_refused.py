@@ -13,7 +13,7 @@ from fedloom.flower.deploy.certificates import write_certificates
 from fedloom.flower.deploy.control import Control
 from fedloom.flower.deploy.folder import link_command, node_command, write_folder
 from fedloom.flower.deploy.keys import write_key
-from fedloom.flower.deploy.processes import Processes, marked
+from fedloom.flower.deploy.processes import Processes, marked_processes
 from fedloom.flower.deploy.trial import CONFIG, environment, free_port
 from fedloom.runs.experiment import Experiment
 
@@ -30,7 +30,7 @@ def link(tmp_path_factory):
         with Control(f"127.0.0.1:{port}", made.certificates.authority) as control:
             control.wait_for_link(LONG, lambda: held.running("link"))
             yield made, held, port, control, control.register(made.keys[0].public, "node-0")
-    assert not marked(held.mark)
+    assert not marked_processes(held.mark)
 
 
 def knock(held: Processes, name: str, words: list[str]) -> str:
@@ -38,10 +38,10 @@ def knock(held: Processes, name: str, words: list[str]) -> str:
     held.start(name, [*words, "--max-retries", "1"])
     until = time.monotonic() + LONG
     while held.running(name):
-        assert time.monotonic() < until, held.said(name, 50)
+        assert time.monotonic() < until, held.last_lines(name, 50)
         time.sleep(0.05)
     assert held.heads[name].returncode != 0
-    return held.said(name, 200)
+    return held.last_lines(name, 200)
 
 
 def words_of(made, port: int, authority=None, key=None) -> list[str]:
@@ -99,11 +99,11 @@ def test_a_node_that_was_let_in_and_then_shut_out(link):
     held.start("node", words_of(made, port))
     until = time.monotonic() + LONG
     while control.nodes()[number] != "online":
-        assert held.running("node"), held.said("node", 50)
+        assert held.running("node"), held.last_lines("node", 50)
         assert time.monotonic() < until
         time.sleep(0.05)
     control.unregister(number)
-    while held.running("node") and "401 Unauthorized" not in held.said("node", 200):
-        assert time.monotonic() < until, held.said("node", 50)
+    while held.running("node") and "401 Unauthorized" not in held.last_lines("node", 200):
+        assert time.monotonic() < until, held.last_lines("node", 50)
         time.sleep(0.05)
     assert control.nodes().get(number) in (None, "unregistered")

@@ -41,7 +41,7 @@ ANSWER += b"content-length: 100\r\ncontent-type: application/protobuf\r\n\r\n"
 NUMBER = 2**63 + 5  # as long as Flower's own are
 
 
-def content(*sizes: int) -> NodeMessage:
+def node_message(*sizes: int) -> NodeMessage:
     """A message with payloads of so many bytes, no two alike."""
     facts = {"run": "a" * 32, "round": 3, "attempt": 1, "base": "b" * 32, "classes": 10}
     return NodeMessage(facts, [Payload({"client": number}, os.urandom(size)) for number, size in enumerate(sizes)])
@@ -109,7 +109,7 @@ class Link:
 )
 def test_the_model_is_what_flowers_node_asks(down: Any, up: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """By Flower's own connection, message and signature; what is not ours is within 3 %."""
-    asked, answer = content(*down), content(*up)
+    asked, answer = node_message(*down), node_message(*up)
     link, key = Link(asked, answer), ec.generate_private_key(ec.SECP384R1())
     monkeypatch.setattr(httpx, "Client", partial(httpx.Client, transport=httpx.MockTransport(link)))
     with http_request_response("127.0.0.1:8000", False, None, (key, key.public_key())) as connection:

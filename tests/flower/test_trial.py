@@ -15,7 +15,7 @@ pytest.importorskip("flwr")
 
 from fedloom.cli.main import main
 from fedloom.flower.deploy.trial import run_trial
-from fedloom.flower.deploy.trial_result import Node
+from fedloom.flower.deploy.trial_result import NodeCosts
 from fedloom.layout import flatten, layout_of
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.parquet import table_rows
@@ -108,7 +108,7 @@ def test_sockets_carry_the_ledgers_bytes(method, fleet, nodes, clients, rounds, 
             assert_carried(node, way)
 
 
-def assert_carried(node: Node, way: str) -> None:
+def assert_carried(node: NodeCosts, way: str) -> None:
     """Sockets carried what the ledger says, Flower's own bytes included, within 3 % and 20 kB."""
     payload, transport, socket = (getattr(node, f"{name}_{way}") for name in ("payload", "transport", "socket"))
     assert payload < socket
