@@ -94,7 +94,8 @@ def _readme(made: Deployment, typed: Commands, link: str, port: int, experiment:
     return f"""\
 # {experiment.method.name} on {experiment.data.name}, {len(made.keys)} nodes
 
-The link is at `{link}`. Every machine needs Python 3.11 or newer and `pip install 'fedloom[flower]'`, all of one version.
+The link is at `{link}`. Every machine needs Python 3.11 or newer and the same version of fedloom:
+`pip install 'fedloom[flower]'`.
 {needed}
 | what | where it goes |
 |---|---|
