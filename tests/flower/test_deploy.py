@@ -1,4 +1,4 @@
-"""What `fedloom deploy` writes is what Flower takes."""
+"""Flower accepts what `fedloom deploy` writes."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_every_command_is_one_that_flower_understands(made):
     assert all(set(config) == {"clients", "data", "state"} for config in configs)
 
 
-def test_the_reader_finds_every_command_and_service(made):
+def test_the_readme_has_every_command_and_service(made):
     folder, typed = made
     text = (folder.root / "README.md").read_text()
     for line in (typed.environment, typed.link, *typed.register, *typed.nodes, typed.run, typed.resume):
@@ -118,7 +118,7 @@ def test_the_command_prints_json(tmp_path, monkeypatch, capsys):
     said = json.loads(capsys.readouterr().out)
     assert said["folder"] == str(tmp_path / "made")
     assert len(said["nodes"]) == 2
-    assert "--host 127.0.0.1" in said["link"]  # nobody else was named
+    assert "--host 127.0.0.1" in said["link"]  # no other host was named
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_used_folder_is_refused(made):
         deploy(made[0].root, Experiment(), 3, CONFIG)
 
 
-def test_own_files_travel_by_their_whole_path(tmp_path, monkeypatch):
+def test_own_files_are_named_by_absolute_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text("from fedloom import Method\n\n\ndef mine() -> Method:\n    return Method()\n")
     typed = shipped(Experiment(method="mine.py:mine", data="some.npz"))

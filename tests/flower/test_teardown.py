@@ -1,4 +1,4 @@
-"""Whatever ends a trial, nothing that it started is left."""
+"""No process of a trial is left, however it ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedloom.flower.deploy import processes
 from fedloom.flower.deploy.processes import Processes, marked_processes
 from fedloom.flower.deploy.relay import Relay
 
-# a head that hears nothing, with a child in its group, and a grandchild in a session of its own
+# a head that ignores SIGTERM, with a child in its group, and a grandchild in a session of its own
 FAMILY = """
 import os, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -25,7 +25,7 @@ subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"], s
 print("ready", flush=True)
 time.sleep(600)
 """
-# a process that holds such a family and then waits for what comes
+# a process that starts such a family and waits to be ended
 HOLDER = """
 import importlib.util, os, sys, time
 from pathlib import Path
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason=
 
 
 def ended(mark: str) -> bool:
-    """Are all gone within ten seconds?"""
+    """Whether all processes have ended within ten seconds."""
     until = time.monotonic() + 10
     while marked_processes(mark) and time.monotonic() < until:
         time.sleep(0.05)
@@ -80,7 +80,7 @@ def test_a_stopped_family_is_ended_too(tmp_path, monkeypatch):
     assert ended(held.mark)
 
 
-def test_what_it_said_is_kept(tmp_path):
+def test_output_is_kept(tmp_path):
     with Processes(tmp_path, os.environ) as held:
         held.start("hello", [sys.executable, "-S", "-c", "print('one'); print('two')"])
         held.heads["hello"].wait(30)
@@ -105,7 +105,7 @@ def test_the_relay_counts_each_nodes_bytes():
         assert [(one.up, one.down, one.connections) for one in relay.traffic] == [(70_000, 10, 1), (3, 200_000, 1)]
 
 
-def test_a_link_that_is_away_looks_away():
+def test_a_link_that_is_down_looks_down():
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
     with Relay("127.0.0.1", port) as relay, socket.create_connection(("127.0.0.1", relay.add())) as node:
