@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fedloom.engine.stages import stages_of
 from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 
@@ -23,7 +24,6 @@ from fedloom.engine.cpu import native, native_steps
 from fedloom.engine.feed import Feed
 from fedloom.engine.gradient.plain import PlainGradient
 from fedloom.engine.gradient.stacked import StackedGradient
-from fedloom.engine.stages import stages_of
 from fedloom.method import Method
 from worlds import CLASSES, World, assert_close, play, world_of
 

@@ -8,7 +8,7 @@ import torch
 from fedloom.engine.clients import Clients
 from fedloom.engine.cuda.graphs import Graphs
 from fedloom.engine.local import Local, local_engine
-from fedloom.engine.storage.backing import Place, Backing
+from fedloom.engine.storage.backing import Backing, Place
 from fedloom.engine.storage.client_states import ClientStates
 from fedloom.engine.storage.offload import OffloadedShards, offload
 from fedloom.errors import RunStopped

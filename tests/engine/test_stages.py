@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from fedloom.engine.stages import Stage, stages_of
 from torch import Tensor, nn
 
 from fedloom.core.types import Examples
 from fedloom.engine import stages
-from fedloom.engine.stages import Stage, stages_of
 from worlds import CLASSES, World, world_of
 
 

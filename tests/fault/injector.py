@@ -17,7 +17,6 @@ from fedloom.codec import AnyKeep, AnyMask, Codec, Expected, Inbox, ModelPart, R
 from fedloom.core.types import Reply, Setting, Task
 from fedloom.engine.protocol import Engine
 from fedloom.method import Method
-from fedloom.parts.upload.as_sent import AsSent
 from fedloom.world.message_parts import MessageParts
 
 DEADLINE = 100.0  # seconds on the injector's clock

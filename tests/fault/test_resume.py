@@ -28,7 +28,7 @@ from fedloom.parts.local.prox import Prox
 from fedloom.runs.build import Prepared
 from fedloom.runs.checkpoint import store
 from fedloom.runs.checkpoint.saver import Checkpoints
-from fedloom.runs.checkpoint.snapshot import Progress, restore_snapshot, take_snapshot
+from fedloom.runs.checkpoint.snapshot import take_snapshot
 from fedloom.runs.checkpoint.tensors import bytes_of
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.inputs import Inputs
