@@ -157,7 +157,7 @@ def test_weights_are_scaled_where_they_are_moved(model: str) -> None:
     for name, products in compact.tensors.items():
         assert torch.equal(products, moved[1][name])
         rows = moved[0][name].flatten(2).amax(2) if products.dim() > 2 else moved[0][name]
-        assert torch.equal(scaled.rate_factors[name], rows.square())
+        assert torch.equal(scaling.rate_factors[name], rows.square())
         products += 0.5
     mask, last = neurons.expand(keep), compact.end(4, scaling)
     assert not last[~mask].any()

@@ -11,7 +11,7 @@ import torch
 
 from fedloom.engine.local import Local
 from fedloom.engine.storage.offload import OffloadedShards
-from fedloom.engine.storage.placement import Budget, Placement, Sizes, cohort_of, place
+from fedloom.engine.storage.placement import Budget, Placement, Sizes, place
 from fedloom.errors import BadExperiment
 from fedloom.method import Method
 from fedloom.parts.select.everyone import SomeSend
@@ -81,9 +81,9 @@ def test_refusals_say_what_would_fit() -> None:
 
 
 def test_all_train_where_only_some_send() -> None:
-    assert cohort_of(Method(select=Uniform(10)), 100) == 10
-    assert cohort_of(Method(select=Uniform(10)), 7) == 7
-    assert cohort_of(Method(select=SomeSend(10)), 100) == 100
+    assert Method(select=Uniform(10)).select.cohort_size(100) == 10
+    assert Method(select=Uniform(10)).select.cohort_size(7) == 7
+    assert Method(select=SomeSend(10)).select.cohort_size(100) == 100
 
 
 def test_the_line_names_places_and_sizes() -> None:

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import fedloom.engine.ways as ways
 import pytest
 import torch
 
 import fedloom.engine.cuda.momentum as momentum
+import fedloom.engine.facts as facts
 import fedloom.engine.gradient.layers as layers
 from fedloom.chance import Chance
 from fedloom.core.optimiser import Adam, Sgd
 from fedloom.engine.cuda.graphs import Graphs
 from fedloom.engine.cuda.step_buffers import StepBuffers
+from fedloom.engine.gradient.fastest import Chosen
 from fedloom.engine.gradient.plain import PlainGradient
 from fedloom.engine.gradient.vmapped import VmappedGradient
-from fedloom.engine.local import Local
+from fedloom.engine.local import local_engine
 from fedloom.method import Method
 from fedloom.parts.select.bernoulli import Bernoulli
 from pieces import NETWORKS
@@ -86,8 +87,8 @@ KERNEL_STEPS = {
 def _taken(buffers: StepBuffers) -> str:
     """The steps that these buffers take, in the words of the tables above."""
     mlp = buffers.mlp_step is not None
-    step = "mlp" if mlp else "fused" if buffers.fused else "momentum" if buffers.momentum else "plain"
-    facts = {
+    step = {"kernels": "mlp", "autograd": "plain"}.get(buffers.way, buffers.way)
+    words = {
         "velocity": mlp and bool(buffers.velocity),
         "scaled": buffers.scaling is not None,
         "compact": buffers.compact is not None,
@@ -96,13 +97,13 @@ def _taken(buffers: StepBuffers) -> str:
         "masked": buffers.masked and (mlp or step == "plain"),
         "kept": bool(buffers.moments),
     }
-    return ", ".join([step, *(word for word, true in facts.items() if true)])
+    return ", ".join([step, *(word for word, true in words.items() if true)])
 
 
 def _assert_equal_steps(here: World, method: Method, rounds: int) -> set[str]:
     """The steps that were taken, where they gave the numbers of one client after another."""
     graphs = Graphs(capture=False)
-    found = play(here, method, here.local(method, walk=graphs), rounds)
+    found = play(here, method, here.local(method, graphs=graphs), rounds)
     wanted = play(here, method, here.loop(method), rounds)
     assert_close(everything(found), everything(wanted), 1e-5)
     return {_taken(buffers) for buffers in graphs._buffers.values()}
@@ -125,7 +126,7 @@ def test_steps_by_kernels_equal_one_client_after_another(
     pytest.importorskip("triton", reason="Triton is not installed")
     if torch.cuda.is_available():
         pytest.skip("kernels are compiled where there is a GPU, and run there; see test_mlp_step.py and test_cuda.py")
-    for module in (ways, momentum, layers):
+    for module in (facts, momentum, layers):
         monkeypatch.setattr(module, "own_kernels", lambda device: True)
     network, *method = row
     assert _assert_equal_steps(world(network), _method(*method), 2) == {KERNEL_STEPS[row]}
@@ -134,7 +135,7 @@ def test_steps_by_kernels_equal_one_client_after_another(
 @every_method
 def test_every_method_equals_plain_steps(method: Method) -> None:
     here = world("normed")
-    found = play(here, method, here.local(method, walk=Graphs(capture=False)), rounds=3)
+    found = play(here, method, here.local(method, graphs=Graphs(capture=False)), rounds=3)
     assert_close(everything(found), everything(played("normed", method, 3)), 1e-5)
 
 
@@ -142,7 +143,7 @@ def test_every_method_equals_plain_steps(method: Method) -> None:
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fjord"])
 def test_other_networks(name: str, network: str) -> None:
     here, method = world(network), dict(METHODS)[name]()
-    found = play(here, method, here.local(method, walk=Graphs(capture=False)), rounds=2)
+    found = play(here, method, here.local(method, graphs=Graphs(capture=False)), rounds=2)
     assert_close(everything(found), everything(play(here, method, here.local(method), rounds=2)), 1e-5)
 
 
@@ -150,21 +151,21 @@ def test_other_networks(name: str, network: str) -> None:
 @pytest.mark.parametrize("name", ["fedavg", "scattered", "fedprox"])
 def test_other_optimisers(name: str, optimiser: str) -> None:
     here, method = world("normed"), _method(name, optimiser)
-    found = play(here, method, here.local(method, walk=Graphs(capture=False)), rounds=3)
+    found = play(here, method, here.local(method, graphs=Graphs(capture=False)), rounds=3)
     assert_close(everything(found), everything(play(here, method, here.local(method), rounds=3)), 1e-5)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scattered", "fedprox"])
 def test_gradients_by_vmap(name: str) -> None:
     here, method, graphs = world("mlp"), _method(name, "sgd"), Graphs(capture=False)
-    engine = Local(method, here.setting, here.data, here.shards, gradient=VmappedGradient(here.setting), walk=graphs)
+    engine = local_engine(here.clients(method), chosen=Chosen(VmappedGradient(here.setting)), graphs=graphs)
     assert_close(everything(play(here, method, engine)), everything(play(here, method, here.loop(method))), 1e-5)
     assert {_taken(buffers).partition(",")[0] for buffers in graphs._buffers.values()} == {"plain"}
 
 
 def test_plain_gradients_need_no_buffers() -> None:
     here, method, graphs = world("mlp"), _method("fedavg", "sgd"), Graphs(capture=False)
-    engine = Local(method, here.setting, here.data, here.shards, gradient=PlainGradient(here.setting), walk=graphs)
+    engine = local_engine(here.clients(method), chosen=Chosen(PlainGradient(here.setting)), graphs=graphs)
     assert_close(everything(play(here, method, engine)), everything(play(here, method, here.loop(method))), 1e-5)
     assert not graphs._buffers
 
@@ -173,7 +174,7 @@ def test_smaller_cohorts_use_larger_buffers() -> None:
     here, method = world("mlp"), Method(select=Bernoulli(0.7))
     graphs = Graphs(capture=False)
     cohorts = {len(method.select({}, here.setting, Chance(0, number))[0].ids) for number in range(1, 9)}
-    found = play(here, method, here.local(method, walk=graphs), rounds=8)
+    found = play(here, method, here.local(method, graphs=graphs), rounds=8)
     assert len(graphs._buffers) < len(cohorts)  # or this shows nothing
     wanted = play(here, method, here.local(method), rounds=8)
     assert torch.equal(found.replies[-1].ids, wanted.replies[-1].ids)

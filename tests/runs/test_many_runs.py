@@ -117,7 +117,7 @@ def test_networks_that_differ_in_more_than_weights_are_told_apart(tmp_path: Any)
 
 def test_how_many_fit() -> None:
     small = prepare(Experiment(**SMALL))
-    room, why = room_beside(small)
+    room, why = most_together(small)
     assert room == 2**23 / (4 * 4 * small.inputs.setting.layout.total)
     assert "cache" in why
     assert most_together(prepare(Experiment(**SMALL, chunk=9)))[0] == 9 / 4

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from fedloom.engine.stages import Stage, stages_of
 from torch import Tensor, nn
 
 from fedloom.core.types import Examples
-from fedloom.engine import stages
+from fedloom.engine import plain_layers as reading
+from fedloom.engine.plain_layers import PlainLayer, plain_layers
 from worlds import CLASSES, World, world_of
 
 
@@ -64,19 +64,19 @@ def images(*layers: nn.Module, after: int) -> Callable[[], nn.Module]:
     return lambda: nn.Sequential(*layers, nn.Flatten(), nn.Linear(after, CLASSES))
 
 
-ROWS: dict[str, tuple[Callable[[], nn.Module], tuple[Stage, ...]]] = {
-    "functions": (Written, (Stage("one", True, relu=True), Stage("two", True))),
+ROWS: dict[str, tuple[Callable[[], nn.Module], tuple[PlainLayer, ...]]] = {
+    "functions": (Written, (PlainLayer("one", True, relu=True), PlainLayer("two", True))),
     "no bias": (
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(12, 5, bias=False), nn.Linear(5, CLASSES)),
-        (Stage("1", False), Stage("2", True)),
+        (PlainLayer("1", False), PlainLayer("2", True)),
     ),
     "pooled": (
         images(nn.Conv2d(1, 2, 3, padding=(1, 0)), nn.ReLU(), nn.MaxPool2d(2), after=2),
-        (Stage("0", True, (1, 0), pool=True, relu=True), Stage("4", True)),
+        (PlainLayer("0", True, (1, 0), pool=True, relu=True), PlainLayer("4", True)),
     ),
     "pooled before ReLU": (
         images(nn.Conv2d(1, 2, 2), nn.MaxPool2d((2, 2)), nn.ReLU(), after=2),
-        (Stage("0", True, (0, 0), pool=True, relu=True), Stage("4", True)),
+        (PlainLayer("0", True, (0, 0), pool=True, relu=True), PlainLayer("4", True)),
     ),
 }
 OTHERS: dict[str, Callable[[], nn.Module]] = {
@@ -102,25 +102,25 @@ OTHERS: dict[str, Callable[[], nn.Module]] = {
 @pytest.mark.parametrize("name", ROWS)
 def test_layers_in_a_row(name: str) -> None:
     network, wanted = ROWS[name]
-    assert stages_of(here(network()).setting) == wanted
+    assert plain_layers(here(network()).setting) == wanted
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_networks(name: str) -> None:
-    assert stages_of(here(OTHERS[name]()).setting) is None
+    assert plain_layers(here(OTHERS[name]()).setting) is None
 
 
 def test_another_loss() -> None:
     setting = replace(
         here(Written()).setting, loss=lambda outputs, targets: F.cross_entropy(outputs, targets).expand(4)
     )
-    assert stages_of(setting) is None
+    assert plain_layers(setting) is None
 
 
 @pytest.mark.parametrize("name", ["functions", "pooled"])
 def test_a_misread_network_is_none(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = stages._read
+    read = reading._read
     monkeypatch.setattr(
         stages, "_read", lambda *facts: tuple(stage._replace(relu=False) for stage in read(*facts) or ())
     )
-    assert stages_of(here(ROWS[name][0]()).setting) is None
+    assert plain_layers(here(ROWS[name][0]()).setting) is None
