@@ -121,6 +121,6 @@ def test_another_loss() -> None:
 def test_a_misread_network_is_none(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     read = reading._read
     monkeypatch.setattr(
-        stages, "_read", lambda *facts: tuple(stage._replace(relu=False) for stage in read(*facts) or ())
+        reading, "_read", lambda *facts: tuple(stage._replace(relu=False) for stage in read(*facts) or ())
     )
     assert plain_layers(here(ROWS[name][0]()).setting) is None
