@@ -91,6 +91,8 @@ def test_every_part_of_a_slots_folder_is_listed():
     rows = {row.name for row in catalogue("parts")}
     for slot in SLOTS:
         for found in iter_modules(slot.__path__, f"{slot.__name__}."):
+            if found.name.endswith("_kernel"):  # needs Triton
+                continue
             for part in vars(import_module(found.name)).values():
                 if not isinstance(part, type) or isabstract(part):
                     continue
