@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedloom.engine.clients import Clients
 from fedloom.engine.cuda.graphs import Graphs
-from fedloom.engine.local import Local
-from fedloom.engine.personal import personal_accuracy
+from fedloom.engine.local import Local, local_engine
 from fedloom.engine.storage.backing import Backing, Place
 from fedloom.engine.storage.client_states import ClientStates
 from fedloom.engine.storage.offload import OffloadedShards, offload
@@ -18,17 +18,19 @@ from worlds import METHODS, World, assert_identical, every_method, everything, p
 CPU = torch.device("cpu")
 
 
-def away(here: World, method: Method, place: Place, chunk: int | None, replayed: bool = False) -> Local:
+def away(
+    here: World, method: Method, place: Place, chunk: int | None, graphs: Graphs | None = None, room: int = 0
+) -> Local:
     """The engine of a world whose examples and client states live elsewhere."""
-    data, shards = offload(here.data, here.shards, CPU, place, 0)
+    data, shards = offload(here.data, here.shards, CPU, place, room)
     own = offload(here.data, here.shards, CPU, place, 0)
-    walk = Graphs(capture=False) if replayed else None
-    return Local(method, here.setting, data, shards, chunk, held=own, walk=walk, states=place)
+    return local_engine(Clients(method, here.setting, data, shards, own, own, place), chunk, graphs=graphs)
 
 
-def at_home(here: World, method: Method, chunk: int | None, replayed: bool = False) -> Local:
+def at_home(here: World, method: Method, chunk: int | None, graphs: Graphs | None = None) -> Local:
     """The same with everything at hand."""
-    return here.local(method, chunk, walk=Graphs(capture=False) if replayed else None)
+    own = here.data, here.shards
+    return local_engine(Clients(method, here.setting, *own, own, own), chunk, graphs=graphs)
 
 
 @every_method
@@ -36,8 +38,8 @@ def test_a_file_gives_the_same_bits(method: Method) -> None:
     here = world("mlp")
     theirs, ours = at_home(here, method, 3), away(here, method, "file", 3)
     assert_identical(everything(play(here, method, ours)), everything(play(here, method, theirs)))
-    known = theirs.states.known().tolist()
-    assert ours.states.known().tolist() == known
+    known = theirs.clients.states.known().tolist()
+    assert ours.clients.states.known().tolist() == known
     if known:
         assert_identical(states_of(ours, known, here.model), states_of(theirs, known, here.model))
 
@@ -56,23 +58,20 @@ def test_any_place_and_chunking(name: str, place: Place, chunk: int | None, netw
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedspu", "fjord"])
 def test_buffered_steps_read_the_next_chunk_from_the_same_buffer(name: str) -> None:
     here, method = world("mlp"), dict(METHODS)[name]()
-    ours, theirs = away(here, method, "file", 2, replayed=True), at_home(here, method, 2, replayed=True)
-    assert isinstance(ours.shards, OffloadedShards)
-    ours.shards._grow(60)  # as a plan would have it: no chunk of two has more
+    mine, their = Graphs(capture=False), Graphs(capture=False)
+    ours, theirs = away(here, method, "file", 2, mine, 60), at_home(here, method, 2, their)  # no two have more than 60
+    assert isinstance(ours.clients.shards, OffloadedShards)
     assert_identical(everything(play(here, method, ours, 4)), everything(play(here, method, theirs, 4)))
-    assert isinstance(ours.walk, Graphs)
-    assert isinstance(theirs.walk, Graphs)
-    assert len({id(buffers.data.x) for buffers in ours.walk._buffers.values()}) == 1
-    assert len(ours.walk._buffers) == len(theirs.walk._buffers)
+    assert len({id(buffers.data.x) for buffers in mine._buffers.values()}) == 1
+    assert len(mine._buffers) == len(their._buffers)
 
 
 def test_personal_accuracy_from_a_shelf() -> None:
     here, method = world("mlp"), dict(METHODS)["fedspu"]()
     found = []
     for engine in (away(here, method, "file", 2), at_home(here, method, 2)):
-        model = play(here, method, engine).model
-        assert engine.held is not None
-        found.append(personal_accuracy(engine, model, *engine.held))
+        found.append(engine.personal(play(here, method, engine).model))
+        assert found[-1] is not None
     assert torch.equal(*found)
 
 

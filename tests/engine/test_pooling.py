@@ -89,11 +89,9 @@ def agree(name: str, clients: int, channels: int, size: tuple[int, int]) -> None
     batches = [Batch(place.data.x[at], place.data.y[at], weight, torch.arange(clients)) for at in (rows, rows + 5)]
     first = place.model.repeat(clients, 1)
     ours, theirs = (
-        way.descend(first, iter(batches), 0.1, 0.98)
+        way.descent(first, iter(batches), 0.1, 0.98)
         for way in (StackedGradient(place.setting), PlainGradient(place.setting))
     )
-    assert ours is not None
-    assert theirs is not None
     assert_close({"weights": ours[0], "losses": ours[1]}, {"weights": theirs[0], "losses": theirs[1]}, 1e-5)
 
 

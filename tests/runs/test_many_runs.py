@@ -14,7 +14,7 @@ import torch
 
 from fedloom.data.load import load
 from fedloom.errors import RunStopped
-from fedloom.runs.build import Simulation, prepare
+from fedloom.runs.build import Prepared, prepare
 from fedloom.runs.coroutine_thread import Strand
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.many_runs import in_step, most_together, play_together, run_all
@@ -118,7 +118,7 @@ def test_networks_that_differ_in_more_than_weights_are_told_apart(tmp_path: Any)
 def test_how_many_fit() -> None:
     small = prepare(Experiment(**SMALL))
     room, why = most_together(small)
-    assert room == 2**23 / (4 * 4 * small.setting.layout.total)
+    assert room == 2**23 / (4 * 4 * small.inputs.setting.layout.total)
     assert "cache" in why
     assert most_together(prepare(Experiment(**SMALL, chunk=9)))[0] == 9 / 4
     wide = prepare(Experiment(**{**SMALL, "model": {"name": "mlp", "settings": {"widths": [20_000]}}}))
@@ -169,12 +169,12 @@ def test_rules_that_may_read_the_global_model_run_by_themselves(tmp_path: Any) -
 def test_large_cohorts_take_more_of_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
     few, many = seeded(3, rounds=1), seeded(3, rounds=1, per_round=12)
     monkeypatch.setattr("fedloom.runs.many_runs.CACHE", 4 * 13_614 * 28)
-    assert prepare(few[0]).setting.layout.total == 13_614
+    assert prepare(few[0]).inputs.setting.layout.total == 13_614
     _, notes = together([many[0], few[0], many[1], few[1]])
     assert notes == ["3 runs are trained together: fedavg"], "12 + 4 + 12 clients; 4 are left over"
 
 
-def group(watch: Any, count: int = 3, **values: Any) -> tuple[list[Experiment], list[Simulation], list[Any]]:
+def group(watch: Any, count: int = 3, **values: Any) -> tuple[list[Experiment], list[Prepared], list[Any]]:
     experiments, data = seeded(count, **values), load("digits")
     worlds = [prepare(experiments[0], data=data)]
     worlds += [prepare(one, data=data, beside=worlds[0]) for one in experiments[1:]]

@@ -78,7 +78,7 @@ def learn(start: Start, steps: Steps = take_steps) -> tuple[Learnt, State]:
 
 
 def keep_network(setting: Setting, task: Task) -> Task:
-    """The task of a rule with `keeps_network`: its mask is the client's whole part, extras hold what was sent."""
+    """The task of a rule with `keeps_network`: the mask is the client's whole part, extras hold what was sent."""
     if task.mask is None:
         return task
     whole = None if task.keep is None else setting.neurons.expand(task.keep)

@@ -58,6 +58,8 @@ class StackedGradient:
         for name, layer in layers.items():
             if type(layer) not in LAYERS and any(True for _ in layer.parameters()):
                 raise NotImplementedError(f"layer '{name}' ({type(layer).__name__}) has no stacked form")
+            if any(f"{name}.{own}" not in self.layout.names for own, _ in layer.named_parameters()):
+                raise NotImplementedError(f"layer '{name}' shares a parameter with another layer")
         if any(node.op == "get_attr" for node in graph.nodes):
             raise NotImplementedError("the network uses a parameter outside any layer")
         uses = Counter(node.target for node in graph.nodes if node.op == "call_module")
@@ -156,7 +158,7 @@ class StackedGradient:
         return torch.cat(grads, 1), _means(losses, batch.weight)
 
     def descent(self, first: Tensor, batches: Iterable[Batch], rate: float, shrink: float) -> tuple[Tensor, Tensor]:
-        """All steps of SGD, fused; every tensor of the cohort has its own storage, so that products can step in place."""
+        """All steps of SGD, fused; every tensor has its own storage, so that products can step in place."""
         split = self.layout.split(first)
         tensors = {name: t.clone(memory_format=torch.contiguous_format) for name, t in split.items()}
         total = first.new_zeros(len(first))

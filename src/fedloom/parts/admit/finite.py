@@ -13,7 +13,7 @@ from fedloom.parts.admit.check import Check
 
 @dataclass(frozen=True)
 class Finite(Check):
-    """Every number sent is finite: weights, what a rule sends along, and the reported loss; -0.0 and subnormals are."""
+    """Every number sent is finite: weights, extras and the reported loss; -0.0 and subnormals are finite."""
 
     @property
     def reason(self) -> str:
