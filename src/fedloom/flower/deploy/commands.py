@@ -85,6 +85,7 @@ def commands(made: Deployment, link: str, port: int, loopback: bool) -> Commands
 
 
 def _readme(made: Deployment, typed: Commands, link: str, port: int, experiment: Experiment) -> str:
+    """The deployment's README.md: which file goes where, and the commands in order."""
     files = [
         name.partition(".py:")[0] + (".py" if ".py:" in name else "")
         for name in (experiment.method.name, experiment.model.name, experiment.data.name, experiment.fleet.name)
