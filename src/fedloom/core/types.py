@@ -145,19 +145,13 @@ class Reply(NamedTuple):
     extras: State  # [C, ...] each: tensors that the local rule's client half adds
     report: State  # [C] each: examples, steps, loss, ...
     arrived: Tensor  # [C] False: lost, late or refused
-    rate: float = 1.0  # the learning rate of the round, which the server knows by itself
-    awaited: Tensor | None = None  # [C] who was to send; None: everyone
-    rejected: Tensor | None = None  # [C] why a reply was refused, places in `REASONS`; 0, None: it was not
-    strays: Tensor | None = None  # [R] how many others were refused, by their places in `REASONS`
-    chance: Chance | None = None  # of the round, for what the server draws once replies are there
-    everyone: bool = False  # known on the host: row n is client n, for the whole fleet
-    costs: Costs | None = None  # what the round cost, where the engine measures or simulates it
     rate: float = 1.0  # the learning rate of the round; filled in by the server
     awaited: Tensor | None = None  # [C] who was to send; None: all
     rejected: Tensor | None = None  # [C] the reason of a refusal as its index in `REASONS`; 0 or None: not refused
     strays: Tensor | None = None  # [R] the number of other refused messages by reason, in the order of `REASONS`
     chance: Chance | None = None  # of the round, for what the server draws after replies arrived
     everyone: bool = False  # True: the host knows that row n is client n, for the whole fleet
+    costs: Costs | None = None  # what the round cost, where the engine measures or simulates it
 
     def rows(self, at: slice | Tensor) -> Reply:
         """The replies of some clients of the cohort, or of all in another order."""
