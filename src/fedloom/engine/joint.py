@@ -89,9 +89,9 @@ def _next_group(waiting: list[_Waiting]) -> tuple[list[_Waiting], list[_Waiting]
 def trains_like(one: Local, other: Local) -> bool:
     """Whether rows of these engines may be trained in one matrix: they share network, data, plan and rule."""
     shared = one.gradient is other.gradient and one.clients.data.x is other.clients.data.x and one.plan == other.plan
-    return (
-        shared and why_apart(one) is None and training_parts(one.clients.method) == training_parts(other.clients.method)
-    )
+    if not shared or why_apart(one) is not None:
+        return False
+    return training_parts(one.clients.method) == training_parts(other.clients.method)
 
 
 def training_parts(method: Method) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
 """Training and evaluation of layers in a row on CPUs, by the C code in `native`.
 
-One call takes all steps of all clients. Most of a small model's time in torch goes into calls, into memory that it
-allocates anew, and into gradients that pooling and ReLU cut off; here memory is laid out once.
+One call takes all steps of all clients. Most of a small model's time in torch goes into calls, into new memory,
+and into gradients that pooling and ReLU cut off; here memory is laid out once.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from fedloom.engine.steps import Start
 
 MOST, PARTS = 32, 4  # layers, and threads that can share a client (native/net.h)
-LARGE = 2**20  # numbers of a convolution from which torch is quicker: they no longer stay near
-PIECE = 32  # examples that a thread looks at, one after another
+LARGE = 2**20  # numbers of a convolution from which torch is faster: they no longer stay in the cache
+PIECE = 32  # examples that a thread evaluates, one after another
 
 
 def native_steps(start: Start) -> tuple[Tensor, Tensor] | None:
-    """All steps of SGD, with momentum from zero on if there is any: parameters [C, P] and summed losses [C].
+    """All steps of SGD, with velocities that begin at zero if there is momentum: parameters [C, P], summed losses [C].
 
     None: the sizes of this chunk do not suit the C code.
     """
     optimiser, rate = start.method.optimiser, start.task.rate
     shrink = 1 - rate * optimiser.weight_decay
-    if optimiser.momentum and shrink != 1 and rate == 0:  # decay is a part of velocities by way of the rate
+    if optimiser.momentum and shrink != 1 and rate == 0:  # decay enters velocities divided by the rate
         return None
     facts = start.data, start.batches, rate, shrink, optimiser.momentum
     keep = None if start.neurons is None else start.task.keep
@@ -53,7 +53,7 @@ def descend_native(
     layout: Layout,
     first: Tensor,
     data: Examples,
-    plan: Batches,
+    batches: Batches,
     rate: float,
     shrink: float,
     momentum: float = 0.0,
@@ -62,7 +62,7 @@ def descend_native(
 ) -> tuple[Tensor, Tensor] | None:
     """All steps of `w <- shrink * w - rate * g` from `first` [C, P]: parameters [C, P] and summed losses [C].
 
-    `momentum`: of velocities that begin at zero. `keep` [C, K]: the `neurons` that alone are trained. None: the sizes
+    `momentum`: of velocities that begin at zero. `keep` [C, K]: the only `neurons` that are trained. None: the sizes
     do not suit the C code.
     """
     (x, y), (clients, numbers) = data, first.shape
@@ -71,9 +71,9 @@ def descend_native(
     if given is None or native is None or (trained is not None and 0 in trained[1]):
         return None
     last, losses = first.clone(memory_format=torch.contiguous_format), torch.zeros(clients, dtype=torch.float64)
-    order, real, steps = (t.contiguous() for t in (plan.examples, plan.real, plan.steps))
+    order, real, steps = (t.contiguous() for t in (batches.examples, batches.real, batches.steps))
     shape, wrong = (given.data_ptr(), len(given), order.shape[2]), 0
-    for some, threads in _shares(clients, torch.get_num_threads()):
+    for some, threads in _split(clients, torch.get_num_threads()):
         count, teams = some.stop - some.start, threads if some.stop - some.start >= threads else 1
         each = native.fedloom_room(*shape, momentum != 0, threads // teams)
         room = torch.empty(teams * each, dtype=torch.uint8)
@@ -102,14 +102,14 @@ def why_not_native(setting: Setting, data: Examples) -> str:
     if not (data.x.is_contiguous() and data.y.is_contiguous()):
         return "examples do not lie in one block of memory"
     if setting.module not in _refused:
-        _refused[setting.module] = _tried(setting, data)
+        _refused[setting.module] = _compared(setting, data)
     return _refused[setting.module]
 
 
-def _tried(setting: Setting, data: Examples) -> str:
-    """Compare one step of two clients with plain PyTorch.
+def _compared(setting: Setting, data: Examples) -> str:
+    """Why the C code cannot be used, from one step of two clients compared with plain PyTorch; empty if it can.
 
-    The C code knows float32 alone, in which the larger of two numbers may be another one than in float64.
+    The C code computes in float32, in which another one of two numbers may be the larger than in float64.
     """
     layers = plain_layers(setting)
     if layers is None or len(layers) > MOST:
@@ -119,8 +119,8 @@ def _tried(setting: Setting, data: Examples) -> str:
     flat = Examples(batch.x.flatten(0, 1).to(data.x.dtype), batch.y.flatten(0, 1))
     real = (batch.weight > 0).unsqueeze(1)
     places = torch.arange(real.numel()).view_as(real)
-    plan = Batches(places, real, torch.tensor([1, 1]), [2], batch.keys[:, None])
-    done = descend_native(layers, setting.layout, params.float(), flat, plan, 1.0, 1.0)
+    batches = Batches(places, real, torch.tensor([1, 1]), [2], batch.keys[:, None])
+    done = descend_native(layers, setting.layout, params.float(), flat, batches, 1.0, 1.0)
     if done is None:
         return "its layers are larger than the C code is good for"
     difference = largest_difference(((params - done[0], slopes), (done[1], losses)))
@@ -128,12 +128,12 @@ def _tried(setting: Setting, data: Examples) -> str:
 
 
 def native_outputs(setting: Setting, layout: Layout, params: Tensor, x: Tensor) -> Tensor | None:
-    """What networks [C, P] say of their own examples [C, B, ...]; None: torch is as quick, or it cannot be done."""
+    """Outputs of networks [C, P] for their own examples [C, B, ...]; None: torch is as fast, or C cannot do it."""
     plain = x.dtype == params.dtype == torch.float32 and x.device.type == params.device.type == "cpu"
     layers = plain_layers(setting)
     if not plain or layers is None or x.numel() == 0 or len(layers) > MOST:
         return None
-    if layers[0].padding is None or not _right(setting, layers):  # torch's large products are as quick
+    if layers[0].padding is None or not _agrees(setting, layers):  # torch's large products are as quick
         return None
     return _outputs(layers, layout, params, x)
 
@@ -155,23 +155,23 @@ def _outputs(layers: tuple[PlainLayer, ...], layout: Layout, params: Tensor, x: 
     return out
 
 
-_read_rightly: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+_agreed: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
-def _right(setting: Setting, layers: tuple[PlainLayer, ...]) -> bool:
-    """Was the network read rightly? Its own outputs for two examples are compared, once."""
-    if setting.module not in _read_rightly:
+def _agrees(setting: Setting, layers: tuple[PlainLayer, ...]) -> bool:
+    """Whether the C code gives the network's own outputs for two examples; compared once."""
+    if setting.module not in _agreed:
         module, layout = setting.module.eval(), setting.layout
         model, x = flatten(module, layout).float(), setting.example.float()
         with torch.no_grad():
             theirs = functional_call(module, layout.split(model), (x,))
         ours = _outputs(layers, layout, model[None], x[None])
-        _read_rightly[setting.module] = ours is None or torch.allclose(ours[0], theirs, rtol=1e-3, atol=1e-4)
-    return _read_rightly[setting.module]
+        _agreed[setting.module] = ours is None or torch.allclose(ours[0], theirs, rtol=1e-3, atol=1e-4)
+    return _agreed[setting.module]
 
 
-def _shares(clients: int, threads: int) -> Iterator[tuple[slice, int]]:
-    """Which clients are trained at once, and by how many threads: each by one while there are enough, then by all."""
+def _split(clients: int, threads: int) -> Iterator[tuple[slice, int]]:
+    """Clients that are trained at once, and their threads: one per client, but all for those that are left over."""
     even = clients // threads * threads
     if even:
         yield slice(0, even), threads
@@ -180,7 +180,7 @@ def _shares(clients: int, threads: int) -> Iterator[tuple[slice, int]]:
 
 
 def _trained_first(layers: tuple[PlainLayer, ...], keep: Tensor, neurons: NeuronMap) -> tuple[Tensor, tuple[int, ...]]:
-    """Every layer's neurons, each client's kept ones first [C, all], and how many of each layer are kept."""
+    """Every layer's neurons, each client's kept ones first [C, all], and the number that is kept of each layer."""
     rows = {tensor.name: tensor.along[0] for tensor in neurons.tensors}
     padded, kept = neurons.padded(keep), []
     for layer in layers:
@@ -191,13 +191,13 @@ def _trained_first(layers: tuple[PlainLayer, ...], keep: Tensor, neurons: Neuron
     return order, tuple(torch.stack([own[0].sum() for own in kept]).tolist())
 
 
-@lru_cache(maxsize=64)  # of all that a fleet's clients train, again in every round
+@lru_cache(maxsize=64)  # the parts that a fleet's clients train recur every round
 def _given(
     layers: tuple[PlainLayer, ...], layout: Layout, shape: torch.Size, kept: tuple[int, ...] | None
 ) -> Tensor | None:
-    """What the compiled code is told of each layer, in the order of `Given` in native/net.h; None: it does not fit.
+    """A row of facts for each layer, in the order of `Given` in native/net.h; None: the network does not fit.
 
-    `kept`: how many neurons of each layer are trained.
+    `kept`: the number of neurons of each layer that are trained.
     """
     at = dict(zip(layout.names, accumulate(layout.sizes, initial=0)))
     shapes = dict(zip(layout.names, layout.shapes))
@@ -205,7 +205,7 @@ def _given(
     if images and len(shape) != 3:
         return None
     channels, height, width = shape if images else (shape.numel(), 1, 1)
-    rows, below = [], channels  # of the layer before, how many are trained
+    rows, below = [], channels  # trained channels of the layer before
     for place, layer in enumerate(layers):
         outputs, inputs, *kernel = shapes[f"{layer.name}.weight"]
         moving = outputs if kept is None else kept[place]

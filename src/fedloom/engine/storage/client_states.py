@@ -1,4 +1,4 @@
-"""Where is what clients remember between rounds? In rows that are born at a client's first contact."""
+"""Client states between rounds, in rows that are created at a client's first contact."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 from fedloom.core.types import State
 from fedloom.engine.storage.backing import Backing, Place
 
-BEHIND = 2  # chunks whose states may still be on their way from a GPU to the host
+BEHIND = 2  # chunks whose states may be pending copies from a GPU to the host, at most
 
 
 class _Pending(NamedTuple):
-    """States on their way to the host."""
+    """States that are being copied to the host."""
 
     row: Tensor
     values: State
@@ -22,56 +22,56 @@ class _Pending(NamedTuple):
 
 
 class ClientStates:
-    """States of those clients that ever took part; memory grows with them, not with the fleet.
+    """States of all clients that ever took part; memory grows with their number, not with the fleet.
 
-    They stay on the device, or away from it: in the host's memory, or in a file that is mapped into it.
+    They lie on the device, in the host's memory, or in a file that is mapped into it.
     """
 
     def __init__(self, fleet_size: int, device: torch.device, place: Place = "device") -> None:
-        self._row = torch.full((fleet_size,), -1, dtype=torch.int64)  # on the host: looked up without waiting
+        self._row = torch.full((fleet_size,), -1, dtype=torch.int64)  # -1: none; on the host, to be read at once
         self._device, self._place = device, place
         self._count = 0
         self._stored: dict[str, Backing] = {}
         self._pending: list[_Pending] = []
-        self._last: tuple[list[int], Tensor, Tensor | slice] | None = None  # who was asked for last, and their rows
+        self._last: tuple[list[int], Tensor, Tensor | slice] | None = None  # clients of the last call, and their rows
         away = place != "device" and device.type == "cuda"
         self._copy_stream = torch.cuda.Stream(device) if away else None
 
-    def get(self, ids: list[int], newborn: State) -> State:
-        """The states of `ids` [C, ...]; `newborn` is the state of one that was never here before."""
-        if not newborn:
+    def get(self, ids: list[int], initial: State) -> State:
+        """The states of clients `ids` [C, ...]; a client without one starts from `initial`."""
+        if not initial:
             return {}
-        if not self.met(ids) or not newborn.keys() <= self._stored.keys():
-            self._create(torch.tensor(ids)[self._row[ids] < 0], newborn)
+        if not self.met(ids) or not initial.keys() <= self._stored.keys():
+            self._create(torch.tensor(ids)[self._row[ids] < 0], initial)
         row, at = self._rows_of(ids)
         if self._copy_stream is not None:
-            return self._fetched(row, self._copy_stream, list(newborn))
-        stored = {name: self._stored[name].rows for name in newborn}
+            return self._fetch(row, self._copy_stream, list(initial))
+        stored = {name: self._stored[name].rows for name in initial}
         if isinstance(at, slice):
             return {name: rows[at].to(self._device, copy=True) for name, rows in stored.items()}
         return {name: rows.index_select(0, at).to(self._device) for name, rows in stored.items()}
 
     def met(self, ids: list[int]) -> bool:
-        """Has every one of them a state?"""
+        """Whether all of these clients have a state."""
         return (self._last is not None and self._last[0] == ids) or bool((self._row[ids] >= 0).all())
 
-    def _create(self, fresh: Tensor, newborn: State) -> None:
-        """States for those who come for the first time, and room for all."""
-        self._reserve(self._count + len(fresh), newborn)
+    def _create(self, fresh: Tensor, initial: State) -> None:
+        """Create the states of clients that take part for the first time."""
+        self._reserve(self._count + len(fresh), initial)
         self._row[fresh] = torch.arange(self._count, self._count + len(fresh))
-        for name, value in newborn.items():
+        for name, value in initial.items():
             rows = self._stored[name].rows
             rows[self._count : self._count + len(fresh)] = value.to(rows.device)
         self._count += len(fresh)
 
     def _rows_of(self, ids: list[int]) -> tuple[Tensor, Tensor | slice]:
-        """The rows of clients that have been met, on the host and where they lie; a row never changes."""
+        """The rows of clients that have a state, on the host and as an index of the states; rows never change."""
         if self._last is None or self._last[0] != ids:
             row = self._row[ids]
             first = int(row[0]) if ids else 0
-            stretch = torch.equal(row, torch.arange(first, first + len(row)))  # which is quicker to copy
-            here = row if stretch or self._place != "device" else row.to(self._device, non_blocking=True)
-            at = slice(first, first + len(row)) if stretch else here
+            adjacent = torch.equal(row, torch.arange(first, first + len(row)))  # a slice is quicker to copy
+            here = row if adjacent or self._place != "device" else row.to(self._device, non_blocking=True)
+            at = slice(first, first + len(row)) if adjacent else here
             self._last = list(ids), row, at
         return self._last[1:]
 
@@ -86,8 +86,8 @@ class ClientStates:
         for name, value in state.items():
             self._stored[name].rows[at] = value
 
-    def _fetched(self, row: Tensor, side: Any, names: list[str]) -> State:
-        """From the host to a GPU, while that still trains others."""
+    def _fetch(self, row: Tensor, side: Any, names: list[str]) -> State:
+        """Copy states from the host to a GPU while it still trains other clients."""
         if any(bool(torch.isin(row, one.row).any()) for one in self._pending):
             self._finish(0)
         found: State = {}
@@ -104,7 +104,7 @@ class ClientStates:
         return found
 
     def _send(self, row: Tensor, state: State) -> None:
-        """From a GPU to the host; they are stored when they have come."""
+        """Begin to copy states from a GPU to the host; `_finish` stores them."""
         self._finish(BEHIND - 1)
         values = {name: torch.empty(v.shape, dtype=v.dtype, pin_memory=True) for name, v in state.items()}
         for name, value in state.items():
@@ -114,7 +114,7 @@ class ClientStates:
         self._pending.append(_Pending(row, values, done))
 
     def _finish(self, left: int) -> None:
-        """Store what has come, until so many are still on their way."""
+        """Store copied states, oldest first, until at most `left` chunks are pending."""
         while len(self._pending) > left:
             one = self._pending.pop(0)
             one.done.synchronize()
@@ -122,7 +122,7 @@ class ClientStates:
                 self._stored[name].rows[one.row] = value
 
     def _reserve(self, count: int, like: State) -> None:
-        """Room for so many; a file is made for the whole fleet at once, and disk is taken as they are born."""
+        """Make room for `count` rows; a file is made for the whole fleet, and takes disk space as rows are created."""
         for name, value in like.items():
             old = self._stored.get(name)
             if old is not None and count <= len(old.rows):
@@ -141,7 +141,7 @@ class ClientStates:
         return torch.nonzero(self._row >= 0).flatten()
 
     def save(self) -> State:
-        """Every row that was born, and whose it is (`client`); views, to be copied before the next `put`."""
+        """Every row, and which client's it is (`client`); views, to be copied before the next `put`."""
         if not self._stored:
             return {}
         self._finish(0)
@@ -150,7 +150,7 @@ class ClientStates:
         return {"client": client, **{f"row.{name}": own.rows[: self._count] for name, own in self._stored.items()}}
 
     def load(self, saved: State) -> None:
-        """Keep copies of saved rows and nothing else: clients that are not among them have not been met."""
+        """Replace all states with copies of saved rows; clients without a saved row have no state."""
         self._finish(0)
         self._last, self._count, self._stored = None, 0, {}
         self._row.fill_(-1)

@@ -1,4 +1,4 @@
-"""Examples that do not fit where clients train: shelved client after client, a chunk's fetched when it trains."""
+"""Examples that do not fit on the device that trains: a chunk's examples are fetched when it trains."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from fedloom.core.types import Examples, listed as on_device
 from fedloom.engine.storage.backing import Backing, Place
 from fedloom.engine.storage.shards import Shards
 
-PIECE = 2**26  # bytes copied at a time while the shelf is filled
+PIECE = 2**26  # bytes that are copied at a time into the backing memory
 
 
 class OffloadedShards(Shards):
-    """Every client's examples in one stretch of the host's memory or of a file, so that fetching them is a plain copy.
+    """Shards in host memory or in a file, each client's examples in one block, so that fetching them is a plain copy.
 
-    What is fetched lies in a buffer that stands still: steps that were captured read the next chunk from there too. On
-    a GPU copies run on a stream of their own into a second buffer, while the chunk before still trains.
+    Fetched examples lie in a static buffer, from which captured steps read the next chunk too. On a GPU, copies run on
+    their own stream into a second buffer while the previous chunk trains.
     """
 
     resident = False
 
     def __init__(self, data: Examples, shards: Shards, device: torch.device, place: Place, capacity: int = 0) -> None:
-        """`data` and `shards` on the host; `capacity`: how many examples a chunk is expected to have at most."""
+        """`data` and `shards` lie on the host; `capacity`: the expected number of examples of a chunk, at most."""
         self.sizes, self.examples, self._first = shards.sizes, shards.examples, shards._first
         self._start: list[int] = self._first.tolist()
         self._device = device
@@ -40,7 +40,7 @@ class OffloadedShards(Shards):
         self._grow(capacity)
 
     def _grow(self, capacity: int) -> None:
-        """Buffers for so many examples; grown ones mean steps captured anew, so they double."""
+        """Make buffers for `capacity` examples; they at least double, since steps are captured anew for new buffers."""
         if capacity <= self._capacity:
             return
         if self._copy_stream is not None:
@@ -57,36 +57,36 @@ class OffloadedShards(Shards):
             self._copy_stream.wait_stream(torch.cuda.current_stream(self._device))
 
     def examples_of(self, data: Examples, ids: Tensor, listed: list[int]) -> tuple[Examples, Tensor]:
-        """These clients' examples fetched, and the rows of each in them [C, widest]."""
+        """Fetch the examples of clients `ids`: the buffer, and each client's rows in it [C, widest]."""
         sizes = [self.sizes[i] for i in listed]
         firsts = torch.tensor([0, *sizes]).cumsum(0)[:-1].tolist()
         total = self._fetch([(self._start[i], self._start[i + 1]) for i in listed])
         first, size = on_device([firsts, sizes], ids.device)[:, :, None]  # [C, 1] each
         inside = torch.arange(max(1, *sizes), device=ids.device).minimum(size - 1)
-        return self._buffer, (first + inside).clamp(0, max(0, total - 1))  # a client may have nothing
+        return self._buffer, (first + inside).clamp(0, max(0, total - 1))  # a client may have no examples
 
     def pieces(self, data: Examples, most: int) -> Iterator[tuple[Examples, Tensor]]:
-        """Everybody's examples, client after client, `most` at a time: a data set and rows in it."""
+        """All clients' examples, client after client, at most `most` at a time: a data set and rows in it."""
         most = min(most, self._capacity or most)
         for first in range(0, len(self.examples), most):
             count = self._fetch([(first, min(first + most, len(self.examples)))])
             yield self._buffer, torch.arange(count, device=self._device)
 
     def prefetch(self, listed: list[int]) -> None:
-        """These clients are next."""
+        """Begin to read the examples of clients that train next from disk."""
         for first, last in _merged([(self._start[i], self._start[i + 1]) for i in listed]):
             for own in self._backings:
                 own.prefetch(first, last)
 
     def _fetch(self, ranges: list[tuple[int, int]]) -> int:
-        """Stretches of the shelf, one after another, into the buffer; how many examples they are."""
+        """Copy ranges of the examples into the buffer, one after another; the number of examples."""
         total = sum(last - first for first, last in ranges)
         self._grow(max(1, total))
         if self._copy_stream is None:
             self._copy(ranges, self._buffer)
             return total
         now = torch.cuda.current_stream(self._device)
-        with torch.cuda.stream(self._copy_stream):  # which has waited until the chunk before left the second buffer
+        with torch.cuda.stream(self._copy_stream):  # it has waited until the second buffer was copied
             self._copy(ranges, self._next_buffer)
         now.wait_stream(self._copy_stream)
         for buffer, ahead in zip(self._buffer, self._next_buffer):
@@ -95,6 +95,7 @@ class OffloadedShards(Shards):
         return total
 
     def _copy(self, ranges: list[tuple[int, int]], into: Examples) -> None:
+        """Copy ranges of the examples, one after another."""
         place = 0
         for first, last in _merged(ranges):
             for own, buffer in zip(self._backings, into):
@@ -103,7 +104,7 @@ class OffloadedShards(Shards):
 
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Neighbours as one stretch: fewer copies."""
+    """Merge adjacent ranges, for fewer copies."""
     found: list[tuple[int, int]] = []
     for first, last in ranges:
         if found and found[-1][1] == first:
@@ -116,7 +117,7 @@ def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 def offload(
     data: Examples, shards: Shards, device: torch.device, place: Place, capacity: int
 ) -> tuple[Examples, Shards]:
-    """The same where they do not live on the device: a shelf, and the few first and last examples to try things on."""
+    """Examples and shards with the examples at `place`; the first and last few stay on the device, for trials."""
     if place == "device":
         return data, shards
     few = Examples(*(torch.cat((values[:4], values[-4:])).to(device) for values in data))
@@ -124,7 +125,7 @@ def offload(
 
 
 def place_examples(data: Examples, device: torch.device, place: Place) -> Examples:
-    """A test set of the host's where it is to live."""
+    """Examples of the host, moved to `place`."""
     if place == "device" or (device.type == "cpu" and place == "host"):
         return Examples(*(values.to(device) for values in data))
     if place == "host":
