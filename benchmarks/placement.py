@@ -21,7 +21,7 @@ from fedloom.chance import Chance
 from fedloom.core.types import Examples, Fleet, Setting
 from fedloom.engine.local import Local
 from fedloom.engine.storage.backing import Place
-from fedloom.engine.storage.offload import shelve
+from fedloom.engine.storage.offload import offload
 from fedloom.engine.storage.shards import Shards
 from fedloom.layout import flatten, layout_of
 from fedloom.models import build
@@ -43,7 +43,7 @@ def played(options: argparse.Namespace, device: torch.device, place: Place) -> t
         torch.cuda.reset_peak_memory_stats(device)
     example = data.x[:2].to(device)
     data = Examples(*(values.to(home) for values in data))
-    data, shards = shelve(data, shards, device, place, options.chunk * options.samples)
+    data, shards = offload(data, shards, device, place, options.chunk * options.samples)
     module = build(options.model, (1, 28, 28), 10).to(device)
     layout = layout_of(module)
     labels = torch.ones(options.clients, 10, dtype=torch.int64, device=device)

@@ -26,9 +26,9 @@ from torch import Tensor
 from fedloom.chance import Chance
 from fedloom.core.types import Examples, Fleet, Setting
 from fedloom.core.work import Work
-from fedloom.engine.distributed import Distributed, dismiss, follow
+from fedloom.engine.distributed import Distributed, serve_rank, stop_ranks
 from fedloom.engine.local import Local
-from fedloom.engine.ranks import Message, Ranks, joined, rank_device
+from fedloom.engine.ranks import Message, Ranks, join_ranks, rank_device
 from fedloom.engine.storage.shards import Shards
 from fedloom.layout import flatten, layout_of
 from fedloom.method import Method
@@ -117,17 +117,17 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     results: dict[str, dict[str, float]] = {}
-    with joined(options.device) as ranks:
+    with join_ranks(options.device) as ranks:
         device = torch.device(rank_device(options.device) if torch.cuda.is_available() else "cpu")
         for name in options.workloads:
             work = Workload(*WORKLOADS[name], device)
             if ranks.rank > 0:
-                follow(ranks, lambda work=work: (work.local, None))  # type: ignore[misc]
+                serve_rank(ranks, lambda work=work: (work.local, None))  # type: ignore[misc]
                 continue
             try:
                 found = results[name] = measure(work, ranks, options.cycles)
             finally:
-                dismiss(ranks, {})
+                stop_ranks(ranks, {})
             taken = "   ".join(f"{way} {found[way]:8.1f} ms" for way in ("thread", "one", "all", "collect"))
             print(f"{name}  {taken}   one/all {found['one'] / found['all']:.2f}   apart {found['apart']:.1e}")
     if ranks.rank == 0:

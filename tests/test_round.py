@@ -20,7 +20,7 @@ from fedloom.parts.local.keep_own import KeepOwn
 from fedloom.parts.local.sub_model import SubModel
 from fedloom.round import play_round, read_unsent_as_unchanged
 from pieces import Scattered
-from worlds import SEED, changed, everything, play, small, world
+from worlds import SEED, changed, engine_of, everything, play, small, world
 
 MODEL = torch.tensor([10.0, 20.0, 30.0])
 
@@ -155,12 +155,13 @@ def test_the_order_of_a_round() -> None:
     def noting(ids: Tensor, task: Task, chance: Chance) -> Reply:
         ORDER.append("train")
         asked.append(task)
-        return engine(ids, task, chance)
+        return engine.train(ids, task, chance)
 
     ORDER.clear()
     memory = method.init(here.setting, here.model)
     kept = {slot: dict(state) for slot, state in memory.items()}
-    new, after, task, reply = play_round(method, memory, here.model, here.setting, noting, Chance(SEED, 4))
+    noted, chance = engine_of(noting), Chance(SEED, 4)
+    new, after, task, reply = play_round(method, memory, here.model, here.setting, noted, chance)
     assert ORDER == ["select", "allocate", "mask", "brief", "train", "observe", "repair", "aggregate", "debrief"]
     assert torch.equal(new, (here.model + 1) * 2)
     assert memory == kept  # the memory that was given is not written to

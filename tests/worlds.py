@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
 
 import pytest
 import torch
@@ -290,6 +291,11 @@ class Changed:
         return getattr(self.engine, name)
 
 
+def engine_of(train: Callable[[Tensor, Task, Chance], Reply]) -> Engine:
+    """An engine that can do nothing but train."""
+    return cast(Engine, SimpleNamespace(train=train))
+
+
 def changed(engine: Engine, change: Callable[[Reply, Chance], Reply]) -> Engine:
     """An engine whose replies are changed on the way to the server."""
     return Changed(engine, change)
@@ -302,7 +308,7 @@ def reply_rows(reply: Reply, at: Tensor) -> Reply:
     return Reply(reply.ids[at], reply.params[at], mask, pick["extras"], pick["report"], reply.arrived[at])
 
 
-def states_of(engine: Local, ids: list[int], model: Tensor) -> State:
+def states_of(engine: Local | Loop, ids: list[int], model: Tensor) -> State:
     """What clients remember now [C, ...]."""
     own = engine.clients
     return own.states.get(ids, initial_state(own.method, own.setting, model))

@@ -12,11 +12,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.core.types import Examples, Reply, Task
-from fedloom.engine.distributed import follow
-from fedloom.engine.local import Local
+from fedloom.core.types import Reply, Task
+from fedloom.engine.clients import Clients
+from fedloom.engine.distributed import serve_rank
+from fedloom.engine.local import Local, local_engine
 from fedloom.engine.ranks import ranks_here
-from fedloom.engine.storage.shards import Shards
 from fedloom.method import Method
 
 HOST = torch.device("cpu")
@@ -40,24 +40,25 @@ def method_of(name: str, cohorts: Any = None) -> Method:
 class Broken(Local):
     """Trains nobody."""
 
-    def __call__(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
+    def train(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
         """Fail in the second round."""
         if task.round == 2:
             raise ZeroDivisionError("more than it can bear")
-        return super().__call__(ids, task, chance)
+        return super().train(ids, task, chance)
 
 
-def build(network: str, name: str, cohorts: Any = None, fault: str = "") -> tuple[Local, tuple[Examples, Shards]]:
-    """The engine of this rank, and what personal models are tried on."""
+def build(network: str, name: str, cohorts: Any = None, fault: str = "") -> Local:
+    """The engine of this rank."""
     from worlds import world
 
     if fault == "build":
         raise FileNotFoundError("no such file here")
     here, method = world(network), method_of(name, cohorts)
-    engine = here.local(method)
+    own = here.data, here.shards
+    engine = local_engine(Clients(method, here.setting, *own, own, own))
     if fault == "train":
-        engine = Broken(method, here.setting, here.data, here.shards)
-    return engine, (here.data, here.shards)
+        engine = Broken(engine.clients, engine.chosen, engine.plan, engine.chunk)
+    return engine
 
 
 if __name__ == "__main__":
@@ -66,5 +67,5 @@ if __name__ == "__main__":
     meet(sys.argv[1], 1)
     ranks = ranks_here("cpu")
     while "leave" not in (wanted := ranks.receive(0, HOST).facts):
-        follow(ranks, lambda wanted=wanted: build(**wanted))  # type: ignore[misc]
+        serve_rank(ranks, lambda wanted=wanted: build(**wanted))  # type: ignore[misc]
     dist.destroy_process_group()

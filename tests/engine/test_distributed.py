@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,9 +19,8 @@ from engine.second_rank import build, meet, method_of
 from fedloom.chance import Chance
 from fedloom.core.cohort import recognised
 from fedloom.core.types import Cohort, Reply, Task
-from fedloom.engine.distributed import NOBODY, Distributed, deal, dismiss
+from fedloom.engine.distributed import NO_OWNER, Distributed, assign, stop_ranks
 from fedloom.engine.local import Local
-from fedloom.engine.personal import personal_accuracy
 from fedloom.engine.ranks import Message, Ranks, ranks_here
 from fedloom.errors import RunStopped
 from fedloom.round import ask_cohort
@@ -64,9 +64,9 @@ def lead(ranks: Ranks) -> Lead:
     def leading(network: str, name: str, cohorts: Any = None, fault: str = "") -> Iterator[Distributed]:
         ranks.send(1, Message({"network": network, "name": name, "cohorts": cohorts, "fault": fault}, {}))
         try:
-            yield Distributed(build(network, name, cohorts)[0], ranks)
+            yield Distributed(build(network, name, cohorts), ranks)
         finally:
-            dismiss(ranks, {})
+            stop_ranks(ranks, {})
 
     return leading
 
@@ -105,16 +105,16 @@ def test_any_cohort(name: str, lead: Lead) -> None:
 
 def test_states_live_on_one_rank_each(lead: Lead) -> None:
     here, method = world("mlp"), method_of("keep-own")
-    local = here.local(method)
+    local = build("mlp", "keep-own")
     alone = play(here, method, local)
     with lead("mlp", "keep-own") as engine:
         model = play(here, method, engine).model
-        ours = engine.personal_accuracy(model, here.data, here.shards)
-        mine = engine.local.states.known().tolist()
-    known = local.states.known().tolist()
+        ours = engine.personal(model)
+        mine = engine.local.clients.states.known().tolist()
+    known = local.clients.states.known().tolist()
     assert 0 < len(mine) < len(known)
     assert set(mine) < set(known)
-    assert torch.equal(ours, personal_accuracy(local, alone.model, here.data, here.shards))
+    assert torch.equal(ours, local.personal(alone.model))
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "loom", "safari"])
@@ -152,8 +152,8 @@ def test_a_rank_that_cannot_begin(lead: Lead) -> None:
 def test_ranks_must_agree(ranks: Ranks) -> None:
     ranks.send(1, Message({"network": "cnn", "name": "scaffold"}, {}))
     with pytest.raises(RunStopped, match=r"rank 1 has prepared .*ControlVariates"):
-        Distributed(build("mlp", "fedavg")[0], ranks)
-    dismiss(ranks, {})
+        Distributed(build("mlp", "fedavg"), ranks)
+    stop_ranks(ranks, {})
 
 
 def test_messages_bring_what_was_sent(lead: Lead, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,28 +173,31 @@ works = st.lists(st.integers(1, 50), min_size=1, max_size=30)
 
 @given(works, st.integers(1, 5), st.data())
 def test_owners_keep_theirs_and_nobody_is_left_out(work: list[int], ranks: int, data: st.DataObject) -> None:
-    owner = data.draw(st.lists(st.integers(NOBODY, ranks - 1), min_size=len(work), max_size=len(work)))
-    places = deal([float(one) for one in work], owner, ranks)
+    owner = data.draw(st.lists(st.integers(NO_OWNER, ranks - 1), min_size=len(work), max_size=len(work)))
+    places = assign([float(one) for one in work], owner, ranks)
     assert sorted(place for mine in places for place in mine) == list(range(len(work)))
     for rank, mine in enumerate(places):
         assert mine == sorted(mine)
-        assert all(owner[place] in (NOBODY, rank) for place in mine)
+        assert all(owner[place] in (NO_OWNER, rank) for place in mine)
 
 
 @given(works, st.integers(1, 5))
 def test_free_work_is_balanced(work: list[int], ranks: int) -> None:
-    loads = [sum(work[place] for place in mine) for mine in deal([float(w) for w in work], [NOBODY] * len(work), ranks)]
+    loads = [
+        sum(work[place] for place in mine) for mine in assign([float(w) for w in work], [NO_OWNER] * len(work), ranks)
+    ]
     assert max(loads) - min(loads) <= max(work)
 
 
 def test_replies_are_of_the_task_wherever_the_cohort_was_listed() -> None:
     """Under a GPU the cohort's ids are on the host, the task's on the device."""
     here = prepare(Experiment(method="fedavg", device="cpu", training={"epochs": 1}))
-    chance, memory = Chance(0, 1), here.method.init(here.setting, here.model)
-    ids, task, _ = ask_cohort(here.method, memory, here.model, here.setting, chance)
-    reply = Distributed(here.engine, Ranks(0, 1, torch.device("cpu")))(ids.clone(), task, chance)
+    (method, setting, _, model, *_), local, chance = here.inputs, here.trainer, Chance(0, 1)
+    assert isinstance(local, Local)
+    ids, task, _ = ask_cohort(method, method.init(setting, model), model, setting, chance)
+    reply = Distributed(local, Ranks(0, 1, torch.device("cpu"))).train(ids.clone(), task, chance)
     assert reply.ids is task.ids
-    assert torch.equal(reply.params, here.engine(ids, task, chance).params)
+    assert torch.equal(reply.params, local.train(ids, task, chance).params)
 
 
 def test_a_device_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,19 +205,19 @@ def test_a_device_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     meta, total = torch.device("meta"), 7
     ids = torch.tensor([1, 4, 6])  # on the host, as selections are
 
-    def local(mine: torch.Tensor, task: Task, chance: Chance) -> Reply:
+    def train(mine: torch.Tensor, task: Task, chance: Chance) -> Reply:
         assert (mine.device.type, task.ids.device) == ("cpu", meta)  # type: ignore[union-attr]
         sent = {"examples": torch.ones(len(mine), device=meta)}
         params = torch.empty(len(mine), total, device=meta)
         return Reply(task.ids, params, None, {}, sent, task.authorised)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Distributed, "__init__", lambda self: setattr(self, "local", local))
+    monkeypatch.setattr(Distributed, "__init__", lambda self: setattr(self, "local", SimpleNamespace(train=train)))
     monkeypatch.setattr(Distributed, "_dealt", lambda self, ids, task: [[0, 1, 2]])
     monkeypatch.setattr(Distributed, "_ask", lambda self, orders, lead: {0: lead()})
     here = ids.to(meta)
     share, authorised = torch.ones(3, device=meta), torch.ones(3, dtype=torch.bool, device=meta)
     task = Task(torch.empty(total, device=meta), None, None, share, authorised, {}, 1, 0.1, 0.1, total, here)
-    reply = Distributed()(ids, task, Chance(0, 1, meta))  # type: ignore[call-arg]
+    reply = Distributed().train(ids, task, Chance(0, 1, meta))  # type: ignore[call-arg]
     reply = recognised(Cohort(here, authorised), reply)
     assert reply.ids.device == meta
     assert reply.arrived.device == meta

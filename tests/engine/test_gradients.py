@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from fedloom.chance import Chance
 from fedloom.core.types import Batch
-from fedloom.engine.client import Gradient
 from fedloom.engine.gradient.fastest import fastest_gradient
 from fedloom.engine.gradient.plain import PlainGradient
+from fedloom.engine.gradient.protocol import Gradient, GradientKind
 from fedloom.engine.gradient.stacked import StackedGradient
 from fedloom.engine.gradient.vmapped import VmappedGradient
 from fedloom.method import Method
@@ -227,8 +227,7 @@ def test_fused_descent_agrees_with_single_steps(name: str) -> None:
         total[:now] += losses
     for way in (PlainGradient(place.setting), StackedGradient(place.setting)):
         first = clients(place)
-        done = way.descend(first, feed(), rate, shrink)
-        assert done is not None
+        done = way.descent(first, feed(), rate, shrink)
         assert torch.equal(first, clients(place))  # what the clients began from is still needed
         assert_close({"weights": done[0], "losses": done[1]}, {"weights": params, "losses": total}, 1e-9)
 
@@ -243,19 +242,37 @@ def test_outputs_agree(name: str) -> None:
         assert_close({"outputs": way.outputs(params, x)}, {"outputs": expected}, 1e-9)
 
 
+REASONS = {
+    "tied": {"stacked": "layer 'two' shares a parameter with another layer"},
+    "loose": {"stacked": "a parameter outside any layer"},
+    "across": {"stacked": "differs from plain PyTorch by", "vmapped": "differs from plain PyTorch by"},
+    "branching": {"stacked": "control flow", "vmapped": "control flow"},
+    "cumulative statistics": {
+        "stacked": "differs from plain PyTorch by",
+        "vmapped": "batch statistics would count padding",
+    },
+}
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [(name, StackedGradient) for name in STACKED]
-    + [(name, VmappedGradient) for name in VMAPPED]
-    + [(name, PlainGradient) for name in PLAIN],
+    [(name, "stacked") for name in STACKED]
+    + [(name, "vmapped") for name in VMAPPED]
+    + [(name, "one by one") for name in PLAIN],
 )
-def test_the_fastest_right_way_is_chosen(name: str, kind: type, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_fastest_right_way_is_chosen(name: str, kind: GradientKind, caplog: pytest.LogCaptureFixture) -> None:
     place = here(name)
     before = place.model.clone()
     with caplog.at_level(logging.WARNING, "fedloom"):
-        assert type(fastest_gradient(place.setting, place.data)) is kind
-    assert bool(caplog.records) == (kind is PlainGradient)  # slowness is said aloud
+        gradient, slower = fastest_gradient(place.setting, place.data)
+    assert gradient.kind == kind
+    assert bool(caplog.records) == (kind == "one by one")  # slowness is said aloud
     assert torch.equal(place.model, before)
+    wanted = REASONS.get(name, {})
+    assert [way for way, _ in slower] == list(wanted)
+    for way, why in slower:
+        assert why
+        assert wanted[way] in why
 
 
 @pytest.mark.parametrize("method", [small(fedavg()), small(scaffold())], ids=["fedavg", "scaffold"])

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fedloom.core.types import Examples
 from fedloom.core.work import Work
-from fedloom.engine.local import Local, Loop
+from fedloom.engine.local import local_engine
 from fedloom.engine.storage.shards import Shards
 from fedloom.errors import RunStopped
 from fedloom.methods.fedavg import fedavg
@@ -69,9 +69,8 @@ def test_training_leaves_the_world_as_it_was() -> None:
 
 def test_chunks_fit_the_budget() -> None:
     here, method = world("mlp"), small(fedavg())
-    assert Local(method, here.setting, here.data, here.shards).chunk > len(SIZES)
+    assert local_engine(here.clients(method)).chunk > len(SIZES)
     assert here.local(method, 7).chunk == 7
-    assert here.loop(method).chunk == 1
 
 
 class Fragile(nn.Module):
@@ -93,9 +92,8 @@ def test_the_loop_says_whose_fault_it_was() -> None:
     data.x[4] = 99
     here = world_of(Fragile(), data, torch.arange(6).split(2))
     method = small(fedavg())
-    engine = Loop(method, here.setting, here.data, here.shards)
     with pytest.raises(RunStopped, match=r"client 2 .*round 1.*more than it can bear") as caught:
-        play(here, method, engine)
+        play(here, method, here.loop(method))
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.func import functional_call
 
 from fedloom.core.optimiser import Sgd
-from fedloom.engine.local import Local
-from fedloom.engine.personal import personal_accuracy
+from fedloom.engine.clients import Clients
+from fedloom.engine.local import Local, local_engine
 from fedloom.engine.storage.shards import Shards
 from fedloom.method import Method
 from fedloom.methods.scaffold import scaffold
@@ -43,10 +43,13 @@ def by_hand(here: World, models: list[Tensor]) -> Tensor:
     return torch.tensor(accuracy, dtype=torch.float64)
 
 
-def trained(here: World, method: Method, chunk: int | None = None) -> tuple[Local, Tensor]:
+def trained(
+    here: World, method: Method, chunk: int | None = None, tested: Shards | None = None
+) -> tuple[Local, Tensor]:
     """An engine after two rounds, and the global model."""
     method = replace(method, select=Forced(PLAYED), optimiser=Sgd(rate=0.5))
-    engine = here.local(method, chunk)
+    own_test = here.data, splits() if tested is None else tested
+    engine = local_engine(Clients(method, here.setting, here.data, here.shards, own_test=own_test), chunk)
     return engine, play(here, method, engine, len(PLAYED)).model
 
 
@@ -58,12 +61,12 @@ def test_own_models_on_own_splits(network, chunk, batch, monkeypatch):
     here = world(network)
     engine, model = trained(here, scattered_parts(KeepOwn()), chunk)
     took_part = sorted({client for cohort in PLAYED for client in cohort})
-    assert engine.states.known().tolist() == took_part
-    own = dict(zip(took_part, engine.states.get(took_part, {"own": model})["own"]))
+    assert engine.clients.states.known().tolist() == took_part
+    own = dict(zip(took_part, engine.clients.states.get(took_part, {"own": model})["own"]))
     models = [own.get(client, here.model) for client in range(len(SIZES))]
     assert len({tuple(one.tolist()) for one in models}) == len(took_part) + 1
 
-    ours = personal_accuracy(engine, model, here.data, splits())
+    ours = engine.personal(model)
     torch.testing.assert_close(ours, by_hand(here, models), rtol=0, atol=1e-12, equal_nan=True)
     assert ours.isnan().tolist() == [size == 0 for size in TESTED]
     assert not torch.equal(ours, by_hand(here, [model] * len(SIZES)))  # it matters whose model it is
@@ -73,10 +76,10 @@ def test_own_models_on_own_splits(network, chunk, batch, monkeypatch):
 def test_every_network(network):
     here = world(network)
     engine, model = trained(here, scattered_parts(KeepOwn()))
-    known = engine.states.known().tolist()
-    own = dict(zip(known, engine.states.get(known, {"own": model})["own"]))
+    known = engine.clients.states.known().tolist()
+    own = dict(zip(known, engine.clients.states.get(known, {"own": model})["own"]))
     models = [own.get(client, here.model) for client in range(len(SIZES))]
-    ours = personal_accuracy(engine, model, here.data, splits())
+    ours = engine.personal(model)
     torch.testing.assert_close(ours, by_hand(here, models), rtol=0, atol=1e-12, equal_nan=True)
 
 
@@ -84,32 +87,33 @@ def test_every_network(network):
 def test_the_global_model_serves_who_has_none(method):
     here = world("mlp")
     engine, model = trained(here, small(method))
-    ours = personal_accuracy(engine, model, here.data, splits())
+    ours = engine.personal(model)
     torch.testing.assert_close(ours, by_hand(here, [model] * len(SIZES)), rtol=0, atol=1e-12, equal_nan=True)
 
 
 def test_asking_makes_nobody_known():
     here = world("mlp")
     engine, model = trained(here, scattered_parts(KeepOwn()))
-    before = engine.states.known().tolist()
-    first = personal_accuracy(engine, model, here.data, splits())
-    assert engine.states.known().tolist() == before
-    torch.testing.assert_close(personal_accuracy(engine, model, here.data, splits()), first, equal_nan=True)
+    before = engine.clients.states.known().tolist()
+    first = engine.personal(model)
+    assert engine.clients.states.known().tolist() == before
+    torch.testing.assert_close(engine.personal(model), first, equal_nan=True)
 
 
 def test_nobody_has_test_examples():
     here = world("mlp")
-    engine, model = trained(here, scattered_parts(KeepOwn()))
     none = Shards([torch.empty(0, dtype=torch.int64) for _ in SIZES], torch.device("cpu"))
-    assert personal_accuracy(engine, model, here.data, none).isnan().all()
+    engine, model = trained(here, scattered_parts(KeepOwn()), tested=none)
+    assert engine.personal(model).isnan().all()
+    assert here.local(Method()).personal(model) is None
 
 
 @pytest.mark.parametrize("method", [small(Method()), scattered_parts(KeepOwn())], ids=["global", "own"])
 def test_diverged_models_are_right_about_nothing(method):
     here = world("mlp")
     engine, model = trained(here, method)
-    known = engine.states.known().tolist()
+    known = engine.clients.states.known().tolist()
     if known:
-        engine.states.put(known, {"own": torch.full((len(known), len(model)), torch.nan)})
-    ours = personal_accuracy(engine, torch.full_like(model, torch.nan), here.data, splits())
+        engine.clients.states.put(known, {"own": torch.full((len(known), len(model)), torch.nan)})
+    ours = engine.personal(torch.full_like(model, torch.nan))
     assert ours[known or slice(None)].nan_to_num().eq(0).all()

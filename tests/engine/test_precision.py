@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from fedloom.accel.precision import Precision, computing
+from fedloom.engine.local import local_engine
 from fedloom.errors import BadExperiment
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.play import run
@@ -93,14 +94,7 @@ def test_on_a_cpu_only_bf16_changes_numbers_and_still_learns() -> None:
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fjord", "fedspu"])
 def test_bf16_does_not_depend_on_the_chunking(name: str) -> None:
     here, method = world("mlp"), dict(METHODS)[name]()
-    engines = [here.local(method, chunk) for chunk in (None, 1)]
-    before = engines[0].gradient.low  # type: ignore[attr-defined]
-    try:
-        for engine in engines:
-            engine.gradient.low = True  # type: ignore[attr-defined]
-        whole, single = (play(here, method, engine).model for engine in engines)
-    finally:
-        engines[0].gradient.low = before  # type: ignore[attr-defined]
+    whole, single = (play(here, method, local_engine(here.clients(method), chunk, "bf16")).model for chunk in (None, 1))
     plain = play(here, method, here.local(method)).model
     assert not torch.equal(whole, plain)
     torch.testing.assert_close(whole, single, rtol=1e-3, atol=2e-3)
@@ -108,7 +102,7 @@ def test_bf16_does_not_depend_on_the_chunking(name: str) -> None:
 
 
 def test_only_stacked_layers_take_bf16() -> None:
-    with pytest.raises(BadExperiment, match=r"precision is 'bf16'.*the plain way.*engine 'local'"):
+    with pytest.raises(BadExperiment, match=r"precision is 'bf16'.*one by one.*engine 'local'"):
         run(Experiment(precision="bf16", engine="loop"))
     with pytest.raises(BadExperiment, match="precision is 'fp8'"):
         Experiment(precision="fp8")

@@ -82,8 +82,8 @@ def test_a_client_is_born_with_the_network_as_built_whenever_it_is_met() -> None
     method = small(Method(local=KeepOwn()), select=Forced(cohorts))
     engine = here.local(method)
     met = []
-    original = engine.states.get
-    engine.states.get = lambda ids, born: met.append((ids, born["own"])) or original(ids, born)  # type: ignore[method-assign]
+    original = engine.clients.states.get
+    engine.clients.states.get = lambda ids, born: met.append((ids, born["own"])) or original(ids, born)  # type: ignore[method-assign]
     play(here, method, engine)
     assert [sorted(ids) for ids, _ in met] == [list(ids) for ids in cohorts]
     assert all(torch.equal(born, here.model) for _, born in met)
@@ -93,4 +93,4 @@ def test_only_selected_clients_have_states() -> None:
     here, method = world("mlp"), dict(METHODS)["scaffold"]()
     engine = here.local(method)
     run = play(here, method, engine, rounds=1)
-    assert engine.states.known().tolist() == run.replies[0].ids.tolist()
+    assert engine.clients.states.known().tolist() == run.replies[0].ids.tolist()

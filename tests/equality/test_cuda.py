@@ -12,11 +12,14 @@ from torch import Tensor
 from fedloom.chance import Chance
 from fedloom.engine.cuda.graphs import Graphs
 from fedloom.engine.distributed import Distributed
+from fedloom.engine.local import Local, local_engine
+from fedloom.engine.protocol import Engine
 from fedloom.engine.ranks import Ranks
 from fedloom.methods import METHODS
 from fedloom.round import play_round
-from fedloom.runs.build import Simulation, prepare
+from fedloom.runs.build import Prepared, prepare
 from fedloom.runs.experiment import Experiment
+from fedloom.runs.inputs import clients_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 
@@ -48,19 +51,28 @@ class Played(NamedTuple):
     mask: Tensor | None
 
 
-def _prepared(name: str, device: str, clients: int = 100, model: str = "mlp") -> Simulation:
+def _prepared(name: str, device: str, clients: int = 100, model: str = "mlp") -> Prepared:
     """Digits on a fleet of devices, dealt unequally, so that clients take unequally many steps."""
     values = {"training": {"epochs": 1, "batch": 10}, "split": (0.7, 0, 0.3), "fleet": "table4", "clients": clients}
     return prepare(Experiment(method=VARIANTS[name], device=device, model=model, **values))
 
 
-def _played(here: Simulation, rounds: int = 5) -> list[Played]:
-    model, memory, out = here.model, here.method.init(here.setting, here.model), []
+def _played(here: Prepared, rounds: int = 5, engine: Engine | None = None) -> list[Played]:
+    """What each round left, without the world around what trains."""
+    engine = engine or here.trainer
+    assert engine is not None
+    method, setting, model = here.inputs.method, here.inputs.setting, here.inputs.model
+    memory, out = method.init(setting, model), []
     for number in range(1, rounds + 1):
         chance = Chance(0, number, model.device)
-        model, memory, task, reply = play_round(here.method, memory, model, here.setting, here.engine, chance)
+        model, memory, task, reply = play_round(method, memory, model, setting, engine, chance)
         out.append(Played(model.cpu(), reply.ids.cpu(), None if task.mask is None else task.mask.cpu()))
     return out
+
+
+def _local(here: Prepared, graphs: Graphs) -> Local:
+    """An engine of its own, whose clients have not been met."""
+    return local_engine(clients_of(here.inputs), here.inputs.placement.chunk, graphs=graphs)
 
 
 @every_variant
@@ -85,9 +97,9 @@ def test_dropout_strikes_the_same_units(monkeypatch: pytest.MonkeyPatch) -> None
 
 @every_variant
 def test_captured_steps_equal_uncaptured_ones(name: str) -> None:
-    plain = _prepared(name, "cuda")
-    plain.engine.walk = Graphs(capture=False)
-    for ours, theirs in zip(_played(_prepared(name, "cuda")), _played(plain)):
+    here = _prepared(name, "cuda")
+    captured, plain = (_local(here, graphs) for graphs in (Graphs(), Graphs(capture=False)))
+    for ours, theirs in zip(_played(here, engine=captured), _played(here, engine=plain)):
         assert torch.equal(ours.ids, theirs.ids)
         assert torch.equal(ours.model, theirs.model)
 
@@ -95,12 +107,13 @@ def test_captured_steps_equal_uncaptured_ones(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in WAITING])
 def test_nothing_waits_inside_a_round(name: str) -> None:
     here = _prepared(name, "cuda", clients=10)  # of whom every one has been seen soon: the first contact may wait
-    model, memory = here.model, here.method.init(here.setting, here.model)
+    method, setting, model = here.inputs.method, here.inputs.setting, here.inputs.model
+    engine, memory = _local(here, Graphs()), method.init(setting, model)
     for number in range(1, 15):
         _watch("error" if number > 12 else "default")  # by then everything has been captured
         try:
             chance = Chance(0, number, model.device)
-            model, memory, _, _ = play_round(here.method, memory, model, here.setting, here.engine, chance)
+            model, memory, _, _ = play_round(method, memory, model, setting, engine, chance)
         finally:
             _watch("default")
     assert bool(model.isfinite().all())
@@ -108,9 +121,9 @@ def test_nothing_waits_inside_a_round(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "feddd", "fedspu"])
 def test_a_lone_rank_equals_local(name: str) -> None:
-    alone, led = _prepared(name, "cuda"), _prepared(name, "cuda")
-    led = led._replace(engine=Distributed(led.engine, Ranks(0, 1, led.model.device)))  # type: ignore[arg-type]
-    for ours, theirs in zip(_played(alone), _played(led)):
+    here = _prepared(name, "cuda")
+    led = Distributed(_local(here, Graphs()), Ranks(0, 1, here.inputs.model.device))
+    for ours, theirs in zip(_played(here, engine=_local(here, Graphs())), _played(here, engine=led)):
         assert torch.equal(ours.ids, theirs.ids)
         torch.testing.assert_close(ours.model, theirs.model, rtol=1e-6, atol=1e-6)
 

@@ -29,8 +29,8 @@ def test_loop_equals_local(name: str, network: str) -> None:
     loop, local = here.loop(method), here.local(method, sliced=network != "dropout")
     slow, fast = play(here, method, loop), play(here, method, local)
     assert_close(everything(fast), everything(slow), 1e-5)
-    ids = local.states.known().tolist()
-    assert ids == loop.states.known().tolist()
+    ids = local.clients.states.known().tolist()
+    assert ids == loop.clients.states.known().tolist()
     assert_close(states_of(local, ids, here.model), states_of(loop, ids, here.model), 5e-5)  # some are divided by rates
     for ours, theirs in zip(fast.replies, slow.replies):
         assert torch.equal(ours.ids, theirs.ids)

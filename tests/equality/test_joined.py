@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from fedloom.core.work import Work
+from fedloom.engine.client import Chunk
 from fedloom.engine.cuda.graphs import Graphs
+from fedloom.engine.gradient.fastest import Chosen, fastest_gradient
 from fedloom.engine.joint import joined, why_apart
-from fedloom.engine.local import Chunk, Local
+from fedloom.engine.local import Local, local_engine
 from fedloom.engine.storage.shards import Shards
 from fedloom.method import Method
 from fedloom.parts.local.prox import Prox
@@ -43,28 +45,26 @@ def dealt(here: World, by: int) -> World:
     return here._replace(shards=shards, setting=replace(here.setting, fleet=fleet_of(here.data, shards)))
 
 
-def engine_of(here: World, method: Method, gradient: object, walk: object = None, chunk: int | None = None) -> Local:
+def engine_of(here: World, method: Method, chosen: Chosen, captured: bool, chunk: int | None = None) -> Local:
     """An engine that shares its gradient with others."""
-    own = here.data, here.shards
-    return Local(method, here.setting, here.data, here.shards, chunk, gradient, True, own, walk)  # type: ignore[arg-type]
+    return local_engine(here.clients(method), chunk, chosen=chosen, graphs=Graphs(capture=False) if captured else None)
 
 
 def both(
     network: str,
     methods: Sequence[Method],
     rounds: int = 2,
-    courses: bool = False,
+    captured: bool = False,
     chunk: int | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[list[Run], list[Run], list[Local], list[Local]]:
     """Each method on a partition and with a seed of its own, alone and in company."""
     first = world(network, dtype)
-    gradient = first.local(methods[0]).gradient
+    chosen = fastest_gradient(first.setting, first.data)
     worlds = [dealt(first, 7 * n) if n else first for n in range(len(methods))]
 
     def engines() -> list[Local]:
-        walks = [Graphs(capture=False) if courses else None for _ in methods]
-        return [engine_of(*each, gradient, walk, chunk) for *each, walk in zip(worlds, methods, walks)]
+        return [engine_of(*each, chosen, captured, chunk) for each in zip(worlds, methods)]
 
     apart, close = engines(), engines()
     seeds = [7 + n for n in range(len(methods))]
@@ -82,8 +82,8 @@ def assert_equal_runs(
     """Models, what the server and the clients remember, and all that was reported."""
     for ours, theirs, one, other in zip(company, alone, close, apart):
         assert_close(everything(ours), everything(theirs), tolerance)
-        known = one.states.known().tolist()
-        assert known == other.states.known().tolist()
+        known = one.clients.states.known().tolist()
+        assert known == other.clients.states.known().tolist()
         mine, their = (states_of(engine, known, theirs.model) for engine in (one, other))
         assert_close(mine, their, 10 * tolerance)  # some are divided by rates
         for reply, wanted in zip(ours.replies, theirs.replies):
@@ -98,9 +98,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def spy(chunks: Sequence[Chunk]) -> object:
         seen.append(len(chunks))
-        return joined(chunks)
+        return cat_chunks(chunks)
 
-    monkeypatch.setattr("fedloom.engine.joint.joined", spy)
+    monkeypatch.setattr("fedloom.engine.joint.cat_chunks", spy)
     return seen
 
 
@@ -165,7 +165,7 @@ def test_no_more_rows_than_fit(chunk: int, calls: list[int], monkeypatch: pytest
 @pytest.mark.parametrize("name", ["fedavg", "fedavg-heavy", "scaffold", "fjord", "safari", "fedumf-feddc"])
 def test_in_buffers_that_stand_still(name: str) -> None:
     method = dict(METHODS)[name]()
-    alone, company, *_ = both("normed", [method] * 3, courses=True)
+    alone, company, *_ = both("normed", [method] * 3, captured=True)
     for ours, theirs in zip(company, alone):
         assert_close(everything(ours), everything(theirs), 1e-5)
 

@@ -14,7 +14,7 @@ from fedloom.core.types import Reply, State, Task, column
 from fedloom.errors import BadExperiment
 from fedloom.method import Method
 from pieces import Forced, scattered
-from worlds import assert_identical, changed, every_method, everything, play, world
+from worlds import assert_identical, changed, engine_of, every_method, everything, play, world
 
 
 def fill(values: State, arrived: Tensor, garbage: float) -> State:
@@ -69,8 +69,8 @@ def test_what_is_not_sent_down_is_not_read(method: Method) -> None:
         def send(ids: Tensor, task: Task, chance: Chance) -> Reply:
             if garbage is not None and task.mask is not None and task.round > 1:
                 task = task._replace(model=torch.where(task.mask[0], task.model, garbage))
-            return engine(ids, task, chance)
+            return engine.train(ids, task, chance)
 
-        return everything(play(here, alone, send))
+        return everything(play(here, alone, engine_of(send)))
 
     assert_identical(run(torch.nan), run(None))

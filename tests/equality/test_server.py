@@ -72,8 +72,8 @@ def test_state_moves_on_when_a_reply_is_lost(method: Method) -> None:
     heard, unheard = here.local(method), here.local(method)
     play(here, method, heard, rounds=1)
     play(here, method, changed(unheard, lose), rounds=1)
-    ids = heard.states.known().tolist()
-    assert ids == unheard.states.known().tolist()
+    ids = heard.clients.states.known().tolist()
+    assert ids == unheard.clients.states.known().tolist()
     assert_identical(states_of(heard, ids, here.model), states_of(unheard, ids, here.model))
 
 

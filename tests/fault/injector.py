@@ -18,7 +18,7 @@ from fedloom.core.types import Reply, Setting, Task
 from fedloom.engine.protocol import Engine
 from fedloom.method import Method
 from fedloom.parts.upload.as_sent import AsSent
-from fedloom.world.wire import Wire
+from fedloom.world.message_parts import MessageParts
 
 DEADLINE = 100.0  # seconds on the injector's clock
 
@@ -168,14 +168,14 @@ class Injector:
     arrived: list[set[int]] = field(default_factory=list)  # by round: whose true reply came in time
     counted: list[bool] = field(default_factory=list)  # by round: whether they were enough
     _old: list[bytes] = field(default_factory=list)
-    _held: list[Delivery] = field(default_factory=list)  # for the next round
+    _capacity: list[Delivery] = field(default_factory=list)  # for the next round
 
-    def __call__(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
+    def train(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
         """Train, write, deliver and read."""
-        reply = self.engine(ids, task, chance)
+        reply = self.engine.train(ids, task, chance)
         letters = self._letters(task, reply)
         mail = Mail(np.random.default_rng((self.seed, task.round)), self._old, letters)
-        deliveries, self._held = self._held, []
+        deliveries, self._capacity = self._capacity, []
         for letter in letters:
             name = self.faults[mail.random.integers(0, len(self.faults))]
             self.injected[name] += name != "nothing"
@@ -186,7 +186,7 @@ class Injector:
             now = delivery.at
             inbox.take(delivery.sender, delivery.data)
             if now >= DEADLINE:
-                self._held.append(delivery._replace(at=now - DEADLINE, true=False))  # and again, a round too late
+                self._capacity.append(delivery._replace(at=now - DEADLINE, true=False))  # and again, a round too late
         now = DEADLINE
         true = {one.sender for one in deliveries if one.true}
         assert set(inbox.accepted) == true, "exactly the true replies are accepted"
@@ -200,18 +200,18 @@ class Injector:
 
     def _letters(self, task: Task, reply: Reply) -> list[Letter]:
         """Every reply that may be sent, as bytes; what the server chose it derives itself."""
-        wire = Wire(self.engine, self.method, self.setting, Codec())
-        part, base = wire._sent(task, reply), base_hash(task.model)
+        parts = MessageParts(self.method, self.setting, Codec())
+        part, base = parts.sent(task, reply), base_hash(task.model)
         most = int(self.setting.fleet.examples.max())
         ranges = {name: Range() for name in reply.report} | {"examples": Range(1, most, whole=True)}
-        frame = wire.frame(reply.extras, ranges | {"steps": Range(0, whole=True)}, part)
+        frame = parts.frame(reply.extras, ranges | {"steps": Range(0, whole=True)}, part)
         assert set(frame.extras) == set(reply.extras), "extras that do not travel"
         letters = []
         for row in reply.arrived.nonzero().flatten().tolist():
             mask, keep = (None if given is None else given[row] for given in (part.mask, part.keep))
             own = part._replace(mask=mask, keep=keep)
             asked: ModelPart | AnyMask | AnyKeep = own
-            if not isinstance(self.method.upload, AsSent) and not own.whole:
+            if not self.method.upload.sends_what_came and not own.whole:
                 wide = keep is not None and frame.neurons is not None and len(keep) > frame.neurons.size
                 asked = AnyMask(1.0) if keep is None else AnyKeep(1.0, own.rows, wide)
             client = int(reply.ids[row])

@@ -19,7 +19,7 @@ from fedloom.runs.checkpoint.tensors import KINDS, bytes_of, pack
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.play import resume, run
 
-FILES = ("manifest.json", "server.safetensors", "clients.safetensors", "ledger.safetensors", "rounds.parquet")
+FILES = ("manifest.json", "server.safetensors", "engine.safetensors", "ledger.safetensors", "rounds.parquet")
 
 
 @pytest.fixture(scope="module")

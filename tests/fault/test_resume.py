@@ -25,56 +25,48 @@ from fedloom.method import Method
 from fedloom.methods.fedavg import fedavg
 from fedloom.parts.aggregate.latest_updates import LatestUpdates
 from fedloom.parts.local.prox import Prox
-from fedloom.runs.build import Simulation
+from fedloom.runs.build import Prepared
 from fedloom.runs.checkpoint import store
 from fedloom.runs.checkpoint.saver import Checkpoints
-from fedloom.runs.checkpoint.snapshot import Reached, put_back, take
+from fedloom.runs.checkpoint.snapshot import Progress, restore_snapshot, take_snapshot
 from fedloom.runs.checkpoint.tensors import bytes_of
 from fedloom.runs.experiment import Experiment
+from fedloom.runs.inputs import Inputs
 from fedloom.runs.ledger import Ledger
 from fedloom.runs.play import _round, ledger_of, resume, run
 from fedloom.world.channel import Bursty
+from fedloom.world.message_parts import MessageParts
 from fedloom.world.simulated import Simulated
 from fedloom.world.wire import Wire
 
 # ---- every method, by its pieces: play two rounds, save, put back into fresh engines, play two more
 
 
-def simulation(method: Method, codec: Codec) -> Simulation:
+def prepared(method: Method, codec: Codec) -> Prepared:
     """The tiny fleet in a world with bursts of losses, its replies through a codec."""
     here = worlds.world("mlp")
     engine = here.local(method)
-    wire = Wire(engine, method, here.setting, codec)
-    world = Simulated(wire, method, here.setting, price=wire.price, channel=Bursty(enter=0.3, leave=0.5))
-    clients = list(range(len(worlds.SIZES)))
-    return Simulation(
-        method,
-        here.setting,
-        here.setting.module,
-        engine,
-        None,
-        wire,
-        world,
-        here.model,
-        here.data,
-        None,
-        clients,
-        3,
-        None,
-        [""],
-    )
+    parts = MessageParts(method, here.setting, codec)
+    wire = Wire(engine, parts, here.setting)
+    world = Simulated(wire, method, here.setting, price=parts.prices, channel=Bursty(enter=0.3, leave=0.5))
+    inputs = Inputs(
+        method, here.setting, here.setting.module, here.model, here.data, here.shards, None, None, here.data, 3,
+        list(range(len(worlds.SIZES))), None, "",
+    )  # type: ignore[arg-type]  # where things lie is not asked for  # fmt: skip
+    return Prepared(inputs, world, [], engine)
 
 
-def played(world: Simulation, ledger: Ledger, at: Reached, rounds: int) -> Reached:
+def played(world: Prepared, ledger: Ledger, at: Reached, rounds: int) -> Reached:
     """Some rounds more."""
     for _ in range(rounds):
         at = _round(Experiment(rounds=100, evaluate_every=3, seed=worlds.SEED), world, ledger, at)
     return at
 
 
-def start(world: Simulation) -> Reached:
+def start(world: Prepared) -> Reached:
     """Before the first round."""
-    return Reached(0, world.model, world.method.init(world.setting, world.model))
+    inputs = world.inputs
+    return Reached(0, inputs.model, inputs.method.init(inputs.setting, inputs.model))
 
 
 def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -85,19 +77,19 @@ def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("codec", [Codec(), Codec(values="int8", feedback=True)], ids=["float32", "int8-feedback"])
 @worlds.every_method
 def test_straight_equals_resumed(method, codec, tmp_path):
-    straight = simulation(method, codec)
-    ledger = ledger_of(straight)
+    straight = prepared(method, codec)
+    ledger = ledger_of(straight.inputs)
     at = played(straight, ledger, start(straight), 2)
-    path = store.save(tmp_path, 2, take(straight, ledger, at).files(), {})
+    path = store.save(tmp_path, 2, take_snapshot(straight, ledger, at).files(), {})
     at = played(straight, ledger, at, 2)
 
-    other = simulation(method, codec)
-    fresh = ledger_of(other)
+    other = prepared(method, codec)
+    fresh = ledger_of(other.inputs)
     again = put_back(other, fresh, store.read(path))
     assert again.round == 2
     again = played(other, fresh, again, 2)
 
-    ours, theirs = take(straight, ledger, at), take(other, fresh, again)
+    ours, theirs = take_snapshot(straight, ledger, at), take_snapshot(other, fresh, again)
     assert ours.tensors.keys() == theirs.tensors.keys()
     for file in ours.tensors:
         assert list(ours.tensors[file]) == list(theirs.tensors[file])  # columns stand in the same order too
@@ -324,8 +316,8 @@ def test_another_version_is_said_and_written_down(begun, tmp_path, monkeypatch, 
 
 def test_another_format_is_refused(begun, tmp_path, monkeypatch):
     shutil.copytree(begun, tmp_path / "run")
-    monkeypatch.setattr(fedloom.runs.folder, "FORMAT", 2)
-    with pytest.raises(RunStopped, match="has format 1, and this fedloom reads 2"):
+    monkeypatch.setattr(fedloom.runs.folder, "FORMAT", 3)
+    with pytest.raises(RunStopped, match="has format 2, and this fedloom reads 3"):
         resume(tmp_path / "run")
 
 

@@ -43,7 +43,7 @@ class Server:
         """What a checkpoint has to hold."""
         memory = {f"{slot}/{name}": v for slot, own in self.memory.items() for name, v in own.items()}
         server = {"model": self.model, "round": torch.tensor(self.round), **memory}
-        return {"server.safetensors": server, "clients.safetensors": self.engine.states.save()}
+        return {"server.safetensors": server, "engine.safetensors": self.engine.save()}
 
     def restore(self, state: dict[str, State]) -> None:
         """As it was when it was saved."""
@@ -54,7 +54,7 @@ class Server:
             slot, _, own = name.partition("/")
             self.memory[slot][own] = value
         self.engine = HERE.local(self.method)
-        self.engine.states.load({name: value.clone() for name, value in state["clients.safetensors"].items()})
+        self.engine.load({name: value.clone() for name, value in state["engine.safetensors"].items()})
 
 
 class FaultyRun(RuleBasedStateMachine):

@@ -117,7 +117,7 @@ def test_a_silent_fleet_stops_the_run_and_loses_nothing(tmp_path):
         run(lost, out=tmp_path / "run")
     found = store.read(store.list_all(tmp_path / "run" / "checkpoint")[0])
     assert found.facts["round"] == 10
-    assert torch.equal(store.tensors(found, "server.safetensors")["model"], start.model)
+    assert torch.equal(store.tensors(found, "server.safetensors")["model"], start.inputs.model)
     with pytest.raises(RunStopped, match="up to round 20"):
         resume(tmp_path / "run")
 

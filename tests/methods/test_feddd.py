@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fedloom.chance import Chance
 from fedloom.core.types import Reply
 from fedloom.core.work import Work
-from fedloom.engine.client import beside
+from fedloom.engine.client import keep_network
 from fedloom.errors import BadExperiment
 from fedloom.layout import flatten, load
 from fedloom.method import Method
@@ -24,7 +24,7 @@ from fedloom.parts.local.keep_own_part import KeepOwnPart
 from fedloom.parts.select.everyone import Everyone
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.play import run
-from worlds import SEED, SIZES, World, assert_close, changed, play, played, small, states_of, world
+from worlds import SEED, SIZES, World, assert_close, changed, engine_of, play, played, small, states_of, world
 
 WORK = Work(epochs=1, batch=6)
 FEDAVG = small(fedavg(), select=Everyone())
@@ -201,11 +201,11 @@ def test_an_own_part_outlives_the_round(sliced: bool) -> None:
 
     def noted(ids: Tensor, task, chance: Chance) -> Reply:  # type: ignore[no-untyped-def]
         before.append(states_of(engine, ids.tolist(), task.model)["own"].clone())
-        inside = beside(here.setting, task)
+        inside = keep_network(here.setting, task)
         starts.append(KeepOwnPart().start(inside, {"own": before[-1]}, task.model.expand(len(ids), -1)))
-        return engine(ids, task, chance)
+        return engine.train(ids, task, chance)
 
-    run_ = play(here, method, noted, rounds=3)
+    run_ = play(here, method, engine_of(noted), rounds=3)
     task = run_.tasks[2]
     assert task.keep is not None
     assert task.mask is not None

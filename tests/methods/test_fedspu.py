@@ -16,6 +16,8 @@ from fedloom.core.optimiser import Sgd
 from fedloom.core.part import NobodyLeft
 from fedloom.core.types import Reply, Task
 from fedloom.core.work import Work
+from fedloom.engine.clients import Clients
+from fedloom.engine.local import local_engine
 from fedloom.engine.storage.shards import Shards
 from fedloom.errors import BadExperiment
 from fedloom.method import Method
@@ -29,8 +31,8 @@ from fedloom.parts.local.keep_own import KeepOwn
 from fedloom.parts.local.stop_early import StopEarly
 from fedloom.parts.select.still_running import StillRunning
 from fedloom.parts.select.uniform import Uniform
-from fedloom.runs.build import prepare
 from fedloom.runs.experiment import Experiment
+from fedloom.runs.inputs import inputs_of
 from fedloom.runs.play import run
 from methods.by_hand import loss_on, train_one
 from worlds import SIZES, Run, assert_identical, changed, everything, play, played, small, states_of, world
@@ -86,7 +88,7 @@ def test_three_rounds_by_hand() -> None:
     found = play(here, method, engine)
     model, own = by_hand(found)
     torch.testing.assert_close(found.model, model, rtol=0, atol=2e-6)
-    ids = engine.states.known().tolist()
+    ids = engine.clients.states.known().tolist()
     assert ids == sorted(own)
     torch.testing.assert_close(
         states_of(engine, ids, here.model)["own"], torch.stack([own[i] for i in ids]), rtol=0, atol=2e-6
@@ -248,8 +250,7 @@ def test_who_stopped_unheard_is_asked_again_and_says_so_again() -> None:
 def test_clients_without_held_out_examples_go_by_their_training_loss() -> None:
     here, method = world("mlp"), replace(STOPPING, select=StillRunning(12))
     none = Shards([torch.empty(0, dtype=torch.int64)] * 11 + [torch.tensor([3, 4])], torch.device("cpu"))
-    engine = here.local(method)
-    engine.held = here.data, none
+    engine = local_engine(Clients(method, here.setting, here.data, here.shards, (here.data, none)))
     run = play(here, method, engine, rounds=1)
     last = states_of(engine, list(range(12)), here.model)["1.last"]
     torch.testing.assert_close(last[:11], run.replies[0].report["loss"][:11])
@@ -335,14 +336,14 @@ def test_rounds_that_reach_nobody_are_written_down_too(tmp_path: Any) -> None:
 
 def test_what_is_held_out() -> None:
     """A validation split where there is one, the own test split else, and no early stopping without either."""
-    apart, paper = prepare(digits(split=(0.6, 0.1, 0.3))), prepare(digits())
-    assert apart.engine.held is not None
+    apart, paper = inputs_of(digits(split=(0.6, 0.1, 0.3))), inputs_of(digits())
+    assert apart.held_out is not None
     assert apart.own_test is not None
-    assert paper.engine.held == paper.own_test
-    assert sum(apart.engine.held[1].sizes) < sum(apart.own_test[1].sizes) / 2
-    assert not set(apart.engine.held[1].examples.tolist()) & set(apart.own_test[1].examples.tolist())
+    assert paper.held_out == paper.own_test
+    assert sum(apart.held_out[1].sizes) < sum(apart.own_test[1].sizes) / 2
+    assert not set(apart.held_out[1].examples.tolist()) & set(apart.own_test[1].examples.tolist())
     with pytest.raises(BadExperiment, match="split keeps nothing back"):
-        prepare(digits(split=(1.0, 0.0, 0.0)))
+        inputs_of(digits(split=(1.0, 0.0, 0.0)))
 
 
 def test_the_server_learns_nothing_but_who_stopped() -> None:

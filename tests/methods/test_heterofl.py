@@ -79,8 +79,9 @@ def here(net: str, all_classes: bool = False) -> World:
 
 def one_round(here: World, method: Method, kind: str) -> tuple[Tensor, Task, Reply]:
     """The first round under one of the engines."""
-    walk = Graphs(capture=False) if "replayed" in kind else None  # as on a GPU: products of weights and factors descend
-    engine = here.loop(method) if kind == "loop" else here.local(method, sliced="sliced" in kind, walk=walk)
+    # as on a GPU: products of weights and factors descend
+    graphs = Graphs(capture=False) if "replayed" in kind else None
+    engine = here.loop(method) if kind == "loop" else here.local(method, sliced="sliced" in kind, graphs=graphs)
     memory = method.init(here.setting, here.model)
     model, _, task, reply = play_round(method, memory, here.model, here.setting, engine, Chance(SEED, 1))
     return model, task, reply

@@ -129,7 +129,7 @@ def test_the_same_part_is_trained_by_all_and_the_rest_never_moves() -> None:
     assert all(torch.equal(task.mask[:1], first[:1]) for task in run.tasks)  # type: ignore[index]
     assert torch.equal(run.model[~first[0]], here.model[~first[0]])
     assert not torch.equal(run.model[first[0]], here.model[first[0]])
-    own = states_of(engine, engine.states.known().tolist(), here.model)["own"]
+    own = states_of(engine, engine.clients.states.known().tolist(), here.model)["own"]
     assert torch.equal(own[:, ~first[0]], here.model[~first[0]].expand(len(own), -1))
 
 

@@ -14,10 +14,10 @@ import torch
 
 from fedloom.data.load import load
 from fedloom.errors import RunStopped
-from fedloom.runs.build import Simulation, prepare
+from fedloom.runs.build import Prepared, prepare
 from fedloom.runs.coroutine_thread import CoroutineThread
 from fedloom.runs.experiment import Experiment
-from fedloom.runs.many_runs import in_step, play_together, room_beside, run_all
+from fedloom.runs.many_runs import in_step, most_together, play_together, run_all
 from fedloom.runs.play import Result, run
 from fedloom.studies.compare import compare
 
@@ -118,21 +118,21 @@ def test_networks_that_differ_in_more_than_weights_are_told_apart(tmp_path: Any)
 def test_how_many_fit() -> None:
     small = prepare(Experiment(**SMALL))
     room, why = room_beside(small)
-    assert room == 2**23 / (4 * 4 * small.setting.layout.total)
+    assert room == 2**23 / (4 * 4 * small.inputs.setting.layout.total)
     assert "cache" in why
-    assert room_beside(prepare(Experiment(**SMALL, chunk=9)))[0] == 9 / 4
+    assert most_together(prepare(Experiment(**SMALL, chunk=9)))[0] == 9 / 4
     wide = prepare(Experiment(**{**SMALL, "model": {"name": "mlp", "settings": {"widths": [20_000]}}}))
-    assert room_beside(wide)[0] == 1
+    assert most_together(wide)[0] == 1
 
 
 def test_groups_of_as_many_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedloom.runs.many_runs.room_beside", lambda world: (2, "so"))
+    monkeypatch.setattr("fedloom.runs.many_runs.most_together", lambda world: (2, "so"))
     found, notes = together(seeded(5, rounds=1))
     assert [one.experiment.seed for one in found] == [0, 1, 2, 3, 4]
     assert (
         notes == ["2 runs are trained together: fedavg", "runs of fedavg are trained one by one: so"] or len(notes) == 1
     )
-    monkeypatch.setattr("fedloom.runs.many_runs.room_beside", lambda world: (1, "so"))
+    monkeypatch.setattr("fedloom.runs.many_runs.most_together", lambda world: (1, "so"))
     assert together(seeded(3, rounds=1))[1] == ["runs of fedavg are trained one by one: so"]
 
 
@@ -169,12 +169,12 @@ def test_rules_that_may_read_the_global_model_run_by_themselves(tmp_path: Any) -
 def test_large_cohorts_take_more_of_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
     few, many = seeded(3, rounds=1), seeded(3, rounds=1, per_round=12)
     monkeypatch.setattr("fedloom.runs.many_runs.CACHE", 4 * 13_614 * 28)
-    assert prepare(few[0]).setting.layout.total == 13_614
+    assert prepare(few[0]).inputs.setting.layout.total == 13_614
     _, notes = together([many[0], few[0], many[1], few[1]])
     assert notes == ["3 runs are trained together: fedavg"], "12 + 4 + 12 clients; 4 are left over"
 
 
-def group(watch: Any, count: int = 3, **values: Any) -> tuple[list[Experiment], list[Simulation], list[Any]]:
+def group(watch: Any, count: int = 3, **values: Any) -> tuple[list[Experiment], list[Prepared], list[Any]]:
     experiments, data = seeded(count, **values), load("digits")
     worlds = [prepare(experiments[0], data=data)]
     worlds += [prepare(one, data=data, beside=worlds[0]) for one in experiments[1:]]
@@ -205,7 +205,7 @@ def test_ctrl_c_ends_all() -> None:
 
 def test_training_that_fails_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = threading.active_count()
-    monkeypatch.setattr("fedloom.engine.joint.learn_joined", lambda *_: 1 / 0)
+    monkeypatch.setattr("fedloom.engine.joint.learn_jointly", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         play_together(*group(None))
     assert threading.active_count() == threads

@@ -28,8 +28,8 @@ from fedloom.errors import BadData, BadExperiment, BadModel, RunStopped
 from fedloom.method import Method
 from fedloom.parts.local.keep_own import KeepOwn
 from fedloom.parts.select.uniform import Uniform
-from fedloom.runs.build import prepare
 from fedloom.runs.experiment import Experiment
+from fedloom.runs.inputs import inputs_of
 from fedloom.runs.play import run
 from fedloom.runs.result import Result
 
@@ -312,7 +312,7 @@ def test_personal_accuracy_on_own_splits():
     assert result.rounds[-1]["personal_accuracy"] == pytest.approx(expected, abs=1e-9)
     assert result.summary()["personal_accuracy"] == result.rounds[-1]["personal_accuracy"]
     assert sum(map(len, kept.test)) > 400
-    assert [len(one) for one in kept.train] == prepare(experiment).setting.fleet.examples.tolist()
+    assert [len(one) for one in kept.train] == inputs_of(experiment).setting.fleet.examples.tolist()
 
 
 def test_personal_accuracy_follows_the_clients_own_models():
@@ -374,7 +374,7 @@ def test_own_data():
     few = np.arange(200)
     mine = Dataset("mine", digits.x_train[few], digits.y_train[few], *digits[3:5], None, None, 10, 0)
     result = run(small(clients=4, partition="iid", per_round=4), data=mine)
-    assert prepare(small(clients=4, partition="iid"), data=mine).setting.fleet.examples.tolist() == [50] * 4
+    assert inputs_of(small(clients=4, partition="iid"), data=mine).setting.fleet.examples.tolist() == [50] * 4
     assert same(weights(run(small(), data=digits).model), weights(run(small()).model))
     assert not same(weights(result.model), weights(run(small(clients=4, partition="iid", per_round=4)).model))
 
@@ -528,9 +528,9 @@ def test_empty_clients_are_left_out_and_said(scarce, tmp_path):
     present = [client for client, own in enumerate(dealt) if len(own)]
     assert 0 < len(present) < 40
 
-    world = prepare(experiment, data=data)
-    assert world.clients == present
-    assert world.setting.fleet.examples.tolist() == [len(dealt[client]) for client in present]
+    inputs = inputs_of(experiment, data=data)
+    assert inputs.clients == present
+    assert inputs.setting.fleet.examples.tolist() == [len(dealt[client]) for client in present]
 
     run(experiment, data=data, out=tmp_path / "run")
     note = f"{40 - len(present)} of 40 clients empty."
@@ -634,7 +634,7 @@ def test_trouble_in_the_first_round_leaves_a_readable_folder(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(small(), method=fails(1), out=tmp_path / "run")
     assert rows_of(tmp_path / "run" / "rounds.parquet") == rows_of(tmp_path / "run" / "clients.parquet") == []
-    start = prepare(small())
+    start = inputs_of(small())
     assert same(load_file(tmp_path / "run" / "model.safetensors"), start.setting.layout.split(start.model))
 
 
@@ -670,7 +670,7 @@ class Muted(Select):
 def test_where_no_reply_arrives_the_model_stays(tmp_path):
     experiment = small()
     result = run(experiment, method=Method(select=Muted(), work=Work(epochs=1, batch=32)), out=tmp_path / "run")
-    start = prepare(experiment)
+    start = inputs_of(experiment)
     assert same(weights(result.model), start.setting.layout.split(start.model))
     for row in result.rounds:
         assert (row["arrived"], row["bytes_up"], row["training_loss"]) == (0, 0, None)

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
+from fedloom.core.costs import Costs
 from fedloom.core.devices import Devices
-from fedloom.core.types import Setting
+from fedloom.core.types import Reply, Setting, State, Task
 from fedloom.method import Method
 from fedloom.world.channel import Channel, Delivered
 from fedloom.world.fleets import make_devices
@@ -39,10 +40,25 @@ def with_devices(setting: Setting, devices: Devices | None) -> Setting:
     return replace(setting, fleet=setting.fleet._replace(devices=devices))
 
 
-def simulated(here: World, method: Method, **settings: Any) -> Simulated:
+class Watched(Simulated):
+    """A simulated world that shows what its last round cost."""
+
+    costs: Costs
+    columns: State  # of the costs
+
+    def train(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
+        """Train, and look at the costs in the reply."""
+        reply = super().train(ids, task, chance)
+        assert reply.costs is not None
+        assert reply.costs.columns is not None
+        self.costs, self.columns = reply.costs, reply.costs.columns
+        return reply
+
+
+def simulated(here: World, method: Method, **settings: Any) -> Watched:
     """The local engine in a world of these settings, and what is built for it."""
-    built = {name: settings.pop(name) for name in ("channel", "pieces", "trace") if name in settings}
-    return Simulated(here.local(method), method, here.setting, Around(**settings), **built)
+    built = {name: settings.pop(name) for name in ("channel", "pieces", "trace", "price") if name in settings}
+    return Watched(here.local(method), method, here.setting, Around(**settings), **built)
 
 
 @dataclass(frozen=True)

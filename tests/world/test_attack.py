@@ -14,7 +14,7 @@ from fedloom.core.types import column
 from fedloom.errors import BadExperiment
 from fedloom.methods.fedavg import fedavg
 from fedloom.methods.fjord import fjord
-from fedloom.runs.build import prepare
+from fedloom.runs.inputs import inputs_of
 from fedloom.world.attack import Attack, Attacked, LabelFlip, Noise, Scaling, SignFlip
 from worlds import play, small, world
 
@@ -59,11 +59,13 @@ def test_attackers_are_measured_by_what_they_send() -> None:
 
 
 def test_labels_of_attackers_alone_are_turned() -> None:
-    clean, flipped = (prepare(Experiment(clients=10, partition="iid", attack=name)) for name in ("none", "label-flip"))
+    clean, flipped = (
+        inputs_of(Experiment(clients=10, partition="iid", attack=name)) for name in ("none", "label-flip")
+    )
     who = LabelFlip().who(10, Chance(0, 0))
     assert int(who.sum()) == 2
-    for client, own in enumerate(clean.engine.shards.examples.split(clean.engine.shards.sizes)):
-        before, after = clean.engine.data.y[own], flipped.engine.data.y[own]
+    for client, own in enumerate(clean.shards.examples.split(clean.shards.sizes)):
+        before, after = clean.train.y[own], flipped.train.y[own]
         assert torch.equal(after, 9 - before if who[client] else before)
     assert torch.equal(clean.test.y, flipped.test.y)
     assert torch.equal(clean.setting.fleet.labels, flipped.setting.fleet.labels)

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.core.clock import full_seconds
+from fedloom.core.costs import Bytes
 from fedloom.core.part import Allocate, Mask, Select
-from fedloom.core.types import Cohort, Portion, Setting, State
+from fedloom.core.types import Cohort, Portion, Reply, Setting, State, Task
 from fedloom.core.work import Work
 from fedloom.errors import BadExperiment
 from fedloom.method import Method
@@ -29,7 +30,7 @@ from fedloom.world.fleets import make_devices
 from fedloom.world.simulated import FATES, Simulated
 from fedloom.world.trace import read_trace
 from pieces import Forced
-from world.made import FLEET, Cut, equipped, made, simulated
+from world.made import FLEET, Cut, Watched, equipped, made, simulated
 from worlds import (
     METHODS,
     SIZES,
@@ -49,10 +50,9 @@ NUMBERS = 36 * 8 + 8 + 8 * 3 + 3
 ALL = small(fedavg(), select=Uniform(FLEET))
 
 
-def fates(engine: Simulated) -> list[str]:
+def fates(engine: Watched) -> list[str]:
     """What became of the last cohort."""
-    assert engine.costs is not None
-    return [FATES[place] for place in engine.costs.fate.tolist()]
+    return [FATES[place] for place in engine.columns["fate"].tolist()]
 
 
 # ---- a perfect world changes nothing
@@ -85,7 +85,7 @@ def test_those_without_a_task_might_as_well_not_be_there(name):
     theirs = here.local(without)
     run, other = play(here, with_them, ours, 2), play(here, without, theirs, 2)
     torch.testing.assert_close(run.model, other.model, rtol=0, atol=1e-6)
-    assert torch.equal(ours.engine.states.known(), theirs.states.known())
+    assert torch.equal(ours.engine.clients.states.known(), theirs.clients.states.known())
     arrived = run.replies[-1].arrived
     assert run.tasks[-1].model.shape == run.replies[-1].params[0].shape
     assert torch.equal(run.replies[-1].params[~arrived], run.models[0].expand(3, -1))
@@ -124,7 +124,7 @@ def test_a_client_that_never_got_a_task_was_never_born():
     engine = simulated(here, method, channel=Cut(down=((1, 3),), up=((1, 5),)))
     play(here, method, engine, rounds=1)
     assert fates(engine) == ["download lost", "upload lost", "unavailable"]
-    assert engine.engine.states.known().tolist() == [5]
+    assert engine.engine.clients.states.known().tolist() == [5]
 
 
 # ---- seconds, bytes, joules
@@ -136,22 +136,23 @@ def test_a_round_by_hand():
     method = small(fedavg(), select=Forced(((1, 3, 5),)), work=Work(epochs=2, batch=6))
     engine = simulated(here, method, channel=Cut(down=((1, 3),), up=((1, 5),)))
     report = play(here, method, engine, rounds=1).replies[0].report
-    costs = engine.costs
+    columns = engine.columns
     size, down, up = 4 * NUMBERS, 32 * NUMBERS / 1e5, 32 * NUMBERS / 2e3
     compute = [4e6 * examples * 2 / 2e9 for examples in (30, 0, 1)]  # the second has nothing to train on
-    assert costs.seconds.down.tolist() == pytest.approx([down] * 3)
-    assert costs.seconds.compute.tolist() == pytest.approx(compute)
-    assert costs.seconds.up.tolist() == pytest.approx([up, 0, up])
-    assert costs.bytes_down.tolist() == [size] * 3
-    assert costs.bytes_up.tolist() == [size, 0, size], "a lost upload was sent"
+    assert columns["seconds_down"].tolist() == pytest.approx([down] * 3)
+    assert columns["seconds_compute"].tolist() == pytest.approx(compute)
+    assert columns["seconds_up"].tolist() == pytest.approx([up, 0, up])
+    assert columns["bytes_down"].tolist() == [size] * 3
+    assert columns["bytes_up"].tolist() == [size, 0, size], "a lost upload was sent"
     joules = [3 * compute[0] + 0.5 * (down + up), 0.5 * down, 3 * compute[2] + 0.5 * (down + up)]
-    assert costs.joules.tolist() == pytest.approx(joules)
-    total = costs.seconds.total
-    assert float(costs.duration) == float(engine.now) == float(total.max())
-    assert float(costs.device_hours) == pytest.approx(float(total.sum()) / 3600)
-    assert report["seconds"].tolist() == [float(total[0]), 0, 0], "the server knows of those who answered"
-    assert costs.columns()["seconds"].tolist() == total.tolist(), "the ledger of all"
-    assert costs.columns()["fate"].tolist() == [0, 3, 4]
+    assert columns["joules"].tolist() == pytest.approx(joules)
+    total = columns["seconds"]
+    assert float(engine.costs.duration) == float(engine.now) == float(total.max())
+    assert report["seconds"].tolist() == [float(total[0]), 0, 0], (
+        "the server knows of those who answered, the ledger of all"
+    )
+    assert columns["fate"].tolist() == [0, 3, 4]
+    assert engine.costs.trained.tolist() == [True, False, True], "a lost upload was work too"
     assert report["bytes_up"].tolist() == [size, 0, 0]
     assert {"seconds_down", "seconds_compute", "seconds_up", "joules", "bytes_down"} <= report.keys()
 
@@ -162,23 +163,26 @@ def test_parts_and_extras_are_priced():
     engine = simulated(here, method)
     run = play(here, method, engine, rounds=1)
     half = 36 * 4 + 4 + 4 * 3 + 3
-    assert engine.costs.bytes_down.tolist() == engine.costs.bytes_up.tolist() == [4 * half] * 4
+    assert engine.columns["bytes_down"].tolist() == engine.columns["bytes_up"].tolist() == [4 * half] * 4
     assert run.replies[0].report["bytes_up"].tolist() == [4 * half] * 4
     engine = simulated(here, small(scaffold(), select=Uniform(4)))
     play(here, engine.method, engine, rounds=1)
-    assert engine.costs.bytes_down.tolist() == [4 * (2 * NUMBERS + 1)] * 4  # the control and the relative size
-    assert engine.costs.bytes_up.tolist() == [4 * 2 * NUMBERS] * 4
+    assert engine.columns["bytes_down"].tolist() == [4 * (2 * NUMBERS + 1)] * 4  # the control and the relative size
+    assert engine.columns["bytes_up"].tolist() == [4 * 2 * NUMBERS] * 4
 
 
 def test_another_price_may_be_asked():
     here = equipped(made(down=8.0, up=16.0, latency=0.5, cycles=1e30))
-    engine = Simulated(
-        here.local(ALL), ALL, here.setting, price=lambda task, reply: (reply.ids + 1, 2 * torch.ones_like(reply.ids))
-    )
+
+    def price(task: Task, reply: Reply) -> tuple[Bytes, Bytes]:
+        none = torch.zeros_like(reply.ids)
+        return Bytes(reply.ids, none, none + 1), Bytes(none + 2, none, none)
+
+    engine = simulated(here, ALL, price=price)
     play(here, ALL, engine, rounds=1)
-    assert engine.costs.bytes_down.tolist() == list(range(1, 13))
-    assert engine.costs.seconds.down.tolist() == [client + 1 + 0.5 for client in range(12)]
-    assert engine.costs.seconds.up.tolist() == [1.5] * 12
+    assert engine.columns["bytes_down"].tolist() == list(range(1, 13))
+    assert engine.columns["seconds_down"].tolist() == [client + 1 + 0.5 for client in range(12)]
+    assert engine.columns["seconds_up"].tolist() == [1.5] * 12
 
 
 def test_sub_models_compute_less_by_operations():
@@ -189,11 +193,13 @@ def test_sub_models_compute_less_by_operations():
     play(here, method, engine, rounds=1)
     forward = [2 * width * (36 + 3) for width in (2, 4, 8)]
     expected = [3 * each * size / 1e3 for each, size in zip(forward, SIZES)]
-    assert engine.costs.seconds.compute.tolist() == pytest.approx(expected)
+    assert engine.columns["seconds_compute"].tolist() == pytest.approx(expected)
     whole = replace(method, local=KeepOwn(freeze=True))
     engine = simulated(here, whole, compute="flops")
     play(here, whole, engine, rounds=1)
-    assert engine.costs.seconds.compute.tolist() == pytest.approx([3 * forward[2] * size / 1e3 for size in SIZES[:3]])
+    assert engine.columns["seconds_compute"].tolist() == pytest.approx(
+        [3 * forward[2] * size / 1e3 for size in SIZES[:3]]
+    )
 
 
 def test_time_adds_up():
@@ -283,9 +289,9 @@ def test_those_who_may_not_send_cost_no_upload_and_no_time():
     play(here, method, engine, rounds=1)
     assert fates(engine) == ["silent", "arrived", "silent"]
     assert float(engine.costs.duration) == pytest.approx(1)
-    assert engine.costs.bytes_up.tolist() == [0, 4 * NUMBERS, 0]
-    assert engine.costs.seconds.up.tolist() == pytest.approx([0, 1, 0])
-    assert engine.costs.seconds.compute[0] > 0, "it trained"
+    assert engine.columns["bytes_up"].tolist() == [0, 4 * NUMBERS, 0]
+    assert engine.columns["seconds_up"].tolist() == pytest.approx([0, 1, 0])
+    assert engine.columns["seconds_compute"][0] > 0, "it trained"
 
 
 def test_uploads_share_the_servers_link():
@@ -294,11 +300,11 @@ def test_uploads_share_the_servers_link():
     for total, seconds in ((1e9, BITS / 1e3), (4e3, BITS / 1e3), (2e3, 2 * BITS / 1e3), (500, 8 * BITS / 1e3)):
         engine = simulated(here, method, server_up=total)
         play(here, method, engine, rounds=1)
-        assert engine.costs.seconds.up.tolist() == pytest.approx([seconds] * 4)
+        assert engine.columns["seconds_up"].tolist() == pytest.approx([seconds] * 4)
     here = equipped(made(down=1e3, up=1e30, cycles=1e30, latency=0.25))
     engine = simulated(here, method, server_down=2e3, channel=Cut(up=((1, 0),)))
     play(here, method, engine, rounds=1)
-    assert engine.costs.seconds.down.tolist() == pytest.approx([2 * BITS / 1e3 + 0.25] * 4)
+    assert engine.columns["seconds_down"].tolist() == pytest.approx([2 * BITS / 1e3 + 0.25] * 4)
 
 
 # ---- the same world for everybody
@@ -314,7 +320,7 @@ def test_a_world_is_the_same_for_every_method():
         history = []
         for number in range(1, 9):
             engine_round(here, method, engine, number)
-            rates = 8 * engine.costs.bytes_down / (engine.costs.seconds.down - devices.latency)
+            rates = 8 * engine.columns["bytes_down"] / (engine.columns["seconds_down"] - devices.latency)
             history.append((fates(engine), rates))
         found.append(history)
     for other in found[1:]:
@@ -339,11 +345,11 @@ def test_clients_come_and_go_by_trace(tmp_path: Path):
     engine = simulated(here, method, trace=trace)
     engine_round(here, method, engine, 1)
     assert fates(engine) == ["upload lost", "unavailable", "arrived"]  # the first is gone before its 6 s are over
-    assert engine.costs.seconds.up.tolist() == pytest.approx([6, 0, 3])
+    assert engine.columns["seconds_up"].tolist() == pytest.approx([6, 0, 3])
     assert float(engine.now) == pytest.approx(6)
     engine_round(here, method, engine, 2)
     assert fates(engine) == ["unavailable", "upload lost", "arrived"]  # at 9 s it is the time before 4 again
-    assert engine.costs.seconds.up.tolist() == pytest.approx([0, 3, 1.5])
+    assert engine.columns["seconds_up"].tolist() == pytest.approx([0, 3, 1.5])
 
 
 def test_messages_are_lost_by_trace(tmp_path: Path):
@@ -382,7 +388,7 @@ def test_a_reply_may_arrive_in_part():
     assert 0 < survive.sum() < survive.numel()
     assert torch.equal(reply.mask, survive[:, pieces.piece_of(here.setting)])
     assert torch.equal(reply.params[~reply.mask], here.model.expand(FLEET, -1)[~reply.mask])
-    assert engine.costs.bytes_up.tolist() == [4 * NUMBERS] * FLEET, "what is lost was sent"
+    assert engine.columns["bytes_up"].tolist() == [4 * NUMBERS] * FLEET, "what is lost was sent"
     scattered = scattered_parts(KeepOwn(), select=Uniform(FLEET))
     engine = simulated(here, scattered, pieces=pieces)
     part = play(here, scattered, engine, rounds=1)
@@ -443,9 +449,11 @@ def test_an_allocation_of_table_4_by_hand():
         seconds[name] = float(engine.costs.duration)
     assert run.tasks[0].share.tolist() == pytest.approx([1, 1, 0.5, 0.25, 0.25])
     counts = [NUMBERS, NUMBERS, 162, 81, 81]  # of 323
-    assert engine.costs.bytes_up.tolist() == engine.costs.bytes_down.tolist() == [4 * count for count in counts]
+    assert (
+        engine.columns["bytes_up"].tolist() == engine.columns["bytes_down"].tolist() == [4 * count for count in counts]
+    )
     slowest = 32 * 81 * (1 / 1e3 + 1 / 4e4) + 0.03
-    assert engine.costs.seconds.total.tolist()[3:] == pytest.approx([slowest] * 2)
+    assert engine.columns["seconds"].tolist()[3:] == pytest.approx([slowest] * 2)
     assert seconds["feddd"] == pytest.approx(slowest)  # 2.69 s, 1.25 units but for whole numbers
     assert seconds["feddd"] == pytest.approx(1.25 * unit + 0.03, rel=0.01)
     assert seconds["fedavg"] == pytest.approx(5 * unit + 0.03)  # 10.62 s
@@ -468,7 +476,7 @@ def test_parts_from_slow_links_make_the_shortest_rounds(seed):
     for name, method in methods.items():
         engine = simulated(here, method)
         play(here, method, engine, rounds=2)
-        seconds[name], sent[name] = float(engine.now), int(engine.costs.bytes_up.sum())
+        seconds[name], sent[name] = float(engine.now), int(engine.columns["bytes_up"].sum())
     assert seconds["feddd"] < seconds["fedcs"] < seconds["fedavg"]
     assert sent["feddd"] <= 0.6 * sent["fedavg"] + 4 * FLEET
     assert sent["fedcs"] <= 0.6 * sent["fedavg"]

@@ -16,16 +16,22 @@ from fedloom.method import Method
 from fedloom.methods.fjord import fjord
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.play import run
+from fedloom.world.message_parts import MessageParts
 from fedloom.world.simulated import Simulated
 from fedloom.world.wire import Wire
 from world.made import Cut, equipped
 from worlds import World, assert_identical, every_method, everything, play, small, world
 
 
+def wired(here: World, method: Method, codec: Codec | None = None, exact: bool = True) -> Wire:
+    """The local engine behind a codec."""
+    return Wire(here.local(method), MessageParts(method, here.setting, codec or Codec()), here.setting, exact)
+
+
 @every_method
 def test_a_wire_of_whole_numbers_changes_nothing(method: Method) -> None:
     here = world("mlp")
-    wire = Wire(here.local(method), method, here.setting, exact=True)  # raises if bytes or numbers are not as priced
+    wire = wired(here, method)  # raises if bytes or numbers are not as priced
     assert_identical(everything(play(here, method, wire)), everything(play(here, method, here.local(method))))
 
 
@@ -34,9 +40,9 @@ def test_a_wire_of_whole_numbers_changes_nothing(method: Method) -> None:
 def test_lossy_values_arrive_as_the_codec_brings_them(values: str, scale: str) -> None:
     here, method = world("mlp"), small(Method())
     codec = Codec(values=values, scale=scale)  # type: ignore[arg-type]
-    wired = play(here, method, Wire(here.local(method), method, here.setting, codec, exact=True))
+    brought = play(here, method, wired(here, method, codec))
     plain = play(here, method, here.local(method))
-    first, sent = wired.replies[0].params, plain.replies[0].params
+    first, sent = brought.replies[0].params, plain.replies[0].params
     off = (first - sent).abs()
     assert off.max() > 0
     change = (sent - here.model).abs()
@@ -47,9 +53,10 @@ def test_lossy_values_arrive_as_the_codec_brings_them(values: str, scale: str) -
 def test_prices_are_apart_and_smaller_parts_cost_less() -> None:
     here, totals = world("mlp"), []
     for method in (small(fjord((0.5,))), small(Method())):
-        wire = Wire(here.local(method), method, here.setting)
+        wire = wired(here, method, exact=False)
         run = play(here, method, wire, rounds=1)
-        down, up = wire.prices(run.tasks[0], run.replies[0])
+        assert run.replies[0].costs is not None
+        down, up, *_ = run.replies[0].costs
         assert not up.indices.any()  # the server chose the part
         assert bool((down.indices > 0).all()) == (run.tasks[0].mask is not None)
         totals.append(int(up.total.sum()))
@@ -58,14 +65,14 @@ def test_prices_are_apart_and_smaller_parts_cost_less() -> None:
 
 def test_a_wrong_price_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     here, method = world("mlp"), small(Method())
-    wire = Wire(here.local(method), method, here.setting)
-    right = wire.prices
+    wire = wired(here, method, exact=False)
+    right = wire.parts.prices
 
     def wrong(task, reply):  # type: ignore[no-untyped-def]
         down, up = right(task, reply)
         return down, up._replace(overhead=up.overhead + 1)
 
-    monkeypatch.setattr(wire, "prices", wrong)
+    monkeypatch.setattr(wire.parts, "prices", wrong)
     with pytest.raises(RunStopped, match=r"bytes instead of"):
         play(here, method, wire, rounds=1)
 
@@ -79,7 +86,7 @@ class Always:
 
     change: Tensor  # [P]
 
-    def __call__(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
+    def train(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
         """Client `i` changes it `i + 1` times as much."""
         params = task.model + (ids + 1)[:, None] * self.change
         params = params if task.mask is None else torch.where(task.mask, params, torch.nan)
@@ -102,7 +109,7 @@ def fixed(here: World, values: str, feedback: bool) -> Wire:
     change = torch.full_like(here.model, 1 / 3)
     change[::256] = 40.0
     codec = Codec(values=values, feedback=feedback)  # type: ignore[arg-type]
-    return Wire(Always(change), Method(), here.setting, codec, exact=True)
+    return Wire(Always(change), MessageParts(Method(), here.setting, codec), here.setting, exact=True)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("values", ["float16", "bfloat16", "int8"])
@@ -113,14 +120,14 @@ def test_with_feedback_the_sum_of_what_arrives_keeps_up_with_what_was_meant(valu
         meant = arrived = torch.zeros(3, len(here.model), dtype=torch.float64)
         for number in range(1, ROUNDS + 1):
             task, chance = task_of(here, number), Chance(3, number)
-            meant = meant + wire.engine(IDS, task, chance).params
-            arrived = arrived + wire(IDS, task, chance).params
+            meant = meant + wire.engine.train(IDS, task, chance).params
+            arrived = arrived + wire.train(IDS, task, chance).params
         off[feedback] = (arrived - meant).abs()
         largest = 2 * (meant / ROUNDS).amax(1, keepdim=True).expand_as(meant)  # a change and a residual at most
         bound = wire.codec.bound(largest if values == "int8" else 2 * meant / ROUNDS)
         assert (off[True] <= bound + 1e-5).all(), "never more than one rounding behind"
-        assert wire.residuals.known().tolist() == ([0, 1, 2] if feedback else [])
-        left = wire.residuals.get([0, 1, 2], {"residual": torch.zeros(len(here.model))})["residual"]
+        assert wire._residuals.known().tolist() == ([0, 1, 2] if feedback else [])
+        left = wire._residuals.get([0, 1, 2], {"residual": torch.zeros(len(here.model))})["residual"]
         assert torch.allclose(arrived + left, meant, atol=1e-4) == feedback
     assert off[False].mean() > 2 * off[True].mean(), "without it they pile up, as the root of the rounds even in int8"
 
@@ -131,27 +138,27 @@ def test_only_what_is_sent_moves_a_residual() -> None:
     kept = None
     first = torch.arange(len(here.model)) < 100
     for number, mask in ((1, first), (2, ~first)):
-        before = wire.residuals.known().tolist()
-        wire(IDS, task_of(here, number, mask.expand(3, -1), (True, False, True)), Chance(3, number))
+        before = wire._residuals.known().tolist()
+        wire.train(IDS, task_of(here, number, mask.expand(3, -1), (True, False, True)), Chance(3, number))
         assert before == ([] if number == 1 else [0, 2]), "grows with those who sent"
-        left = wire.residuals.get([0, 2], zeros)["residual"]
+        left = wire._residuals.get([0, 2], zeros)["residual"]
         assert (left[:, :100] != 0).any()
         assert bool((left[:, 100:] != 0).any()) == (number == 2)
         kept = left[:, :100] if kept is None else kept
         assert torch.equal(left[:, :100], kept), "what was not sent again waits"
-    assert wire.residuals.known().tolist() == [0, 2], "the other may not send"
+    assert wire._residuals.known().tolist() == [0, 2], "the other may not send"
 
 
 def test_a_residual_moves_on_though_the_reply_is_lost() -> None:
     here, method = equipped(), small(Method())
     found = []
     for lost in ((), tuple((1, client) for client in range(12))):
-        wire = Wire(here.local(method), method, here.setting, Codec(values="int8", feedback=True))
-        engine = Simulated(wire, method, here.setting, price=wire.price, channel=Cut(up=lost))
+        wire = wired(here, method, Codec(values="int8", feedback=True), exact=False)
+        engine = Simulated(wire, method, here.setting, price=wire.parts.prices, channel=Cut(up=lost))
         arrived = play(here, method, engine, rounds=1).replies[0].arrived
         assert bool(arrived.any()) == (not lost)
-        known = wire.residuals.known().tolist()
-        found.append(wire.residuals.get(known, {"residual": torch.zeros(len(here.model))})["residual"])
+        known = wire._residuals.known().tolist()
+        found.append(wire._residuals.get(known, {"residual": torch.zeros(len(here.model))})["residual"])
     assert torch.equal(*found)
     assert found[0].any()
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import pkgutil
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import fedloom.methods
-import fedloom.parts
-import fedloom.world
 from fedloom.core.part import ServerPart, Upload
 from fedloom.core.rule import LocalRule
 from fedloom.data.load import DATASETS, settings_of as data_settings
@@ -53,11 +48,7 @@ def catalogue(kind: str) -> list[Row]:
 
 
 def _parts() -> list[Row]:
-    """Every part of a method, with its slot."""
-    for room in (fedloom.parts, fedloom.methods, fedloom.world):
-        for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
-            if not module.name.endswith("_kernel"):  # these need Triton
-                importlib.import_module(module.name)
+    """Every part that fills a slot, with the slot; `fedloom.methods` has imported them all."""
     found, waiting = [], [ServerPart, Upload, LocalRule]
     while waiting:
         part = waiting.pop()

@@ -33,6 +33,7 @@ class Traits:
     keeps_network: bool = False  # a cut network lives on between rounds; `extras["sent"]` is the mask that came down
     chooses: bool = False  # the client chooses what to train: engines call `narrow`
     looks: int = 0  # how many of its own examples of each class the client chooses by; 0: none
+    masks_classes: bool = False  # outputs of classes that a client has no example of are neither used nor trained
     judges: bool = False  # the client tests its model on examples it does not train on: engines call `judge`
 
     def __post_init__(self) -> None:
@@ -52,6 +53,7 @@ class Traits:
             keeps_network=self.keeps_network or other.keeps_network,
             chooses=self.chooses or other.chooses,
             looks=max(self.looks, other.looks),
+            masks_classes=self.masks_classes or other.masks_classes,
             judges=self.judges or other.judges,
         )
 

@@ -11,7 +11,7 @@ from torch.func import functional_call
 from fedloom.accel.capture import Captured
 from fedloom.accel.machine import at_once
 from fedloom.core.types import Examples, Setting
-from fedloom.engine.cpu.native_steps import compiled_outputs
+from fedloom.engine.cpu.native_steps import native_outputs
 
 
 class Score(NamedTuple):
@@ -43,7 +43,7 @@ def _score(
             x, y = (part[a : a + batch].to(model.device, non_blocking=True) for part in data)  # from any device
             if x.device.type == "cuda" and x.dim() == 4:
                 x = x.contiguous(memory_format=torch.channels_last)  # the fastest layout for its convolutions
-            quick = compiled_outputs(setting, setting.layout, model[None], x[None])
+            quick = native_outputs(setting, setting.layout, model[None], x[None])
             output = functional_call(module, tensors, (x,)) if quick is None else quick[0]
             own, before = output.gather(1, y[:, None]), torch.arange(output.shape[1], device=y.device) < y[:, None]
             rank = ((output > own) | (output == own) & before).sum(1)  # classes before the label; ties as in argmax

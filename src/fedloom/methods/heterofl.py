@@ -43,7 +43,7 @@ class Rescale(LocalRule):
     @property
     def traits(self) -> Traits:
         """Weights are multiplied, and by the chain rule their gradients; nothing else happens."""
-        return Traits(corrects=True, scales=True)
+        return Traits(corrects=True, scales=True, masks_classes=self.mask_labels)
 
     def scales(self, task: Task, at: Tensor, dtype: torch.dtype) -> Tensor:
         """`factor`, as for `view`."""

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedloom.core.means import uniform_mean
 from fedloom.core.part import Aggregate
 from fedloom.core.types import Reply, Setting, State
 from fedloom.method import Method
 from fedloom.parts.aggregate.coverage_mean import CoverageMean
 from fedloom.parts.allocate.tiers import Tiers
 from fedloom.parts.local.sub_model import SubModel
-from fedloom.parts.mask.online import Largest
+from fedloom.parts.mask.largest import Largest
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Erasing(Aggregate):
 
     def __call__(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> tuple[Tensor, State]:
         """The coverage mean, and 0 where nothing covers."""
-        new, memory = CoverageMean("uniform")(memory, setting, model, reply)
+        new = uniform_mean(model, reply)
         if reply.mask is None:
             return new, memory
         covered = (reply.mask & reply.arrived[:, None]).any(0)

@@ -146,20 +146,17 @@ class Experiment(Section):
             raise BadExperiment(f"method '{self.method.name}' returned {type(method).__name__}; expected a Method.")
         method = _with_work(self.training.apply(method))
         if self.per_round is not None:
-            if not hasattr(method.select, "count") or getattr(method.select, "probability", None) is not None:
+            select = method.select.with_count(self.per_round)
+            if select is None:
                 raise BadExperiment(f"per_round is {self.per_round}, but '{self.method.name}' chooses its own cohort.")
-            method = replace(method, select=replace(method.select, count=self.per_round))  # type: ignore[type-var]
+            method = replace(method, select=select)
         return with_parts(method, self)
 
 
 def _with_work(method: Method) -> Method:
-    """The method, with its work given to the parts that compute from it."""
-    parts = {}
-    for slot in ("select", "allocate"):
-        part: Any = getattr(method, slot)
-        if hasattr(part, "work"):
-            parts[slot] = replace(part, work=method.work)
-    return replace(method, **parts)
+    """The method whose parts reckon with its own work."""
+    work = method.work
+    return replace(method, select=method.select.for_work(work), allocate=method.allocate.for_work(work))
 
 
 def method_maker(name: str) -> Callable[..., Any]:

@@ -16,9 +16,8 @@ from fedloom.parts.admit.part_asked import PartAsked, WithinShare
 from fedloom.parts.admit.weight import Weight
 from fedloom.parts.aggregate.coverage_mean import CoverageMean
 from fedloom.parts.aggregate.krum import Krum
-from fedloom.parts.aggregate.private_mean import PrivateMean, sampling_of
+from fedloom.parts.aggregate.private_mean import PrivateMean
 from fedloom.parts.aggregate.ranked_mean import Median, TrimmedMean
-from fedloom.parts.upload.as_sent import AsSent
 from fedloom.runs.settings import fit, settings_of
 from fedloom.world.attack import Attack, LabelFlip, Noise, Scaling, SignFlip
 
@@ -93,13 +92,13 @@ def _with_aggregate(method: Method, name: str, settings: dict[str, Any]) -> Meth
     make = _chosen("aggregate", name, settings)
     if make is None:
         return method
-    if not isinstance(method.aggregate, CoverageMean):
+    if not method.aggregate.replaceable:
         raise BadExperiment(
             f"aggregate is '{name}', but the method's own, {type(method.aggregate).__name__}, is what the method is "
             "about; only a coverage mean can be replaced by name."
         )
-    facts = sampling_of(method.select) if name == "private" else {}
-    return replace(method, aggregate=make(**facts))
+    drawn = method.select.drawn if name == "private" else None
+    return replace(method, aggregate=make(**({} if drawn is None else drawn._asdict())))
 
 
 def _with_admit(method: Method, name: str, settings: dict[str, Any], pieces: bool) -> Method:
@@ -107,8 +106,8 @@ def _with_admit(method: Method, name: str, settings: dict[str, Any], pieces: boo
     make = _chosen("admit", name, settings)
     if make is None:
         return method
-    server = isinstance(method.upload, AsSent) and not method.local.traits.chooses
-    return replace(method, admit=make(**({"server_chooses": server, "pieces": pieces} if name == "careful" else {})))
+    facts = {"server_chooses": method.masks_known, "pieces": pieces} if name == "careful" else {}
+    return replace(method, admit=make(**facts))
 
 
 def attack_of(name: str, settings: dict[str, Any]) -> Attack | None:

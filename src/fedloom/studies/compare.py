@@ -53,7 +53,7 @@ def ratio_of(ours: Contender, theirs: Contender, target: float | None, what: str
 def takes(method: str, key: str) -> bool:
     """Whether a method has this setting; `per_round` belongs to methods whose selection takes a count."""
     if key == "per_round":
-        return hasattr(Experiment(method=method).build_method().select, "count")
+        return Experiment(method=method).build_method().select.with_count(1) is not None
     return key.removeprefix("method.") in settings_of(method_maker(method))
 
 

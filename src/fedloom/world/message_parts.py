@@ -13,7 +13,6 @@ from fedloom.core.costs import Bytes
 from fedloom.core.types import Reply, Setting, State, Task
 from fedloom.method import Method
 from fedloom.neurons.rows import rows_of
-from fedloom.parts.upload.as_sent import AsSent
 from fedloom.world.simulated import MEASURED
 
 CARRIED = (torch.float32, torch.int64)  # kinds of extras that travel; a client derives others by itself
@@ -52,7 +51,7 @@ class MessageParts:
 
     def sent(self, task: Task, reply: Reply) -> ModelPart:
         """The parts that replies carry; where the server chose them, their places need not travel."""
-        if isinstance(self.method.upload, AsSent):
+        if self.method.upload.sends_what_came:
             return self.asked(task)._replace(known=True)
         return self._described(reply.mask, None, self.method.upload.rows)
 

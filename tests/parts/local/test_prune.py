@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.chance import Chance
+from fedloom.codec import Codec
 from fedloom.core.optimiser import Adam, Optimiser, Sgd
 from fedloom.core.pruning import PRUNERS, prunable
 from fedloom.core.types import Batch, Reply, Setting, State, Task
@@ -23,9 +24,10 @@ from fedloom.parts.local.prune import Prune
 from fedloom.parts.local.sub_model import SubModel
 from fedloom.parts.upload.as_sent import AsSent
 from fedloom.parts.upload.as_trained import AsTrained
+from fedloom.world.message_parts import MessageParts
 from fedloom.world.wire import Wire
 from pieces import CLASSES, Forced, Scattered
-from worlds import changed, play, small, world, world_of
+from worlds import changed, engine_of, play, small, world, world_of
 
 OPTIMISERS = [Sgd(rate=0.1), Sgd(rate=0.05, momentum=0.9, weight_decay=0.01), Adam(rate=0.01)]
 
@@ -117,7 +119,7 @@ def test_own_numbers_stand_where_zeros_would_and_stay(freeze: bool) -> None:
     method = small(safari("rand"), local=Chain((Prune("rand"), KeepOwn(freeze=freeze))), select=Forced(((1,),)))
     engine = here.local(method)
     reply = play(here, method, engine, rounds=1).replies[0]
-    own = engine.states.get([1], {"1.own": here.model})["1.own"]
+    own = engine.clients.states.get([1], {"1.own": here.model})["1.own"]
     assert reply.mask is not None
     assert torch.equal(own[~reply.mask], here.model.expand(1, -1)[~reply.mask])
     assert not torch.equal(own[reply.mask], here.model.expand(1, -1)[reply.mask])
@@ -133,9 +135,10 @@ def test_it_chooses_from_what_was_sent_and_reads_no_more(pruner: str) -> None:
             assert task.mask is not None
             masks.append(task.mask[0])
             rows = task.rows(slice(0, 1))
-            return engine(ids[:1], rows._replace(model=torch.where(task.mask[0], task.model, garbage)), chance)
+            part = rows._replace(model=torch.where(task.mask[0], task.model, garbage))
+            return engine.train(ids[:1], part, chance)
 
-        return send
+        return engine_of(send)
 
     replies = [play(here, method, spoilt(garbage), rounds=1).replies[0] for garbage in (torch.nan, 0.0)]
     assert torch.equal(replies[0].mask, replies[1].mask)
@@ -167,15 +170,14 @@ def test_networks_need_not_be_traceable() -> None:
     with pytest.raises(BadModel):
         _ = here.setting.neurons
     method = small(safari("synflow"))
-    wire = Wire(here.local(method), method, here.setting)
+    wire = Wire(here.local(method), MessageParts(method, here.setting, Codec()), here.setting)
     assert not torch.equal(play(here, method, wire, rounds=1).model, here.model)
 
 
 def test_masks_travel_up() -> None:
     here, method = world("mlp"), small(safari("snip"))
-    wire = Wire(here.local(method), method, here.setting)
-    run = play(here, method, wire, rounds=1)
-    down, up = wire.prices(run.tasks[0], run.replies[0])
+    run = play(here, method, here.local(method), rounds=1)
+    down, up = MessageParts(method, here.setting, Codec()).prices(run.tasks[0], run.replies[0])
     assert not down.indices.any()  # everything goes down
     assert (up.indices > 0).all()
     assert (up.total < down.total).all()

@@ -21,7 +21,7 @@ from fedloom.core.work import Batches
 from fedloom.engine.cpu.native import library, why_no_library
 from fedloom.engine.gradient.plain import PlainGradient
 from fedloom.engine.gradient.trial import largest_difference, trial
-from fedloom.engine.stages import Stage, stages_of
+from fedloom.engine.plain_layers import PlainLayer, plain_layers
 from fedloom.errors import BadExperiment
 from fedloom.layout import Layout, flatten
 from fedloom.neurons.map import NeuronMap
@@ -49,7 +49,7 @@ def native_steps(start: Start) -> tuple[Tensor, Tensor] | None:
 
 
 def descend_native(
-    stages: tuple[Stage, ...],
+    layers: tuple[PlainLayer, ...],
     layout: Layout,
     first: Tensor,
     data: Examples,
@@ -66,8 +66,8 @@ def descend_native(
     do not suit the C code.
     """
     (x, y), (clients, numbers) = data, first.shape
-    trained = None if keep is None or neurons is None else _trained_first(stages, keep, neurons)
-    given, native = _given(stages, layout, x.shape[1:], None if trained is None else trained[1]), library()
+    trained = None if keep is None or neurons is None else _trained_first(layers, keep, neurons)
+    given, native = _given(layers, layout, x.shape[1:], None if trained is None else trained[1]), library()
     if given is None or native is None or (trained is not None and 0 in trained[1]):
         return None
     last, losses = first.clone(memory_format=torch.contiguous_format), torch.zeros(clients, dtype=torch.float64)
@@ -111,8 +111,8 @@ def _tried(setting: Setting, data: Examples) -> str:
 
     The C code knows float32 alone, in which the larger of two numbers may be another one than in float64.
     """
-    stages = stages_of(setting)
-    if stages is None or len(stages) > MOST:
+    layers = plain_layers(setting)
+    if layers is None or len(layers) > MOST:
         return f"it takes at most {MOST} layers in a row"
     params, batch = trial(setting, data)
     slopes, losses = PlainGradient(setting)(params.clone(), batch)
@@ -120,26 +120,26 @@ def _tried(setting: Setting, data: Examples) -> str:
     real = (batch.weight > 0).unsqueeze(1)
     places = torch.arange(real.numel()).view_as(real)
     plan = Batches(places, real, torch.tensor([1, 1]), [2], batch.keys[:, None])
-    done = descend_native(stages, setting.layout, params.float(), flat, plan, 1.0, 1.0)
+    done = descend_native(layers, setting.layout, params.float(), flat, plan, 1.0, 1.0)
     if done is None:
         return "its layers are larger than the C code is good for"
     difference = largest_difference(((params - done[0], slopes), (done[1], losses)))
     return "" if difference <= 1e-2 else f"it differs from plain PyTorch by {difference:.1e}"
 
 
-def compiled_outputs(setting: Setting, layout: Layout, params: Tensor, x: Tensor) -> Tensor | None:
+def native_outputs(setting: Setting, layout: Layout, params: Tensor, x: Tensor) -> Tensor | None:
     """What networks [C, P] say of their own examples [C, B, ...]; None: torch is as quick, or it cannot be done."""
     plain = x.dtype == params.dtype == torch.float32 and x.device.type == params.device.type == "cpu"
-    stages = stages_of(setting)
-    if not plain or stages is None or x.numel() == 0 or len(stages) > MOST:
+    layers = plain_layers(setting)
+    if not plain or layers is None or x.numel() == 0 or len(layers) > MOST:
         return None
-    if stages[0].padding is None or not _right(setting, stages):  # torch's large products are as quick
+    if layers[0].padding is None or not _right(setting, layers):  # torch's large products are as quick
         return None
-    return _outputs(stages, layout, params, x)
+    return _outputs(layers, layout, params, x)
 
 
-def _outputs(stages: tuple[Stage, ...], layout: Layout, params: Tensor, x: Tensor) -> Tensor | None:
-    given, native = _given(stages, layout, x.shape[2:], None), library()
+def _outputs(layers: tuple[PlainLayer, ...], layout: Layout, params: Tensor, x: Tensor) -> Tensor | None:
+    given, native = _given(layers, layout, x.shape[2:], None), library()
     if given is None or native is None:
         return None
     x, params, threads = x.contiguous(), params.contiguous(), torch.get_num_threads()
@@ -158,14 +158,14 @@ def _outputs(stages: tuple[Stage, ...], layout: Layout, params: Tensor, x: Tenso
 _read_rightly: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
-def _right(setting: Setting, stages: tuple[Stage, ...]) -> bool:
+def _right(setting: Setting, layers: tuple[PlainLayer, ...]) -> bool:
     """Was the network read rightly? Its own outputs for two examples are compared, once."""
     if setting.module not in _read_rightly:
         module, layout = setting.module.eval(), setting.layout
         model, x = flatten(module, layout).float(), setting.example.float()
         with torch.no_grad():
             theirs = functional_call(module, layout.split(model), (x,))
-        ours = _outputs(stages, layout, model[None], x[None])
+        ours = _outputs(layers, layout, model[None], x[None])
         _read_rightly[setting.module] = ours is None or torch.allclose(ours[0], theirs, rtol=1e-3, atol=1e-4)
     return _read_rightly[setting.module]
 
@@ -179,12 +179,12 @@ def _shares(clients: int, threads: int) -> Iterator[tuple[slice, int]]:
         yield slice(even, clients), min(threads, max(clients - even, PARTS))
 
 
-def _trained_first(stages: tuple[Stage, ...], keep: Tensor, neurons: NeuronMap) -> tuple[Tensor, tuple[int, ...]]:
+def _trained_first(layers: tuple[PlainLayer, ...], keep: Tensor, neurons: NeuronMap) -> tuple[Tensor, tuple[int, ...]]:
     """Every layer's neurons, each client's kept ones first [C, all], and how many of each layer are kept."""
     rows = {tensor.name: tensor.along[0] for tensor in neurons.tensors}
     padded, kept = neurons.padded(keep), []
-    for stage in stages:
-        which = rows[f"{stage.name}.weight"]
+    for layer in layers:
+        which = rows[f"{layer.name}.weight"]
         assert which is not None  # layers have neurons
         kept.append(padded[:, neurons.lists[which]])
     order = torch.cat([own.byte().argsort(dim=1, descending=True, stable=True) for own in kept], 1)
@@ -192,34 +192,36 @@ def _trained_first(stages: tuple[Stage, ...], keep: Tensor, neurons: NeuronMap) 
 
 
 @lru_cache(maxsize=64)  # of all that a fleet's clients train, again in every round
-def _given(stages: tuple[Stage, ...], layout: Layout, shape: torch.Size, kept: tuple[int, ...] | None) -> Tensor | None:
+def _given(
+    layers: tuple[PlainLayer, ...], layout: Layout, shape: torch.Size, kept: tuple[int, ...] | None
+) -> Tensor | None:
     """What the compiled code is told of each layer, in the order of `Given` in native/net.h; None: it does not fit.
 
     `kept`: how many neurons of each layer are trained.
     """
     at = dict(zip(layout.names, accumulate(layout.sizes, initial=0)))
     shapes = dict(zip(layout.names, layout.shapes))
-    images = stages[0].padding is not None
+    images = layers[0].padding is not None
     if images and len(shape) != 3:
         return None
     channels, height, width = shape if images else (shape.numel(), 1, 1)
     rows, below = [], channels  # of the layer before, how many are trained
-    for place, stage in enumerate(stages):
-        outputs, inputs, *kernel = shapes[f"{stage.name}.weight"]
+    for place, layer in enumerate(layers):
+        outputs, inputs, *kernel = shapes[f"{layer.name}.weight"]
         moving = outputs if kept is None else kept[place]
-        conv, (down, right) = stage.padding is not None, stage.padding or (0, 0)
+        conv, (down, right) = layer.padding is not None, layer.padding or (0, 0)
         high, wide = kernel or (1, 1)
         large = conv and outputs * inputs * high * wide > LARGE
         if large or inputs != (channels if conv else channels * height * width):
             return None
         rows.append([
-            conv, inputs, outputs, height, width, high, wide, down, right, stage.pool, stage.relu, stage.bias,
-            at[f"{stage.name}.weight"], at.get(f"{stage.name}.bias", 0),
+            conv, inputs, outputs, height, width, high, wide, down, right, layer.pool, layer.relu, layer.bias,
+            at[f"{layer.name}.weight"], at.get(f"{layer.name}.bias", 0),
             moving, below * inputs // channels,
         ])  # fmt: skip
         channels, below = outputs, moving
         height, width = (height + 2 * down - high + 1, width + 2 * right - wide + 1) if conv else (1, 1)
-        height, width = (height // 2, width // 2) if stage.pool else (height, width)
+        height, width = (height // 2, width // 2) if layer.pool else (height, width)
         if min(height, width) < 1:
             return None
     return torch.tensor(rows, dtype=torch.int64)

@@ -42,7 +42,7 @@ class MaxPool(torch.autograd.Function):
         return torch.ops.aten.max_pool2d_with_indices_backward(g, like, *ctx.how, places), None
 
 
-def halved(x: Tensor) -> Tensor:
+def max_pool_by_two(x: Tensor) -> Tensor:
     """The largest of every window of 2 x 2, without their places: whole rows first, as they lie side by side."""
     height, width = (size // 2 * 2 for size in x.shape[2:])
     rows = torch.maximum(x[:, :, 0:height:2], x[:, :, 1:height:2])

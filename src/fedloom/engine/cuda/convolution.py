@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedloom.accel.machine import cache_folder, own_kernels
-from fedloom.engine.gradient.products import Kept, Step, settled
+from fedloom.engine.gradient.products import Kept, Step, step_or_gradients
 from fedloom.files import replace_file
 
 log = logging.getLogger("fedloom")
@@ -52,7 +52,7 @@ class MeasuredConv(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             gx = fastest("input", x, w, how, precision)(g, x, w, how, precision, kept)
         gw, gb = fastest("weight", x, w, how, precision)(g, x, w, how, precision, kept)
-        return gx, *settled(gw, None if b is None else gb, w, b, ctx.step, None), None, None, None, None
+        return gx, *step_or_gradients(gw, None if b is None else gb, w, b, ctx.step, None), None, None, None, None
 
 
 def _fold(x: Tensor, clients: int, low: bool) -> Tensor:

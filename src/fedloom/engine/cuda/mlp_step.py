@@ -16,7 +16,7 @@ from fedloom.engine.cuda.mlp_kernels import MAX_OUTPUTS, forward_kernel, input_g
 if TYPE_CHECKING:
     from fedloom.core.types import Examples, Setting
     from fedloom.engine.cuda.step_buffers import StepBuffers
-    from fedloom.engine.stages import Stage
+    from fedloom.engine.plain_layers import PlainLayer
 
 
 Launch = Callable[..., None]
@@ -33,9 +33,9 @@ def _make(kernel: Any, grid: tuple[int, ...], *facts: Any, **how: Any) -> None:
 class MlpStep:
     """The layers' kernels, and places for what goes from one to the next."""
 
-    def __init__(self, layers: tuple[Stage, ...], buffers: StepBuffers) -> None:
+    def __init__(self, layers: tuple[PlainLayer, ...], buffers: StepBuffers) -> None:
         self.layers, self.buffers = layers, buffers
-        weights = [buffers.tensors[f"{stage.name}.weight"] for stage in layers]
+        weights = [buffers.tensors[f"{plain.name}.weight"] for plain in layers]
         clients, self.batch = buffers.clients, buffers.examples.shape[2]
         self.sizes = [(w.shape[2], w.shape[1]) for w in weights]  # inputs, outputs
         self.outs = [w.new_zeros(clients, self.batch, w.shape[1]) for w in weights]
@@ -63,16 +63,16 @@ class MlpStep:
             self._weight_step(layer, size)
 
     def _forward(self, layer: int, size: int) -> None:
-        stage, buffers, (inputs, outputs) = self.layers[layer], self.buffers, self.sizes[layer]
+        plain, buffers, (inputs, outputs) = self.layers[layer], self.buffers, self.sizes[layer]
         last = layer == len(self.layers) - 1
         rows, columns = tile_of(self.batch, 64), tile_of(outputs, MAX_OUTPUTS if last else 32)
-        w = buffers.tensors[f"{stage.name}.weight"]
+        w = buffers.tensors[f"{plain.name}.weight"]
         grid = (triton.cdiv(outputs, columns), size, triton.cdiv(self.batch, rows))
         self._launch(forward_kernel, grid,
-            self._inputs(layer), buffers.examples, w, buffers.tensors[f"{stage.name}.bias"] if stage.bias else w,
+            self._inputs(layer), buffers.examples, w, buffers.tensors[f"{plain.name}.bias"] if plain.bias else w,
             self.outs[layer], buffers.data.y, buffers.weight, self.losses, buffers.step_index, buffers.step_counts,
             *self._kept(layer), self.batch, *self._counts(layer), buffers.clients, **self._units(layer),
-            PICKS=layer == 0, BIAS=stage.bias, RELU=stage.relu, LAST=last, PRECISION=precision(True),
+            PICKS=layer == 0, BIAS=plain.bias, RELU=plain.relu, LAST=last, PRECISION=precision(True),
             BM=rows, BN=columns, BK=tile_of(inputs, 32), num_warps=4, num_stages=3,
         )  # fmt: skip
 
@@ -91,8 +91,8 @@ class MlpStep:
 
     def _weight_step(self, layer: int, size: int) -> None:
         """The layer's own step."""
-        stage, buffers, (inputs, outputs) = self.layers[layer], self.buffers, self.sizes[layer]
-        names = f"{stage.name}.weight", f"{stage.name}.bias" if stage.bias else f"{stage.name}.weight"
+        plain, buffers, (inputs, outputs) = self.layers[layer], self.buffers, self.sizes[layer]
+        names = f"{plain.name}.weight", f"{plain.name}.bias" if plain.bias else f"{plain.name}.weight"
         (w, b), momentum, masked = (
             [buffers.tensors[name] for name in names],
             bool(buffers.velocity),
@@ -109,9 +109,9 @@ class MlpStep:
             w if buffers.scaling is None else buffers.scaling.rate_factors[names[0]], buffers.rate,
             buffers.step_index, buffers.step_counts,
             *self._kept(layer), self.batch, *self._counts(layer), buffers.clients,
-            float(getattr(optimiser, "momentum", 0.0)), float(optimiser.weight_decay),
+            float(optimiser.momentum), float(optimiser.weight_decay),
             **self._units(layer),
-            PICKS=layer == 0, BIAS=stage.bias, MOVABLE=masked, VELOCITY=momentum, SCALED=buffers.scaling is not None,
+            PICKS=layer == 0, BIAS=plain.bias, MOVABLE=masked, VELOCITY=momentum, SCALED=buffers.scaling is not None,
             PRECISION=precision(False), TILES=tiles,
             BM=rows, BN=columns, BK=tile_of(self.batch, 64 if masked else 32), num_warps=4, num_stages=1,
         )  # fmt: skip
@@ -146,7 +146,7 @@ def precision(exact: bool) -> str:
     return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3" if exact else "ieee"
 
 
-def fits(layers: tuple[Stage, ...], setting: Setting, data: Examples) -> str:
+def fits(layers: tuple[PlainLayer, ...], setting: Setting, data: Examples) -> str:
     """Why these kernels cannot take the steps; empty if they can."""
     (x, y), kind = data, next(setting.module.parameters()).dtype
     if not x.dtype == kind == torch.float32 or y.dtype != torch.int64:

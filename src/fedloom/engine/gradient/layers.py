@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedloom.accel.machine import own_kernels
-from fedloom.engine.cpu.pooling import MaxPool, halved
+from fedloom.engine.cpu.pooling import MaxPool, max_pool_by_two
 from fedloom.engine.cuda.convolution import ALL, MeasuredConv
 from fedloom.engine.gradient.dropout import KeyedDropout
 from fedloom.engine.gradient.products import ClientConv, ClientLinear, Kept, Part, Step, ordered
@@ -120,7 +120,7 @@ def max_pool(layer: nn.MaxPool2d, name: str, run: Pass, x: Tensor) -> Tensor:
         pooled: Tensor = layer(x)
         return pooled
     if not recorded and _tiles(layer) and _pair(layer.kernel_size) == (2, 2) and min(x.shape[2:]) > 1:
-        return halved(x)
+        return max_pool_by_two(x)
     how = (layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.ceil_mode)
     out: Tensor = MaxPool.apply(x, how)  # type: ignore[no-untyped-call]
     return out

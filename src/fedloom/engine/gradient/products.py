@@ -86,7 +86,9 @@ class Part(NamedTuple):
             step.take_at(b.flatten(), self.at_bias.flatten(), gb.flatten())
 
 
-def settled(gw: Tensor, gb: Tensor | None, w: Tensor, b: Tensor | None, step: Step | None, part: Part | None) -> Grads:
+def step_or_gradients(
+    gw: Tensor, gb: Tensor | None, w: Tensor, b: Tensor | None, step: Step | None, part: Part | None
+) -> Grads:
     """What autograd is told of weight and bias: their gradients, or nothing once the step is taken."""
     if step is None:
         return (gw, gb) if part is None else part.spread(w, b, gw, gb)
@@ -134,7 +136,7 @@ class ClientLinear(torch.autograd.Function):
             g, x = _picked(g, part.rows), _picked(x, part.columns)
         gb = None if b is None else g.sum(1)
         if step is None or part is not None or ctx.low:
-            return gx, *settled(_product(g.mT, x, ctx.low), gb, w, b, step, part), None, None, None
+            return gx, *step_or_gradients(_product(g.mT, x, ctx.low), gb, w, b, step, part), None, None, None
         step.take_product(w, g, x)
         if b is not None and gb is not None:
             step.take(b, gb)
@@ -174,7 +176,7 @@ class ClientConv(torch.autograd.Function):
         stride, padding, dilation, groups = how
         none = [0] * len(stride)
         biases = [None] * len(w) if b is None else list(b)
-        return joined(
+        return cat_examples(
             [
                 torch.ops.aten.convolution(one, w[c], biases[c], stride, padding, dilation, False, none, groups)
                 for c, one in enumerate(x.chunk(len(w)))
@@ -198,8 +200,8 @@ class ClientConv(torch.autograd.Function):
             gw.append(found[1])
             if b is not None:
                 gb.append(own_g.sum((0, *range(2, g.dim()))))
-        told = settled(torch.stack(gw), torch.stack(gb) if gb else None, w, b, ctx.step, part)
-        return joined(gx) if wanted else None, *told, None, None, None
+        grads = step_or_gradients(torch.stack(gw), torch.stack(gb) if gb else None, w, b, ctx.step, part)
+        return cat_examples(gx) if wanted else None, *grads, None, None, None
 
 
 def convolved_back(
@@ -240,6 +242,6 @@ def _channels(x: Tensor, index: Tensor | None, client: int) -> Tensor:
     return x.index_select(1, index[client])
 
 
-def joined(parts: list[Tensor]) -> Tensor:
+def cat_examples(parts: list[Tensor]) -> Tensor:
     """One client's examples after another's; a single client's as they are."""
     return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from fedloom.core.types import Batch, Setting
-from fedloom.engine.cpu.native_steps import compiled_outputs
+from fedloom.engine.cpu.native_steps import native_outputs
 from fedloom.engine.gradient.dropout import KeyedDropout
 from fedloom.engine.gradient.frozen import Frozen, freeze
 from fedloom.engine.gradient.graph import traced, zeros_stay
@@ -58,6 +58,8 @@ class StackedGradient:
         for name, layer in layers.items():
             if type(layer) not in LAYERS and any(True for _ in layer.parameters()):
                 raise NotImplementedError(f"layer '{name}' ({type(layer).__name__}) has no stacked form")
+            if any(f"{name}.{own}" not in self.layout.names for own, _ in layer.named_parameters()):
+                raise NotImplementedError(f"layer '{name}' shares a parameter with another layer")
         if any(node.op == "get_attr" for node in graph.nodes):
             raise NotImplementedError("the network uses a parameter outside any layer")
         uses = Counter(node.target for node in graph.nodes if node.op == "call_module")
@@ -209,7 +211,7 @@ class StackedGradient:
 
     def outputs(self, params: Tensor, x: Tensor) -> Tensor:
         """Every client's network on its own examples, in evaluation mode."""
-        own = None if self.low else compiled_outputs(self.setting, self.layout, params, x)
+        own = None if self.low else native_outputs(self.setting, self.layout, params, x)
         if own is not None:
             return own
         self._now.run = Pass(self.layout.split(params), len(x), None, None, None, frozenset(), {}, self.low)

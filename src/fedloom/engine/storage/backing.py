@@ -20,7 +20,7 @@ log = logging.getLogger("fedloom")
 Place = Literal["device", "host", "file"]
 
 
-class Room:
+class Backing:
     """Rows [n, ...] at a place; a file takes disk only for rows that are reserved, and vanishes with the process."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Room:
             ) from None
         self._reserved = count
 
-    def soon(self, first: int, last: int) -> None:
+    def prefetch(self, first: int, last: int) -> None:
         """Rows `first` to `last` will be read: a file's begin to be fetched from disk."""
         if self._file is None or last <= first or not hasattr(self._map, "madvise"):
             return

@@ -16,7 +16,6 @@ from fedloom.engine.client import initial_state
 from fedloom.engine.storage.backing import Place
 from fedloom.errors import BadExperiment
 from fedloom.method import Method
-from fedloom.parts.select.everyone import SomeSend
 
 BUDGET = 2**30  # bytes that training clients may take on a CPU; a constant, so that runs repeat bit for bit
 SPARE = 0.9  # of what is free is planned with
@@ -59,7 +58,7 @@ class Placement(NamedTuple):
     chunk: int
     at_once: int  # clients trained together
     training_bytes: int  # about
-    room: int  # examples of a chunk at most, where they are fetched
+    buffer: int  # examples of a chunk at most, where they are fetched
 
     def __str__(self) -> str:
         """One line for people."""
@@ -86,13 +85,6 @@ def client_bytes(method: Method, setting: Setting) -> int:
     return 4 * (8 * setting.layout.total + 40 * setting.example[0].numel() * max(1, method.work.batch))
 
 
-def cohort_of(method: Method, fleet_size: int) -> int:
-    """How many clients train in a round, at most."""
-    if isinstance(method.select, SomeSend):  # under which all train
-        return fleet_size
-    return min(fleet_size, getattr(method.select, "count", None) or fleet_size)
-
-
 def sizes_of(
     method: Method,
     setting: Setting,
@@ -103,7 +95,7 @@ def sizes_of(
     chunk: int | None,
 ) -> Sizes:
     """What this run needs; `examples` are bytes in all, `shards` every client's number of them."""
-    cohort, device = cohort_of(method, setting.fleet.size), setting.example.device
+    cohort, device = method.select.cohort_size(setting.fleet.size), setting.example.device
     state = sum(value.nbytes for value in initial_state(method, setting, model).values())
     client, budget = client_bytes(method, setting), training_budget(device)
     return Sizes(

@@ -23,15 +23,15 @@ class Shards:
         whole = np.concatenate([np.empty(0, np.int64), *clients])  # arrays: a tensor for each would cost a large fleet
         self.examples = torch.from_numpy(whole).to(device)
         self._first = torch.tensor([0, *self.sizes], device=device).cumsum(0)
-        self._all = _common(self.sizes)
-        self._handed: tuple[list[int], Tensor] | None = None  # who was asked for last, and their rows
+        self._all = _common_size(self.sizes)
+        self._last: tuple[list[int], Tensor] | None = None  # who was asked for last, and their rows
 
     @classmethod
     def of(cls, examples: Tensor, sizes: list[int], device: torch.device) -> Shards:
         """The same from lists that stand one after another already."""
         shards = cls([], device)
         shards.sizes, shards.examples = sizes, examples.to(device)
-        shards._first, shards._all = torch.tensor([0, *sizes], device=device).cumsum(0), _common(sizes)
+        shards._first, shards._all = torch.tensor([0, *sizes], device=device).cumsum(0), _common_size(sizes)
         return shards
 
     def rows(self, ids: Tensor, widest: int) -> Tensor:
@@ -45,20 +45,20 @@ class Shards:
         begin, end = self._first[ids, None], self._first[1:][ids, None]
         return self.examples[(begin + torch.arange(widest, device=ids.device)).minimum(end - 1)]
 
-    def hand(self, data: Examples, ids: Tensor, listed: list[int]) -> tuple[Examples, Tensor]:
+    def examples_of(self, data: Examples, ids: Tensor, listed: list[int]) -> tuple[Examples, Tensor]:
         """These clients' examples: a data set, and the rows of each in it [C, widest]."""
-        if self._handed is None or self._handed[0] != listed:  # often the same are asked for again
-            self._handed = list(listed), self.rows(ids, max(1, *(self.sizes[i] for i in listed)))
-        return data, self._handed[1]
+        if self._last is None or self._last[0] != listed:  # often the same are asked for again
+            self._last = list(listed), self.rows(ids, max(1, *(self.sizes[i] for i in listed)))
+        return data, self._last[1]
 
     def pieces(self, data: Examples, most: int) -> Iterator[tuple[Examples, Tensor]]:
         """Everybody's examples, client after client, `most` at a time: a data set and rows in it."""
         yield from ((data, part) for part in self.examples.split(most))
 
-    def soon(self, listed: list[int]) -> None:
+    def prefetch(self, listed: list[int]) -> None:
         """These clients are next: nothing to do where all examples are at hand."""
 
 
-def _common(sizes: list[int]) -> int | None:
+def _common_size(sizes: list[int]) -> int | None:
     """How long all lists are, if they are equally long and not empty."""
     return sizes[0] if sizes and sizes[0] and min(sizes) == max(sizes) else None

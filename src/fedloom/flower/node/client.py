@@ -15,7 +15,7 @@ from fedloom.codec.mask_bytes import unpack_bits
 from fedloom.core.types import Reply, State, Task
 from fedloom.flower.node.hosted_clients import HostedClients
 from fedloom.flower.node.state_store import SavedState, StateStore
-from fedloom.flower.protocol.part_form import client_chooses, form_of, part_of, with_form
+from fedloom.flower.protocol.part_form import form_of, part_of, with_form
 from fedloom.flower.protocol.records import Payload, fact
 from fedloom.flower.protocol.round_id import RoundId
 from fedloom.world.message_parts import CARRIED, ranges_of
@@ -150,7 +150,7 @@ def write_reply(
 ) -> tuple[bytes, str, Tensor | None]:
     """A reply's bytes, the form of its part and, with error feedback, the residual that rounding left [P]."""
     method, setting = hosted.inputs.method, hosted.inputs.setting
-    if client_chooses(method):
+    if not method.masks_known:
         mask = None if reply.mask is None else reply.mask[0].cpu()
         part = part_of(setting, mask, rows=method.upload.rows)
     else:

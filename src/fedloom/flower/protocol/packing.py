@@ -12,7 +12,7 @@ from fedloom.codec import Codec, Expected, Frame, Message, ModelPart
 from fedloom.codec.mask_bytes import pack_bits
 from fedloom.core.rows import expanded, rows
 from fedloom.core.types import Setting, State, Task
-from fedloom.flower.protocol.part_form import client_chooses, empty_reply, form_of, with_form
+from fedloom.flower.protocol.part_form import empty_reply, form_of, with_form
 from fedloom.flower.protocol.records import Payload
 from fedloom.flower.protocol.round_id import RoundId
 from fedloom.method import Method
@@ -71,14 +71,14 @@ class Packing:
         extras, ranges = empty_reply(self.method, self.setting, task)
         asked, found = self.parts.asked(task), {}
         frame = self.parts.frame(extras, ranges, asked)
-        if client_chooses(self.method) and self.method.upload.rows:
+        if not self.method.masks_known and self.method.upload.rows:
             frame = Frame(frame.layout, self.setting.neurons, frame.extras, frame.report)
         for row, client in enumerate(task.ids.tolist()):
             if bool(task.authorised[row]):
                 stamp = round_id.stamp(client, "up")
                 part = row_of(asked, row)._replace(known=True)
                 known = Expected(frame, stamp, part, (self.codec.kind,))
-                found[client] = with_form(known, "bits") if client_chooses(self.method) else known
+                found[client] = with_form(known, "bits") if not self.method.masks_known else known
         return found
 
     def price(self, manifest: Expected, message: Message, size: int) -> tuple[int, int, int]:

@@ -16,7 +16,6 @@ from fedloom.core.rows import expanded
 from fedloom.core.types import Setting, State, Task
 from fedloom.method import Method
 from fedloom.neurons.rows import rows_of
-from fedloom.parts.upload.as_sent import AsSent
 from fedloom.world.message_parts import REPORT
 
 ROWS = keep_word(True, True)
@@ -25,11 +24,6 @@ FORMS: dict[str, ModelPart | AnyMask | AnyKeep] = {
     "bits": AnyMask(1.0),
     **{keep_word(rows, outputs): AnyKeep(1.0, rows, outputs) for rows in (False, True) for outputs in (False, True)},
 }  # the forms in which a part may travel that its receiver does not know
-
-
-def client_chooses(method: Method) -> bool:
-    """Whether clients choose what they send, rather than the server."""
-    return not isinstance(method.upload, AsSent) or method.local.traits.chooses
 
 
 def part_of(setting: Setting, mask: Tensor | None, keep: Tensor | None = None, rows: bool = False) -> ModelPart:

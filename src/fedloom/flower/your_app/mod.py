@@ -32,7 +32,6 @@ from fedloom.flower.your_app.contract import check_client_half, client_half, fra
 from fedloom.flower.your_app.gradient_mask import train_only
 from fedloom.layout import flatten, load
 from fedloom.method import Method
-from fedloom.parts.upload.as_sent import AsSent
 
 STATE = "fedloom.masked"  # in `Context.state`
 
@@ -126,7 +125,7 @@ class Masked:
         self, facts: dict[str, Any], received: Received, task: Task, state: State, first: Tensor, sent: Tensor
     ) -> bytes:
         """The reply as bytes."""
-        if isinstance(self.method.upload, AsSent):
+        if self.method.upload.sends_what_came:
             form = str(facts["part"])
             part = ModelPart(received.mask, received.keep, form.startswith("rows"), known=True)
         else:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from fedloom.engine.storage.offload import Shelf
-from fedloom.engine.storage.placement import Budget, Plan, Sizes, cohort_of, plan
+from fedloom.engine.local import Local
+from fedloom.engine.storage.offload import OffloadedShards
+from fedloom.engine.storage.placement import Budget, Placement, Sizes, cohort_of, place
 from fedloom.errors import BadExperiment
 from fedloom.method import Method
 from fedloom.parts.select.everyone import SomeSend
@@ -52,31 +53,31 @@ def test_decisions(budget: Budget, changes: dict[str, Any], wanted: tuple[str, s
     sizes = NEED._replace(**changes)
     if wanted is None:
         with pytest.raises(BadExperiment):
-            plan(sizes, budget)
+            place(sizes, budget)
         return
-    found = plan(sizes, budget)
+    found = place(sizes, budget)
     assert (found.examples, found.states, found.chunk, found.at_once) == wanted
     on_device = sizes.cohort * sizes.reply + found.at_once * sizes.client
-    on_device += sizes.examples if found.examples == "device" else sizes.copies * found.room * sizes.example
+    on_device += sizes.examples if found.examples == "device" else sizes.copies * found.buffer * sizes.example
     on_device += found.states_bytes if found.states == "device" else 0
     assert on_device <= budget.device
 
 
 def test_refusals_say_what_would_fit() -> None:
     with pytest.raises(BadExperiment, match=r"10 clients .*30 B.*24 B may be used; per_round=4 fits, or.*memory="):
-        plan(NEED, Budget(24, 0, 10**6))
+        place(NEED, Budget(24, 0, 10**6))
     with pytest.raises(BadExperiment, match="take a smaller model"):
-        plan(NEED, Budget(19, 0, 10**6))
+        place(NEED, Budget(19, 0, 10**6))
     with pytest.raises(BadExperiment, match=r"chunk is 50, and training 10 clients .* of the 150 B .*; chunk=7 fits"):
-        plan(NEED._replace(asked=True), Budget(160, 0, 10**6))
+        place(NEED._replace(asked=True), Budget(160, 0, 10**6))
     with pytest.raises(BadExperiment, match=r"examples of 10 clients do not fit .* chunk=8 fits"):
-        plan(NEED._replace(asked=True), Budget(265, 0, 10**6))
+        place(NEED._replace(asked=True), Budget(265, 0, 10**6))
     with pytest.raises(BadExperiment, match=r"examples take 1\.0 kB.*TMPDIR"):
-        plan(NEED, Budget(700, 999, 999))
+        place(NEED, Budget(700, 999, 999))
     with pytest.raises(BadExperiment, match=r"100 clients remember takes 500 B, 5 B each.*; 80 clients fit"):
-        plan(NEED, Budget(700, 0, 1400))
+        place(NEED, Budget(700, 0, 1400))
     with pytest.raises(BadExperiment, match=r"one client with its 1 examples takes about 30 B, and 29 B"):
-        plan(NEED, Budget(39, 0, 10**6))
+        place(NEED, Budget(39, 0, 10**6))
 
 
 def test_all_train_where_only_some_send() -> None:
@@ -86,12 +87,12 @@ def test_all_train_where_only_some_send() -> None:
 
 
 def test_the_line_names_places_and_sizes() -> None:
-    line = str(Plan("cuda", 10**9, "device", 188_000_000, "host", 80_000_000, 1000, 100, 1_200_000_000, 0))
+    line = str(Placement("cuda", 10**9, "device", 188_000_000, "host", 80_000_000, 1000, 100, 1_200_000_000, 0))
     assert line == (
         "memory: examples 188.0 MB on cuda, client states up to 80.0 MB in the host's memory, "
         "100 clients at once in about 1.2 GB (chunk 1,000)"
     )
-    assert "states" not in str(Plan("cpu", 10**9, "device", 1, "device", 0, 1, 1, 1, 0))
+    assert "states" not in str(Placement("cpu", 10**9, "device", 1, "device", 0, 1, 1, 1, 0))
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedspu"])
@@ -110,10 +111,13 @@ def test_a_run_in_little_memory_is_the_same_run(method: str, tmp_path: Path) -> 
 
 def test_what_was_planned_is_built() -> None:
     here = prepare(Experiment(method="scaffold", rounds=3, chunk=2, memory=0.0033))
-    assert isinstance(here.engine.shards, Shelf)
-    assert here.engine.chunk == here.plan.chunk == 2
-    assert here.engine.shards._held == here.plan.room == sum(sorted(here.engine.shards.sizes)[-2:])
-    assert not isinstance(prepare(Experiment()).engine.shards, Shelf)
+    shards, placement = here.inputs.shards, here.inputs.placement
+    assert isinstance(here.trainer, Local)
+    assert here.trainer.clients.shards is shards
+    assert here.trainer.chunk == placement.chunk == 2
+    assert isinstance(shards, OffloadedShards)
+    assert shards._capacity == placement.buffer == sum(sorted(shards.sizes)[-2:])
+    assert not isinstance(prepare(Experiment()).inputs.shards, OffloadedShards)
 
 
 def test_too_little_memory_is_refused_before_anything_is_written(tmp_path: Path) -> None:

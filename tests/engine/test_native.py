@@ -15,14 +15,17 @@ from torch import Tensor, nn
 
 from fedloom import BadExperiment
 from fedloom.chance import Chance
+from fedloom.core.optimiser import Sgd
 from fedloom.core.types import Examples
 from fedloom.core.work import Work
-from fedloom.engine.client import Feed
-from fedloom.engine.cpu import native, native_steps as compiled
-from fedloom.engine.gradient.fastest import fastest_gradient
+from fedloom.engine import steps
+from fedloom.engine.cpu import native, native_steps
+from fedloom.engine.feed import Feed
 from fedloom.engine.gradient.plain import PlainGradient
 from fedloom.engine.gradient.stacked import StackedGradient
-from worlds import CLASSES, World, assert_close, world_of
+from fedloom.engine.stages import stages_of
+from fedloom.method import Method
+from worlds import CLASSES, World, assert_close, play, world_of
 
 SHAPE = (2, 9, 7)
 needs_compiler = pytest.mark.skipif(native.library() is None, reason="there is no C compiler that can be used")
@@ -83,13 +86,14 @@ def by_hand(
     return now.float(), total.float()
 
 
-def compiled_steps(
-    place: World, first: Tensor, feed: Feed, shrink: float = 1.0, momentum: float = 0.0
+def native_steps_of(
+    place: World, first: Tensor, feed: Feed, shrink: float = 1.0, momentum: float = 0.0, keep: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """By our own code, and by nothing else."""
-    stages = StackedGradient(place.setting).stages
+    """The steps by the C code."""
+    stages, neurons = stages_of(place.setting), None if keep is None else place.setting.neurons
     assert stages is not None
-    found = compiled.descend_compiled(stages, place.setting.layout, first, feed, 0.1, shrink, momentum)
+    facts = place.setting.layout, first, feed.data, feed.batches, 0.1, shrink, momentum, keep, neurons
+    found = native_steps.descend_native(stages, *facts)
     assert found is not None
     return found
 
@@ -119,7 +123,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 def test_steps_are_plain_pytorchs(name: str, shrink: float, momentum: float) -> None:
     place = here(NETWORKS[name]())
     first, feed = unlike(place, 3), feed_of(place, [10, 7, 3], 4)
-    ours, theirs = (f(place, first, feed, shrink, momentum) for f in (compiled_steps, by_hand))
+    ours, theirs = (f(place, first, feed, shrink, momentum) for f in (native_steps_of, by_hand))
     assert_close({"weights": ours[0], "losses": ours[1]}, {"weights": theirs[0], "losses": theirs[1]}, 2e-6)
     assert not torch.equal(ours[0], first)
 
@@ -145,7 +149,7 @@ def test_any_sizes(
     sizes = sorted(sizes, reverse=True)[:4]
     first, feed = unlike(place, len(sizes)), feed_of(place, sizes, batch)
     torch.set_num_threads(threads)
-    ours, theirs = compiled_steps(place, first, feed), by_hand(place, first, feed)
+    ours, theirs = native_steps_of(place, first, feed), by_hand(place, first, feed)
     assert_close({"weights": ours[0], "losses": ours[1]}, {"weights": theirs[0], "losses": theirs[1]}, 5e-6)
 
 
@@ -155,10 +159,10 @@ def test_threads_and_company_change_no_bit(name: str) -> None:
     place = here(NETWORKS[name]())
     first, feed = unlike(place, 4), feed_of(place, [10, 10, 10, 10], 4, epochs=2)
     torch.set_num_threads(1)
-    weights, losses = compiled_steps(place, first, feed)
+    weights, losses = native_steps_of(place, first, feed)
     for threads in (2, 3, 4, 7):
         torch.set_num_threads(threads)
-        again = compiled_steps(place, first, feed)
+        again = native_steps_of(place, first, feed)
         assert torch.equal(again[0], weights)
         assert torch.equal(again[1], losses)
     for client in range(4):
@@ -166,7 +170,7 @@ def test_threads_and_company_change_no_bit(name: str) -> None:
             **{key: getattr(feed.batches, key)[client : client + 1] for key in ("examples", "real", "steps", "keys")},
             active=[1] * len(feed.batches.active),
         )
-        alone = compiled_steps(place, first[client : client + 1], Feed(place.data, one))
+        alone = native_steps_of(place, first[client : client + 1], Feed(place.data, one))
         assert torch.equal(alone[0][0], weights[client])
 
 
@@ -174,15 +178,12 @@ def test_threads_and_company_change_no_bit(name: str) -> None:
 @pytest.mark.parametrize("name", ["pooled", "many channels", "not pooled", "one convolution", "dense"])
 @pytest.mark.parametrize("share", [0.25, 0.5, 0.8])
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
-def test_frozen_neurons_stay_and_others_move(
-    name: str, share: float, momentum: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_frozen_neurons_stay_and_others_move(name: str, share: float, momentum: float) -> None:
     place = here(NETWORKS[name]())
     neurons, first, feed = place.setting.neurons, unlike(place, 3), feed_of(place, [10, 9, 4], 4)
     keep = neurons.cut(torch.rand(3, neurons.size, generator=torch.Generator().manual_seed(1)), share)
     mask = neurons.expand(keep)
-    monkeypatch.setattr("fedloom.engine.gradient.stacked.descend_chain", None)  # so that no other way is taken
-    last, losses = StackedGradient(place.setting).freezing(keep, mask).descend(first, feed, 0.1, 0.97, momentum)
+    last, losses = native_steps_of(place, first, feed, 0.97, momentum, keep)
     theirs = by_hand(place, first, feed, 0.97, momentum, mask)
     assert_close({"weights": last, "losses": losses}, {"weights": theirs[0], "losses": theirs[1]}, 2e-6)
     assert torch.equal(last[~mask], first[~mask])
@@ -195,7 +196,7 @@ def test_of_equal_numbers_the_first_is_the_largest() -> None:
     data = Examples(place.data.x.mul(2).round(), place.data.y)
     place = place._replace(data=data)
     first, feed = place.model[None].mul(4).round(), feed_of(place, [10], 10)
-    ours, theirs = compiled_steps(place, first, feed), by_hand(place, first, feed)
+    ours, theirs = native_steps_of(place, first, feed), by_hand(place, first, feed)
     assert_close({"weights": ours[0], "losses": ours[1]}, {"weights": theirs[0], "losses": theirs[1]}, 2e-5)
 
 
@@ -204,9 +205,9 @@ def test_of_equal_numbers_the_first_is_the_largest() -> None:
 def test_what_is_not_a_number_stays_with_its_client(name: str) -> None:
     place = here(NETWORKS[name]())
     first, feed = unlike(place, 3), feed_of(place, [10, 10, 10], 4)
-    well, _ = compiled_steps(place, first, feed)
+    well, _ = native_steps_of(place, first, feed)
     first[1, 5] = float("nan")
-    last, losses = compiled_steps(place, first, feed)
+    last, losses = native_steps_of(place, first, feed)
     assert torch.equal(last[[0, 2]], well[[0, 2]])
     assert losses[1].isnan()
     assert last[1].isnan().sum() > 1
@@ -219,7 +220,10 @@ def test_labels_beyond_the_classes_are_refused() -> None:
     place = here(NETWORKS["dense"]())
     place.data.y[3] = CLASSES
     with pytest.raises(BadExperiment, match=f"not among the model's {CLASSES} classes"):
-        compiled_steps(place, place.model[None], feed_of(place, [10], 4))
+        native_steps_of(place, place.model[None], feed_of(place, [10], 4))
+
+
+METHOD = Method(optimiser=Sgd(rate=0.1), work=Work(epochs=1, batch=4))
 
 
 @needs_compiler
@@ -227,51 +231,49 @@ def test_labels_beyond_the_classes_are_refused() -> None:
 def test_it_is_what_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, calls = here(NETWORKS[name]()), []
 
-    def counted(*facts: object) -> object:
-        calls.append(facts)
-        return compiled.descend_compiled(*facts)  # type: ignore[arg-type]
+    def counted(start: steps.Start) -> steps.Taken | None:
+        calls.append(native_steps.native_steps(start))
+        return calls[-1]
 
-    monkeypatch.setattr("fedloom.engine.gradient.stacked.descend_compiled", counted)
-    way, feed = fastest_gradient(place.setting, place.data), feed_of(place, [10], 4)
-    calls.clear()  # of trials
-    ours = way.descend(place.model[None], feed, 0.1, 1.0)
-    assert len(calls) == 1
-    monkeypatch.setattr("fedloom.engine.cpu.native_steps.library", lambda: None)
-    theirs = way.descend(place.model[None], feed, 0.1, 1.0)
-    assert len(calls) == 2
-    assert_close(dict(zip("wl", ours)), dict(zip("wl", theirs)), 1e-6)
-    assert not torch.equal(ours[0], theirs[0])  # by other code, which rounds otherwise
-
-
-OTHERS: dict[str, Callable[[], nn.Module]] = {
-    "stride": lambda: nn.Sequential(nn.Conv2d(2, 3, 3, stride=2), nn.Flatten(), nn.Linear(36, CLASSES)),
-    "groups": lambda: nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.Linear(140, CLASSES)),
-    "large windows": lambda: nn.Sequential(nn.Conv2d(2, 3, 3), nn.MaxPool2d(3), nn.Flatten(), nn.Linear(6, CLASSES)),
-    "norm": lambda: nn.Sequential(
-        nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(105, CLASSES)
-    ),
-    "reflected": lambda: nn.Sequential(
-        nn.Conv2d(2, 3, 3, padding=1, padding_mode="reflect"), nn.Flatten(), nn.Linear(189, CLASSES)
-    ),
-}
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_other_networks_are_left_to_torch(name: str) -> None:
-    assert StackedGradient(here(OTHERS[name]()).setting).stages is None
+    monkeypatch.setattr(steps, "native_steps", counted)
+    engine = place.local(METHOD)
+    assert engine.plan.steps[0] == "native"
+    ours = play(place, METHOD, engine, rounds=1)
+    assert [taken is None for taken in calls] == [False]
+    monkeypatch.setattr(native_steps, "library", lambda: None)
+    theirs = play(place, METHOD, engine, rounds=1)
+    assert [taken is None for taken in calls] == [False, True]
+    assert_close({"w": ours.model}, {"w": theirs.model}, 1e-6)
+    assert not torch.equal(ours.model, theirs.model)  # by other code, which rounds otherwise
 
 
 @needs_compiler
-def test_a_misread_network_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = here(NETWORKS["pooled"]())
-    read = StackedGradient(place.setting).stages
-    assert read is not None
-    wrong = tuple(stage._replace(relu=False) for stage in read)
-    monkeypatch.setitem(place.setting.__dict__, "stages", wrong)
-    way = fastest_gradient(place.setting, place.data)
-    assert isinstance(way, StackedGradient)
-    assert way.stages is None
-    assert compiled.compiled_outputs(place.setting, place.setting.layout, place.model[None], place.data.x[None]) is None
+@pytest.mark.parametrize("name", ["pooled", "dense"])
+def test_a_misread_network_is_not_used(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = here(NETWORKS[name]())
+    wrong = tuple(stage._replace(relu=False) for stage in stages_of(place.setting) or ())
+    monkeypatch.setattr(native_steps, "stages_of", lambda setting: wrong)
+    assert native_steps.why_not_native(place.setting, place.data).startswith("it differs from plain PyTorch by ")
+    assert "native" not in place.local(METHOD).plan.steps
+    x = place.data.x[None]
+    assert native_steps.native_outputs(place.setting, place.setting.layout, place.model[None], x) is None
+
+
+@needs_compiler
+def test_what_it_cannot_train() -> None:
+    place = here(NETWORKS["dense"]())
+    x, y = place.data
+    assert native_steps.why_not_native(place.setting, place.data) == ""
+    for data in (Examples(x.double(), y), Examples(x, y.int())):
+        assert "it needs float32 and int64" in native_steps.why_not_native(place.setting, data)
+    assert "one block of memory" in native_steps.why_not_native(place.setting, Examples(x.transpose(2, 3), y))
+    other = here(NETWORKS["dense"]())
+    other.setting.module.double()
+    assert "float64" in native_steps.why_not_native(other.setting, place.data)
+    deep = here(
+        nn.Sequential(nn.Flatten(), nn.Linear(126, 2), *(nn.Linear(2, 2) for _ in range(31)), nn.Linear(2, CLASSES))
+    )
+    assert "at most 32 layers" in native_steps.why_not_native(deep.setting, deep.data)
 
 
 @needs_compiler
@@ -280,7 +282,7 @@ def test_a_misread_network_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_outputs_are_plain_pytorchs(name: str, clients: int, count: int) -> None:
     place = here(NETWORKS[name]())
     models, x = unlike(place, clients), place.data.x[: clients * count].unflatten(0, (clients, count))
-    ours = compiled.compiled_outputs(place.setting, place.setting.layout, models, x)
+    ours = native_steps.native_outputs(place.setting, place.setting.layout, models, x)
     assert ours is not None
     theirs = PlainGradient(place.setting).outputs(models, x)
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
@@ -292,9 +294,9 @@ def anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """Nothing is compiled yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("FEDLOOM_NATIVE", raising=False)
-    native.library.cache_clear()
+    native._found.cache_clear()
     yield tmp_path / "fedloom"
-    native.library.cache_clear()
+    native._found.cache_clear()
 
 
 @needs_compiler
@@ -302,7 +304,7 @@ def test_it_is_compiled_once(anew: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert native.library() is not None
     (kept,) = anew.iterdir()  # and nothing else is left
     written = kept.stat().st_mtime_ns
-    native.library.cache_clear()
+    native._found.cache_clear()
     monkeypatch.setattr(subprocess, "run", None)
     assert native.library() is not None
     assert kept.stat().st_mtime_ns == written
@@ -334,8 +336,11 @@ def test_without_a_compiler_torch_does_it(
         (tools / "gcc").chmod(0o755)
     with caplog.at_level(logging.INFO, "fedloom"):
         place = here(NETWORKS["pooled"]())
-        way, feed = fastest_gradient(place.setting, place.data), feed_of(place, [10, 5], 4)
-        ours = way.descend(unlike(place, 2), feed, 0.1, 1.0)
+        engine = place.local(METHOD)
     assert says in caplog.text
+    assert engine.plan.steps == ("fused", "autograd")
+    assert says in dict(engine.plan.reasons)["native"]
+    feed = feed_of(place, [10, 5], 4)
+    ours = StackedGradient(place.setting).descent(unlike(place, 2), feed, 0.1, 1.0)
     theirs = by_hand(place, unlike(place, 2), feed)
     assert_close(dict(zip("wl", ours)), dict(zip("wl", theirs)), 2e-6)

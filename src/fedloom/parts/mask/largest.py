@@ -1,4 +1,4 @@
-"""Which part is each client sent? The largest weights of the model as it stands, up to its share."""
+"""Mask: the largest weights of the current model, up to each client's share."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from fedloom.parts.mask.hidden import into_hidden
 
 @dataclass(frozen=True)
 class Largest(Mask):
-    """Of every hidden layer's weights the `share` of the greatest magnitude, chosen anew every round, at least one.
+    """The `share` of every hidden layer's weights with the greatest magnitude, chosen anew every round, at least one.
 
-    Biases, norms, statistics and the output layer are always sent. Equal magnitudes go by their place in the tensor.
+    Biases, norms, statistics and the output layer are always sent. Of equal magnitudes the first in the tensor wins.
     """
 
     def __call__(
         self, memory: State, setting: Setting, model: Tensor, ids: Tensor, share: Tensor, chance: Chance
     ) -> tuple[Portion, State]:
-        """Single weights, not neurons."""
+        """Choose single weights, not neurons."""
         if share.device.type == "cpu" and bool((share >= 1).all()):
             return Portion(), memory
         mask = torch.ones(len(ids), len(model), dtype=torch.bool, device=model.device)

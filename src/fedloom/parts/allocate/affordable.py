@@ -1,8 +1,12 @@
-"""`Affordable`: shares of the model by the devices' memory and a deadline."""
+"""Allocate: the share that each device can afford, by its memory and within a deadline.
+
+Shapes: N clients in the fleet, C in the cohort, K hidden neurons.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -18,7 +22,7 @@ from fedloom.neurons.map import NeuronMap
 
 
 def activations(neurons: NeuronMap, keep: Tensor) -> Tensor:
-    """Activations of one example behind the linear and convolution layers of a sub-model [...]."""
+    """Outputs of all linear and convolution layers of a sub-model for one example [...], from `keep` [..., K]."""
     kept = neurons.padded(keep)
     total = torch.zeros(kept.shape[:-1], dtype=torch.int64, device=kept.device)
     for tensor in neurons.tensors:
@@ -33,10 +37,10 @@ def training_bytes(neurons: NeuronMap, keep: Tensor, batch: Tensor | int) -> Ten
 
 
 def affordable(setting: Setting, devices: Devices, shares: Tensor, work: Work, deadline: float | None = None) -> Tensor:
-    """The largest of the rising `shares` (of neurons) that each client can afford [N], or else the smallest.
+    """The largest of the rising `shares` (of neurons) that each client can afford [N]; the smallest if it affords none.
 
-    A share is affordable if the leading part of every group of neurons fits the memory, and if downloading it, training
-    it (by operations) and uploading it takes no longer than the deadline.
+    A share is affordable if the leading part of every group of neurons fits into memory, and if downloading,
+    training (by operations) and uploading it take at most the deadline.
     """
     neurons, examples = setting.neurons, setting.fleet.examples
     leading = -torch.arange(neurons.size, dtype=torch.float64, device=examples.device)
@@ -56,7 +60,7 @@ def affordable(setting: Setting, devices: Devices, shares: Tensor, work: Work, d
 class Affordable(Allocate):
     """Each client's share by its device: the largest of `shares` that its memory and a deadline in seconds allow.
 
-    Unit: neurons. `work` must be the method's. A client that cannot afford the smallest share gets it all the same.
+    Unit: neurons. A client that cannot afford the smallest share gets it nevertheless.
     """
 
     shares: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
@@ -71,12 +75,16 @@ class Affordable(Allocate):
         if self.deadline is not None and not self.deadline > 0:
             raise BadExperiment(f"deadline is {self.deadline} seconds; it must be above 0, or none.")
 
+    def for_work(self, work: Work) -> Self:
+        """Compute seconds and the size of a batch depend on the clients' work."""
+        return replace(self, work=work)
+
     def init(self, setting: Setting, model: Tensor) -> State:
-        """Compute the shares of the whole fleet [N] from the rates in the devices' table."""
+        """The shares of the whole fleet [N], by the nominal rates of the devices."""
         devices = known_devices(setting.fleet.devices, "Affordable")
         shares = torch.tensor(self.shares, dtype=torch.float64).to(model.device, non_blocking=True)
         return {"share": affordable(setting, devices, shares, self.work, self.deadline).float()}
 
     def __call__(self, memory: State, setting: Setting, ids: Tensor, chance: Chance) -> tuple[Tensor, State]:
-        """The cohort's shares [C]."""
+        """Look up the shares of the cohort [C]."""
         return memory["share"][ids], memory

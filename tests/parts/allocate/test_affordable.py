@@ -11,7 +11,7 @@ from torch import Tensor
 from fedloom.core.work import Work
 from fedloom.errors import BadExperiment
 from fedloom.methods.fjord import fjord
-from fedloom.world.tiers import Affordable, activations, affordable, training_bytes
+from fedloom.parts.allocate.affordable import Affordable, activations, affordable, training_bytes
 from world.made import FLEET, equipped, made, simulated, with_devices
 from worlds import SIZES, play, small, world
 
