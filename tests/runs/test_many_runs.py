@@ -15,7 +15,7 @@ import torch
 from fedloom.data.load import load
 from fedloom.errors import RunStopped
 from fedloom.runs.build import Prepared, prepare
-from fedloom.runs.coroutine_thread import Strand
+from fedloom.runs.coroutine_thread import CoroutineThread
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.many_runs import in_step, most_together, play_together, run_all
 from fedloom.runs.play import Result, run
@@ -238,37 +238,37 @@ def test_threads_are_left_as_they_were() -> None:
     assert torch.get_num_threads() == before
 
 
-# ---- strands
+# ---- threads
 
 
-def test_a_strand_asks_and_goes_on() -> None:
-    strand: Strand[int, int, int] = Strand(lambda own: sum(own.ask(n) for n in range(3)))
-    asked = strand.begin()
+def test_a_thread_asks_and_goes_on() -> None:
+    thread: CoroutineThread[int, int, int] = CoroutineThread(lambda own: sum(own.ask(n) for n in range(3)))
+    asked = thread.begin()
     seen = []
     while asked is not None:
         seen.append(asked)
-        asked = strand.answer(10 * asked)
+        asked = thread.answer(10 * asked)
     assert seen == [0, 1, 2]
-    assert strand.result == 30
+    assert thread.result == 30
 
 
 def test_its_clock_stands_still_while_it_waits() -> None:
-    def call(own: Strand[int, int, float]) -> float:
+    def call(own: CoroutineThread[int, int, float]) -> float:
         began = own.clock()
         own.ask(0)
         own.charge(5.0)
         return own.clock() - began
 
-    strand = Strand(call)
-    strand.begin()
+    thread = CoroutineThread(call)
+    thread.begin()
     time.sleep(0.3)
-    assert strand.answer(1) is None
-    assert 5.0 <= strand.result < 5.2
+    assert thread.answer(1) is None
+    assert 5.0 <= thread.result < 5.2
 
 
 def test_one_that_never_asks() -> None:
     assert in_step([]) == []
-    strand: Strand[int, int, str] = Strand(lambda own: "done")
-    assert strand.begin() is None
-    assert strand.result == "done"
-    strand.abandon()
+    thread: CoroutineThread[int, int, str] = CoroutineThread(lambda own: "done")
+    assert thread.begin() is None
+    assert thread.result == "done"
+    thread.abandon()

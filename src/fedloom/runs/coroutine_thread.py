@@ -17,7 +17,7 @@ class Abandoned(BaseException):
     """Raised in a call that will get no answer."""
 
 
-class Strand(Generic[Question, Answer, Result]):
+class CoroutineThread(Generic[Question, Answer, Result]):
     """A call that pauses whenever it asks a question, until it gets the answer.
 
     It is a coroutine for code that is not written as one: functions may ask at any depth of the call. The caller waits
@@ -26,7 +26,7 @@ class Strand(Generic[Question, Answer, Result]):
 
     result: Result
 
-    def __init__(self, call: Callable[[Strand[Question, Answer, Result]], Result]) -> None:
+    def __init__(self, call: Callable[[CoroutineThread[Question, Answer, Result]], Result]) -> None:
         self._call = call
         self._questions: SimpleQueue[Question | None] = SimpleQueue()
         self._answers: SimpleQueue[Answer | Abandoned] = SimpleQueue()

@@ -32,7 +32,7 @@ class Interrupt:
 
 
 @contextmanager
-def held() -> Iterator[Interrupt]:
+def delayed_interrupt() -> Iterator[Interrupt]:
     """Delay Ctrl-C until `check`, in the main thread and if no other handler is installed."""
     interrupt = Interrupt()
     usual = threading.current_thread() is threading.main_thread()

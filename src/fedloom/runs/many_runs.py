@@ -19,7 +19,7 @@ from fedloom.engine.local import Local
 from fedloom.engine.storage.placement import training_budget
 from fedloom.method import Method
 from fedloom.runs.build import Prepared, prepare
-from fedloom.runs.coroutine_thread import Strand
+from fedloom.runs.coroutine_thread import CoroutineThread
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.play import play, run
 from fedloom.runs.result import Result
@@ -116,31 +116,31 @@ def in_step(calls: Sequence[tuple[Local, Callable[[Clock], T]]]) -> list[T]:
     Whenever all that are not over have asked for training, it is done for all. One error ends all, as does Ctrl-C.
     """
     joint = JointTraining()
-    strands = [_strand(engine, call) for engine, call in calls]
+    threads = [_thread_of(engine, call) for engine, call in calls]
     try:
-        asking = [(n, strand.begin()) for n, strand in enumerate(strands)]
+        asking = [(n, thread.begin()) for n, thread in enumerate(threads)]
         while asked := [(n, chunks) for n, chunks in asking if chunks is not None]:
             answers = joint([(calls[n][0], chunks) for n, chunks in asked])
-            asking = [(n, strands[n].answer(answer)) for (n, _), answer in zip(asked, answers)]
+            asking = [(n, threads[n].answer(answer)) for (n, _), answer in zip(asked, answers)]
     finally:
-        for strand in strands:
-            strand.abandon()  # those that are not over
-    return [strand.result for strand in strands]
+        for thread in threads:
+            thread.abandon()  # those that are not over
+    return [thread.result for thread in threads]
 
 
-def _strand(engine: Local, call: Callable[[Clock], T]) -> Strand[list[Chunk], Answer, T]:
+def _thread_of(engine: Local, call: Callable[[Clock], T]) -> CoroutineThread[list[Chunk], Answer, T]:
     """A call whose engine asks for its training instead of doing it."""
 
-    def whole(strand: Strand[list[Chunk], Answer, T]) -> T:
+    def whole(thread: CoroutineThread[list[Chunk], Answer, T]) -> T:
         def together(chunks: list[Chunk]) -> list[tuple[Learnt, State]]:
-            answer = strand.ask(chunks)
-            strand.charge(answer.seconds)
+            answer = thread.ask(chunks)
+            thread.charge(answer.seconds)
             return answer.learnt
 
         with engine.trained_by(together):
-            return call(strand.clock)
+            return call(thread.clock)
 
-    return Strand(whole)
+    return CoroutineThread(whole)
 
 
 def kind_of(experiment: Experiment, method: Method) -> tuple[Any, ...] | None:

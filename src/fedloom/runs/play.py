@@ -31,7 +31,7 @@ from fedloom.runs.checkpoint.tensors import pack
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.folder import check, experiment_in, open_folder
 from fedloom.runs.inputs import Inputs
-from fedloom.runs.interrupt import held
+from fedloom.runs.interrupt import delayed_interrupt
 from fedloom.runs.ledger import Ledger
 from fedloom.runs.result import Result
 from fedloom.runs.threads import threads_for
@@ -212,7 +212,7 @@ def _play_and_save(
             written = time.perf_counter()
         interrupt.check()
 
-    with held() as interrupt:
+    with delayed_interrupt() as interrupt:
         try:
             return _play(experiment, prepared, ledger, at, watch, after=after)
         finally:  # also on Ctrl-C: the rounds that were finished are kept

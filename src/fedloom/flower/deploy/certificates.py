@@ -67,6 +67,7 @@ def write_certificates(folder: Path, hosts: Iterable[str] = (), days: int = LINK
 
 
 def _name(text: str) -> x509.Name:
+    """A certificate's subject or issuer."""
     from cryptography import x509
 
     return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
@@ -88,6 +89,7 @@ def _alternative(host: str) -> x509.GeneralName:
 def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
 ) -> x509.CertificateBuilder:
+    """An unsigned certificate without extensions."""
     from cryptography import x509
 
     now = datetime.now(UTC)
@@ -103,6 +105,7 @@ def _builder(
 
 
 def _usage(allowed: dict[str, bool]) -> x509.KeyUsage:
+    """Key usage with these flags; the others are off."""
     from cryptography import x509
 
     return x509.KeyUsage(
@@ -118,6 +121,7 @@ def _write(
     key: ec.EllipticCurvePrivateKey,
     signer: ec.EllipticCurvePrivateKey,
 ) -> None:
+    """Sign a certificate, and write it and its key."""
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 

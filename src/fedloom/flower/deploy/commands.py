@@ -85,6 +85,7 @@ def commands(made: Deployment, link: str, port: int, loopback: bool) -> Commands
 
 
 def _readme(made: Deployment, typed: Commands, link: str, port: int, experiment: Experiment) -> str:
+    """The deployment's README.md: which file goes where, and the commands in order."""
     chosen = (experiment.method, experiment.model, experiment.data, experiment.fleet)
     files = [one.name if one.own is None else one.own.file for one in chosen if one.name.startswith("/")]
     needed = "".join(f"- `{name}` must be at this path on every machine.\n" for name in files)

@@ -27,6 +27,7 @@ def node_unit() -> str:
 
 
 def _link_words(port: int) -> list[str]:
+    """The link's command with paths of the machine that runs the service."""
     return link_command(files_in(Path(FILES, "certificates")), "0.0.0.0", port, Path(HOME, "link.db"))
 
 

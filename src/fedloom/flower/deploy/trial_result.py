@@ -68,6 +68,7 @@ def read_result(experiment: Experiment, inputs: Inputs, out: Path, trial: Trial,
 
 
 def _node_costs(trial: Trial, number: int, columns: dict[str, list[Any]]) -> NodeCosts:
+    """One node's costs; `columns` are those of `clients.parquet`."""
     name, traffic = f"node-{number}", trial.traffic[number]
     own = [client % len(trial.numbers) == number for client in columns["client"]]
     up, down, other_up, other_down = (

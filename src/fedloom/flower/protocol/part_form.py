@@ -1,4 +1,4 @@
-"""The part of the model that a message carries, and how it travels where its receiver does not know it.
+"""The part of the model that a message carries, and the form in which it travels if the receiver cannot derive it.
 
 K neurons, P numbers; server and nodes both use this.
 """
@@ -23,7 +23,7 @@ FORMS: dict[str, ModelPart | AnyMask | AnyKeep] = {
     "all": ModelPart(),
     "bits": AnyMask(1.0),
     **{keep_word(rows, outputs): AnyKeep(1.0, rows, outputs) for rows in (False, True) for outputs in (False, True)},
-}  # the forms in which a part may travel that its receiver does not know
+}  # forms of parts that the receiver cannot derive
 
 
 def part_of(setting: Setting, mask: Tensor | None, keep: Tensor | None = None, rows: bool = False) -> ModelPart:
@@ -36,7 +36,7 @@ def part_of(setting: Setting, mask: Tensor | None, keep: Tensor | None = None, r
 
 
 def form_of(setting: Setting, part: ModelPart) -> str:
-    """The key in `FORMS` of a part that its receiver does not know; only parts made of neurons need a neuron map."""
+    """The key in `FORMS` of a part that the receiver cannot derive; only parts made of neurons need a neuron map."""
     return part._replace(known=False).word(None if part.keep is None else setting.neurons)
 
 

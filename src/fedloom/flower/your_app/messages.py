@@ -118,6 +118,7 @@ class RoundMessages:
         return Reply(self.task.ids, self._params, mask, {}, report, self._arrived, rejected=self._rejected)
 
     def _client(self, row: int) -> int:
+        """The client in a row of the cohort."""
         assert self.task.ids is not None
         return int(self.task.ids[row])
 
