@@ -1,7 +1,7 @@
-"""Where does chance come from? Every random number is a pure function of (seed, purpose, round, client, index).
+"""Random numbers as pure functions of (seed, purpose, round, client, index).
 
 Nothing is drawn from a stream, so the numbers are the same on every device, in any chunking, under every engine and
-after a resume, and no purpose can disturb another. The mixing is 64-bit integer arithmetic that wraps around.
+after a resume, and no purpose can disturb another. Keys are mixed by 64-bit integer arithmetic that wraps around.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ALL = (1 << 64) - 1
 
 Words = NDArray[np.uint64]
 
-_ONE, _GOLD, _LAST = np.uint64(1), np.uint64(_GOLDEN), np.uint64(31)  # made once: few numbers take no longer
+_ONE, _GOLD, _LAST = np.uint64(1), np.uint64(_GOLDEN), np.uint64(31)  # made once, which saves time
 _ROUNDS = ((np.uint64(30), np.uint64(_FIRST)), (np.uint64(27), np.uint64(_SECOND)))
 
 
@@ -29,7 +29,7 @@ def _signed(value: int) -> int:
 
 
 def _shift(x: Tensor, by: int) -> Tensor:
-    """Right shift that brings in zeros; torch's own repeats the sign."""
+    """Shift right and fill with zeros; torch's own shift repeats the sign."""
     return (x >> by) & ((1 << (64 - by)) - 1)
 
 
@@ -53,7 +53,7 @@ def absorb(key: Tensor, part: Tensor | int) -> Tensor:
 
 
 def absorb_here(key: Words, part: NDArray[np.int64]) -> Words:
-    """The same by NumPy, whose calls on few numbers take a third of the time; at least one of the two has an axis."""
+    """`absorb` by NumPy, whose calls on few numbers take a third of the time; one of the two has at least one axis."""
     x = key * _GOLD + part.view(np.uint64)
     x += _ONE
     for by, times in _ROUNDS:
@@ -70,13 +70,13 @@ def uniform(key: Tensor) -> Tensor:
 
 def normal(key: Tensor) -> Tensor:
     """Each key's number of the standard normal distribution (float64); devices may differ in the last digit."""
-    first = (_shift(key, 11).double() + 1) / (1 << 53)  # above 0: up to 8.5 deviations can come
+    first = (_shift(key, 11).double() + 1) / (1 << 53)  # above 0, so that a number can be up to 8.5 deviations from 0
     second = _shift(absorb(key, 1), 11).double() / (1 << 53)
     return (-2 * first.log()).sqrt() * (2 * torch.pi * second).cos()
 
 
 class Chance(NamedTuple):
-    """The chance of one round."""
+    """The source of random numbers for one round."""
 
     seed: int
     round: int
@@ -90,7 +90,7 @@ class Chance(NamedTuple):
         return key
 
     def _word(self, purpose: str) -> int:
-        """What all keys of a purpose begin with."""
+        """The number from which all keys of a purpose are derived."""
         word = int.from_bytes(blake2b(purpose.encode(), digest_size=8).digest(), "little")
         state = 0
         for known in (self.seed, word, self.round):
@@ -98,7 +98,7 @@ class Chance(NamedTuple):
         return state
 
     def on_host(self) -> Chance:
-        """The same chance where decisions are read at once, instead of waiting for a device."""
+        """The same numbers on the host, where decisions can be read without waiting for a device."""
         return self._replace(device=torch.device("cpu"))
 
     def uniform(self, purpose: str, *parts: Tensor | int) -> Tensor:

@@ -1,4 +1,4 @@
-"""What can go wrong, as one small tree.
+"""The exceptions that fedloom raises, as one tree.
 
 FedloomError
 ├── BadExperiment     an unknown name, a wrong type, an impossible value (exit code 2)
@@ -13,11 +13,11 @@ from difflib import get_close_matches
 
 
 class FedloomError(Exception):
-    """Anything fedloom refuses or gives up on; its text says what was expected, what came and what to do."""
+    """Any error of fedloom; its text says what was expected, what came and what to do."""
 
 
 class BadExperiment(FedloomError, ValueError):
-    """An experiment that cannot be run as it was written."""
+    """An experiment that cannot be run as it is written."""
 
 
 class BadData(FedloomError, ValueError):
@@ -29,11 +29,11 @@ class BadModel(FedloomError, ValueError):
 
 
 class RunStopped(FedloomError, RuntimeError):
-    """A run that had to stop; what it had saved is kept."""
+    """A run that had to stop; saved rounds are not lost."""
 
 
 def unknown(kind: str, name: str, names: Iterable[str]) -> str:
-    """The text for a name that does not exist: the nearest one that does, then all of them."""
+    """The error text for an unknown name: the nearest known name, then all of them."""
     names = sorted(names)
     lowered = {known.lower(): known for known in names}
     near = get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)

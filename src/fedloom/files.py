@@ -1,4 +1,4 @@
-"""How are files written? Whole or not at all, and really on the disk before they get their name."""
+"""Files that are written whole or not at all, and are on the disk before they get their names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedloom.errors import RunStopped
 
 
 class Written(NamedTuple):
-    """What is in a file."""
+    """The hash and size of a written file."""
 
     sha256: str
     size: int  # bytes
@@ -30,7 +30,7 @@ def write_new(path: Path, chunks: Iterable[bytes | memoryview]) -> Written:
             left = memoryview(chunk)
             size += len(left)
             while left:
-                left = left[os.write(file, left) :]  # the system may take less than it is given
+                left = left[os.write(file, left) :]  # the system may write less than it is given
         os.fsync(file)
     finally:
         os.close(file)
@@ -38,9 +38,9 @@ def write_new(path: Path, chunks: Iterable[bytes | memoryview]) -> Written:
 
 
 def replace_file(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
-    """Write a temporary file beside `path`, then rename it into place."""
+    """Write a temporary file next to `path`, then rename it to `path`."""
     temporary = path.with_name(f".{path.name}.new")
-    temporary.unlink(missing_ok=True)  # of a run that was killed; the folder is locked, so nobody writes it now
+    temporary.unlink(missing_ok=True)  # of a run that was killed; the folder is locked, so no other process writes it
     try:
         write_new(temporary, chunks)
         os.rename(temporary, path)
@@ -71,7 +71,7 @@ def remove_folder(folder: Path) -> None:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """What the disk refuses ends the run; the text says what to do about it."""
+    """Raise RunStopped, with what to do, in place of errors of the disk."""
     try:
         yield
     except OSError as problem:

@@ -1,4 +1,4 @@
-"""How does a module become one vector? What is trained first, then frozen parameters and running statistics."""
+"""The layout of a module as one vector: trained parameters first, then frozen ones and running statistics."""
 
 from math import prod
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from fedloom.errors import BadModel
 
 
 class Layout(NamedTuple):
-    """Where each tensor of a module lies in the flat vector."""
+    """The places of a module's tensors in the flat vector."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -18,12 +18,12 @@ class Layout(NamedTuple):
 
     @property
     def sizes(self) -> list[int]:
-        """Numbers in each tensor."""
+        """The number of entries of each tensor."""
         return [prod(shape) for shape in self.shapes]
 
     @property
     def trained(self) -> int:
-        """Numbers that are trained: the first so many of the vector."""
+        """The number of entries that are trained; they come first in the vector."""
         return sum(self.sizes[: len(self.parameters)])
 
     @property
@@ -42,7 +42,7 @@ class Layout(NamedTuple):
 
 
 def layout_of(module: nn.Module) -> Layout:
-    """Read a module's layout; every parameter must be a float of one kind."""
+    """The layout of a module, whose parameters must all be float32 or all float64."""
     parameters = dict(module.named_parameters())
     if not parameters:
         raise BadModel(f"{type(module).__name__} has no parameters; a model needs at least one to train.")

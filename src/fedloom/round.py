@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def play_round(
     method: Method, memory: Memory, model: Tensor, setting: Setting, engine: Engine, chance: Chance
 ) -> tuple[Tensor, Memory, Task, Reply]:
-    """The model [P] and memory after one round, with what went down and what came up."""
+    """The model [P] and memory after one round, with the task that went down and the reply that came up."""
     ids, task, memory = ask_cohort(method, memory, model, setting, chance)
     reply = engine.train(ids, task, chance)  # train, wherever and however
     new, memory, reply = take_replies(method, memory, task, setting, reply, chance)
@@ -31,10 +31,10 @@ def play_round(
 def ask_cohort(
     method: Method, memory: Memory, model: Tensor, setting: Setting, chance: Chance
 ) -> tuple[Tensor, Task, Memory]:
-    """The first half: who is asked [C] (on the host where that is known), for what, and the memory of it."""
+    """The first half of a round: the cohort's ids [C] (on the host if drawn there), its task, and the memory."""
     memory, ask = _asking(method, memory, setting)
     cohort = ask("select", chance)  # who
-    on_host = all(fact.device.type == "cpu" for fact in cohort)  # where it costs nothing to look
+    on_host = all(fact.device.type == "cpu" for fact in cohort)  # where reading does not wait for a device
     ids, authorised = (fact.to(model.device, non_blocking=True) for fact in cohort)
     share = ask("allocate", ids, chance)  # how much each
     portion = ask("mask", model, ids, share, chance)  # which part
@@ -59,25 +59,25 @@ def ask_cohort(
 def take_replies(
     method: Method, memory: Memory, task: Task, setting: Setting, reply: Reply, chance: Chance
 ) -> tuple[Tensor, Memory, Reply]:
-    """The second half: the model [P] and memory after it, and the replies as they count."""
+    """The second half of a round: the model [P] and memory after it, and the replies as they were counted."""
     memory, ask = _asking(method, memory, setting)
     assert task.ids is not None
     model, cohort = task.model, Cohort(task.ids, task.authorised)
     everyone = task.everyone and reply.ids is task.ids
     reply = recognised(cohort, reply._replace(rate=task.rate, chance=chance, everyone=everyone))
-    whole = task.all_send and reply.arrived is task.authorised  # nothing was lost, which need not be looked up
+    whole = task.all_send and reply.arrived is task.authorised  # nothing was lost, known without reading tensors
     reply = read_unsent_as_unchanged(model, reply, whole)
     reply = once(cohort, model, ask("admit", model, task, reply))  # refuse what cannot be right
     for slot in SERVER_SLOTS:  # every part may learn from the replies
         memory[slot] = getattr(method, slot).observe(memory[slot], setting, model, reply)
-    mended = ask("repair", model, reply)  # stand-ins for what is missing
+    mended = ask("repair", model, reply)  # stand-ins for missing replies
     new = ask("aggregate", model, mended)
     new, memory["local"] = method.local.debrief(memory["local"], setting, model, new, mended)
     return new, memory, reply
 
 
 def _asking(method: Method, memory: Memory, setting: Setting) -> tuple[Memory, Callable[..., Any]]:
-    """A copy of the memory, and how a slot decides and remembers in it."""
+    """A copy of the memory, and a function that lets a slot decide and updates its memory in the copy."""
     memory = dict(memory)
 
     def ask(slot: str, *facts: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What is a run folder? Locked by one run; in it are the experiment, a log, and checkpoints to go on from."""
+"""A run folder: locked by one run, with the experiment, a log and checkpoints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedloom.errors import BadData, BadExperiment, RunStopped
 from fedloom.files import replace_file, writing
 from fedloom.runs.build import Prepared
 from fedloom.runs.checkpoint import store
-from fedloom.runs.checkpoint.fingerprint import changes, fingerprint, refuse_another, refuse_other_things, surroundings
+from fedloom.runs.checkpoint.fingerprint import changes, fingerprint, refuse_another, refuse_other_inputs, surroundings
 from fedloom.runs.checkpoint.saver import Checkpoints, Saver
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.lock import locked
@@ -25,10 +25,10 @@ ABOUT, LOCK = "experiment.json", "checkpoint/lock"
 
 
 class Opened(NamedTuple):
-    """A folder that is ours."""
+    """A locked run folder."""
 
     saver: Saver
-    found: store.Found | None  # where to go on from
+    found: store.Found | None  # the checkpoint to go on from
 
 
 def new_folder(stem: str) -> Path:
@@ -40,7 +40,7 @@ def new_folder(stem: str) -> Path:
 
 
 def experiment_in(folder: Path) -> Experiment:
-    """The experiment that a run folder was begun with."""
+    """The experiment in a run folder."""
     about = _about(folder)
     if about is None:
         raise BadExperiment(f"'{folder}' is not a run folder: it has no {ABOUT}; name the folder of a run to resume.")
@@ -62,14 +62,14 @@ def check(folder: Path | None, experiment: Experiment, resume: bool) -> None:
 
 
 def _used(folder: Path) -> bool:
-    """Is there anything to lose in it? What a run leaves that was killed before it began is nothing."""
+    """Whether the folder holds anything to lose; the files of a run that was killed before it began do not count."""
     inside = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     nothing = {"checkpoint", "log.txt", f".{ABOUT}.new"} if (folder / LOCK).exists() else {"checkpoint"}
     return bool(inside - nothing or store.list_all(folder / "checkpoint"))
 
 
 def _about(folder: Path) -> dict[str, Any] | None:
-    """What a run folder says of itself; None where it is none."""
+    """The contents of `experiment.json`; None: the folder is not a run folder."""
     try:
         about = json.loads((folder / ABOUT).read_text())
         assert isinstance(about["experiment"], dict)
@@ -84,14 +84,14 @@ def _about(folder: Path) -> dict[str, Any] | None:
 def open_folder(
     folder: Path, experiment: Experiment, prepared: Prepared, resume: bool, when: Checkpoints
 ) -> Iterator[Opened]:
-    """The folder, locked, with its experiment written and its log open."""
-    import fedloom.runs.parquet  # noqa: F401  what writes it is loaded now: nothing may be missing at the end
+    """Open a run folder: lock it, write its experiment, open its log and find its newest checkpoint."""
+    import fedloom.runs.parquet  # noqa: F401  fail now rather than at the end if it cannot be imported
 
     with ExitStack() as stack:
         with writing(folder):
             (folder / LOCK).parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(folder / LOCK, f"folder '{folder}'"))
-        check(folder, experiment, resume)  # somebody may have been quicker
+        check(folder, experiment, resume)  # another process may have been quicker
         with writing(folder):
             stack.enter_context(_log_file(folder))
         found = _newest(folder) if resume else None
@@ -107,7 +107,7 @@ def open_folder(
 
 
 def _newest(folder: Path) -> store.Found | None:
-    """The newest checkpoint that is whole; None where none was ever written."""
+    """The newest checkpoint that is not damaged; None where none was ever written."""
     paths = store.list_all(folder / "checkpoint")
     for path in paths:
         try:
@@ -130,9 +130,9 @@ def _newest(folder: Path) -> store.Found | None:
 
 
 def _compare(found: store.Found, experiment: Experiment, now: dict[str, str], here: dict[str, str]) -> None:
-    """The same run goes on; where the machine or a library is another, that is said."""
+    """Refuse to go on with another run; warn about another machine or library."""
     refuse_another(experiment, found.facts["experiment"])
-    refuse_other_things(found.facts["fingerprint"], now)
+    refuse_other_inputs(found.facts["fingerprint"], now)
     for name, (old, new) in changes(found.facts["surroundings"], here).items():
         log.warning(
             "%s was %s up to round %d and is %s now: the last bits may differ from those of an undisturbed run",
@@ -143,7 +143,7 @@ def _compare(found: store.Found, experiment: Experiment, now: dict[str, str], he
 def _describe(
     folder: Path, experiment: Experiment, prepared: Prepared, here: dict[str, str], found: store.Found | None
 ) -> None:
-    """Write what is run, and when it was resumed."""
+    """Write `experiment.json`: what is run and when it was resumed."""
     before = _about(folder) or {}
     about = {
         "experiment": experiment.model_dump(mode="json"),
@@ -165,20 +165,20 @@ def _describe(
 
 
 class _File(logging.FileHandler):
-    """A log that a full disk does not turn into noise: the run itself says so."""
+    """A log file that is silent on a full disk, which the run itself reports."""
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """The line is lost."""
+        """Drop the line."""
 
     def close(self) -> None:
-        """What cannot be written is lost."""
+        """Close; lines that cannot be written are dropped."""
         with suppress(OSError):
             super().close()
 
 
 @contextmanager
 def _log_file(folder: Path) -> Iterator[None]:
-    """What happens is written into `log.txt`."""
+    """Write fedloom's log records into `log.txt`."""
     handler = _File(folder / "log.txt")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(handler)

@@ -1,4 +1,4 @@
-"""What happened, round by round and client by client? Kept as tensors, read when written or shown."""
+"""The record of a run, by round and by client: tensors, which are fetched when they are written or shown."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from fedloom.files import replace_file
 from fedloom.layout import Layout
 from fedloom.runs.checkpoint.tensors import pack
 
-Columns = dict[str, NDArray[Any]]  # by NumPy, whose calls on so few numbers take a third of the time
+Columns = dict[str, NDArray[Any]]  # NumPy's calls on few numbers take a third of the time of torch's
 
 PERSONAL = "personal_accuracy"
 TRANSPORT = ("transport_down", "transport_up")  # bytes, on a real network
 
 
 class Ledger:
-    """Rows of `rounds.parquet` and `clients.parquet`."""
+    """The rows of `rounds.parquet` and `clients.parquet`, and the tensors of `kept.safetensors`."""
 
     def __init__(self, clients: list[int], layout: Layout | None, examples: Tensor) -> None:
-        """`examples` [N]: how many each client of the fleet trains on in a round, repeats counted."""
-        self._numbers = np.array(clients)  # the partition's number of each client in the fleet
+        """`examples` [N]: the number that each client of the fleet trains on in a round, repeats counted."""
+        self._numbers = np.array(clients)  # each client's number in the partition
         self._examples = examples.cpu().numpy()
         self._past: list[dict[str, Any]] = []  # rows of rounds before those in `_rounds`
         self._rounds: list[dict[str, Any]] = []  # as they were added
         self._clients: list[Columns] = []  # columns of the rounds in `_past`, on the host
-        self._recorded: State = {}  # larger tensors that the method's parts keep of the last round
+        self._recorded: State = {}  # tensors that the method's parts record of the last round
         self._personal: State = {}  # every client's own accuracy [N] at the last evaluation; NaN: it has no test
         self._coverage = None if layout is None else Coverage(layout)
 
     @property
     def tensors(self) -> State:
-        """What is larger than a number: of the last round, of the last evaluation, and of all replies."""
+        """Recorded tensors larger than a number: of the last round, of the last evaluation, and of all replies."""
         return {**self._recorded, **self._personal, **({} if self._coverage is None else self._coverage.kept())}
 
     def add(self, task: Task, reply: Reply, seconds: float, recorded: State | None = None) -> None:
-        """A round that was played. Nothing is computed yet: on a GPU every call counts, and nobody may look so far.
+        """Add a round that was played. Nothing is computed yet: calls on a GPU take time, and a row may not be needed.
 
         `reply` is as it arrived, with its costs; `recorded` is what the method's parts record of the round.
         """
@@ -74,7 +74,7 @@ class Ledger:
         })  # fmt: skip
 
     def score(self, score: Score, personal: Tensor | None, seconds: float | None = None) -> None:
-        """The evaluation after the round added last, and how long it took."""
+        """Add the evaluation after the last round, and the seconds that it took."""
         self._personal = {} if personal is None else {PERSONAL: personal}
         if self._rounds:
             self._rounds[-1] |= {"score": score, "personal": personal, "evaluation_seconds": seconds}
@@ -82,13 +82,13 @@ class Ledger:
             self._past[-1] = self._past[-1] | _scores(score, personal) | {"evaluation_seconds": seconds}
 
     def drop_score(self) -> None:
-        """Forget the evaluation after the round added last."""
+        """Remove the evaluation after the last round."""
         self._fetch_all()
         self._past[-1] = self._past[-1] | _scores(None, None) | {"evaluation_seconds": None}
         self._personal = {}
 
     def rounds(self) -> list[dict[str, Any]]:
-        """One row a round, as plain numbers; None where nothing was measured."""
+        """One row per round, as plain numbers; None where nothing was measured."""
         here = _fetched(self._rounds)
         columns = [self._columns(entry, here) for entry in self._rounds]
         rows = [_row(entry, own, here) for entry, own in zip(self._rounds, columns)]
@@ -97,12 +97,12 @@ class Ledger:
         return list(self._past)
 
     def _columns(self, entry: dict[str, Any], here: dict[int, NDArray[Any]]) -> Columns:
-        """A round's rows of clients [C each]; `here` are its tensors on the host, by their identity."""
+        """A round's columns of clients [C each]; `here`: its tensors on the host, by the identity of the originals."""
         facts = {name: here[id(value)] for name, value in entry["facts"].items()}
         down, up = ([here[id(part)] for part in price] for price in entry["prices"])
         ids, arrived, examples = facts["ids"], facts["arrived"], self._examples[facts["ids"]]
         rejected = facts["rejected"] if "rejected" in facts else np.zeros(ids.shape, np.int8)
-        # in a world, also what was lost on the way
+        # in a simulated world also replies that were lost
         sent = facts["sent"] > 0 if "sent" in facts else arrived | (rejected > 0)
         return {
             "round": np.full_like(ids, entry["round"]),
@@ -118,21 +118,21 @@ class Ledger:
         }
 
     def last(self) -> dict[str, Any]:
-        """The newest row."""
+        """The row of the last round."""
         return self.newest(1)[0]
 
     def newest(self, count: int) -> list[dict[str, Any]]:
-        """The last so many rows, oldest first; reading them waits for the device."""
+        """The last `count` rows, oldest first; reading them waits for the device."""
         rows = self.rounds()
         return rows[max(0, len(rows) - count) :]
 
     @property
     def measures_time(self) -> bool:
-        """Whether the last round's seconds were measured or simulated: then replies can be lost or late."""
+        """Whether the last round's seconds were measured or simulated, so that replies can be lost or late."""
         return bool(self._rounds) and self._rounds[-1]["virtual"] is not None
 
     def unanswered(self, most: int | None = None) -> int:
-        """How many of the last rounds nobody answered; it looks no further back than `most`."""
+        """The number of last rounds in which no reply arrived, at most `most`."""
         count = 0
         for number in range(len(self._past) + len(self._rounds) - 1, -1, -1):
             own = number - len(self._past)
@@ -143,14 +143,14 @@ class Ledger:
         return count
 
     def save(self) -> tuple[list[dict[str, Any]], State, State]:
-        """One row a round, the columns of all clients' rows, and larger tensors of the last round."""
+        """One row per round, the columns of all clients' rows, and the larger tensors of the last round."""
         self._fetch_all()
         counts = {} if self._coverage is None else self._coverage.save()
         tensors = {**self._recorded, **self._personal, **counts}
         return list(self._past), _as_tensors(self._clients[0]) if self._clients else {}, tensors
 
     def load(self, rows: list[dict[str, Any]], columns: State, tensors: State) -> None:
-        """Go on from what was saved."""
+        """Put back what `save` gave."""
         own = {name: value.clone() for name, value in tensors.items() if not name.startswith("coverage.")}
         self._personal = {name: own.pop(name) for name in (PERSONAL,) if name in own}
         self._past, self._recorded = rows, own
@@ -165,8 +165,8 @@ class Ledger:
             self._clients = [_cat_columns(self._clients)]
 
     def write(self, folder: Path) -> None:
-        """Both tables and what else was kept, each replaced as a whole."""
-        from fedloom.runs.parquet import column_bytes, table_bytes  # only here: most rounds write nothing
+        """Write both tables and the recorded tensors, each file replaced as a whole."""
+        from fedloom.runs.parquet import column_bytes, table_bytes  # imported here, since most rounds write nothing
 
         replace_file(folder / "rounds.parquet", [table_bytes(self.rounds())])
         replace_file(folder / "clients.parquet", [column_bytes(_as_tensors(_cat_columns(self._clients)))])
@@ -175,7 +175,7 @@ class Ledger:
 
 
 def _fetched(entries: list[dict[str, Any]]) -> dict[int, NDArray[Any]]:
-    """All tensors of some rounds on the host, by their identity; they come in a few transfers, since each waits."""
+    """All tensors of these rounds on the host, by the originals' identity, in few transfers, since each waits."""
     tensors = [
         value
         for entry in entries
@@ -194,16 +194,16 @@ def _fetched(entries: list[dict[str, Any]]) -> dict[int, NDArray[Any]]:
 
 
 def _row(entry: dict[str, Any], rows: Columns, here: dict[int, NDArray[Any]]) -> dict[str, Any]:
-    """One round as plain numbers, from its clients' rows and what else is on the host."""
+    """One round as plain numbers, from its clients' columns and its other tensors on the host."""
     score, virtual = entry.get("score"), entry["virtual"]
-    told = None if score is None else [here[id(value)] for value in score]
+    scores = None if score is None else [here[id(value)] for value in score]
     refused = {}
     if entry["strays"] is not None or rows["rejected"].any():
         refused = counted(torch.from_numpy(rows["rejected"]), entry["strays"])
     arrived = int(rows["arrived"].sum())
     return {
         "round": entry["round"],
-        **_scores(told, entry.get("personal")),
+        **_scores(scores, entry.get("personal")),
         "training_loss": float((rows["loss"] * rows["arrived"]).sum()) / arrived if arrived else None,
         "clients": len(rows["client"]),
         "arrived": arrived,
@@ -235,7 +235,7 @@ def _scores(score: Sequence[Any] | None, personal: Tensor | None) -> dict[str, A
 
 
 def _cat_columns(parts: list[Columns]) -> Columns:
-    """Clients' rows as whole columns; a round that reached nobody lacks what a rule reports by itself."""
+    """Concatenate the rounds' columns; a round that reached no client lacks the columns that a rule reports."""
 
     def column(name: str) -> NDArray[Any]:
         return np.concatenate([rows[name] if name in rows else np.zeros_like(rows["share"]) for rows in parts])
@@ -244,4 +244,5 @@ def _cat_columns(parts: list[Columns]) -> Columns:
 
 
 def _as_tensors(columns: Columns) -> State:
+    """The columns as tensors."""
     return {name: torch.from_numpy(value) for name, value in columns.items()}

@@ -1,4 +1,4 @@
-"""Many runs at once: those that train alike advance round by round, and their clients are trained together."""
+"""Many runs at once: runs that train alike advance round by round, and their clients are trained together."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fedloom.runs.threads import threads_for
 from fedloom.runs.watch import Watch
 
 T = TypeVar("T")
-CACHE = 2**23  # bytes of weights in training up to which stacking gains on a CPU; measured, see benchmarks/stacked.py
+CACHE = 2**23  # bytes of weights in training up to which stacking is faster on a CPU, by benchmarks/stacked.py
 
 Clock = Callable[[], float]
 
@@ -40,42 +40,42 @@ def run_all(
     data: Dataset | None = None,
     done: Callable[[int, Result], None] | None = None,
 ) -> list[Result]:
-    """The results in order. Runs on the same data that train alike are stacked, as many as fit, unless told not to.
+    """Run all experiments; their results in order. Runs on the same data that train alike are stacked, as many as fit.
 
     Args:
         experiments: what to run.
-        watches: called with every round's row, one for each.
+        watches: one per experiment, called with every round's row.
         stack: False runs one after another.
-        tell: called with what is trained together, and what is not and why.
-        data: the data set of all, in place of what the experiments name.
-        done: called with the place and the result of every run that is finished.
+        tell: called with notes on which runs are trained together, or why they are not.
+        data: the data set of all runs, in place of those that the experiments name.
+        done: called with the place and the result of every finished run.
     """
     methods = [experiment.build_method() for experiment in experiments]
     kinds = [kind_of(*each) for each in zip(experiments, methods)]
     results: dict[int, Result] = {}
-    told: set[str] = set()
+    noted: set[str] = set()
 
     def say(some: Sequence[Experiment], why: str | None) -> None:
         note = _note(some, why)
-        if tell is not None and note is not None and note not in told:
+        if tell is not None and note is not None and note not in noted:
             tell(note)
-            told.add(note)
+            noted.add(note)
 
     waiting = list(range(len(experiments)))
     while waiting:
         first = waiting[0]
-        company = [n for n in waiting if n == first or kinds[n] == kinds[first] is not None] if stack else [first]
-        if len(company) == 1:
+        group = [n for n in waiting if n == first or kinds[n] == kinds[first] is not None] if stack else [first]
+        if len(group) == 1:
             say([experiments[first]], why_rule_apart(methods[first]) if stack else None)
             results[first] = run(experiments[first], data=data, watch=watches[first])
         else:
-            prepared, why = _prepared([experiments[n] for n in company], data)
-            company = company[: len(prepared)]
-            some = [experiments[n] for n in company]
+            prepared, why = _prepared([experiments[n] for n in group], data)
+            group = group[: len(prepared)]
+            some = [experiments[n] for n in group]
             say(some, why)
-            results.update(zip(company, play_together(some, prepared, [watches[n] for n in company])))
+            results.update(zip(group, play_together(some, prepared, [watches[n] for n in group])))
         if done is not None:
-            for n in company:
+            for n in group:
                 done(n, results[n])
         waiting = [n for n in waiting if n not in results]
     return [results[n] for n in range(len(experiments))]
@@ -84,8 +84,13 @@ def run_all(
 def play_together(
     experiments: Sequence[Experiment], runs: Sequence[Prepared], watches: Sequence[Watch | None]
 ) -> list[Result]:
-    """Play prepared runs side by side."""
-    with threads_for([run.inputs for run in runs]), computing(experiments[0].precision), kept_memory(), _frozen():
+    """Play prepared runs in step; their results in order."""
+    with (
+        threads_for([run.inputs for run in runs]),
+        computing(experiments[0].precision),
+        kept_memory(),
+        _existing_objects_frozen(),
+    ):
         return in_step(
             [
                 (local_of(run), partial(play, experiment, run, None, watch))
@@ -95,14 +100,14 @@ def play_together(
 
 
 def local_of(run: Prepared) -> Local:
-    """The engine that trains for a run that can be stacked."""
+    """The engine that trains the clients of a run that can be stacked."""
     assert isinstance(run.trainer, Local)
     return run.trainer
 
 
 @contextmanager
-def _frozen() -> Iterator[None]:
-    """What is there by now is not looked at again and again by Python's collector: a thirtieth of the time."""
+def _existing_objects_frozen() -> Iterator[None]:
+    """Keep Python's garbage collector from visiting existing objects again and again: a thirtieth of the time."""
     gc.freeze()
     try:
         yield
@@ -111,9 +116,9 @@ def _frozen() -> Iterator[None]:
 
 
 def in_step(calls: Sequence[tuple[Local, Callable[[Clock], T]]]) -> list[T]:
-    """What calls return that have rounds played by these engines; they are given a clock of their own.
+    """Run calls that train with these engines, in step; each gets a clock of its own. Their results, in order.
 
-    Whenever all that are not over have asked for training, it is done for all. One error ends all, as does Ctrl-C.
+    Once all unfinished calls wait for training, it is done for all together. One error ends all calls, as does Ctrl-C.
     """
     joint = JointTraining()
     threads = [_thread_of(engine, call) for engine, call in calls]
@@ -124,27 +129,27 @@ def in_step(calls: Sequence[tuple[Local, Callable[[Clock], T]]]) -> list[T]:
             asking = [(n, threads[n].answer(answer)) for (n, _), answer in zip(asked, answers)]
     finally:
         for thread in threads:
-            thread.abandon()  # those that are not over
+            thread.abandon()  # no effect on finished calls
     return [thread.result for thread in threads]
 
 
 def _thread_of(engine: Local, call: Callable[[Clock], T]) -> CoroutineThread[list[Chunk], Answer, T]:
-    """A call whose engine asks for its training instead of doing it."""
+    """A thread for a call whose engine asks for training instead of doing it."""
 
-    def whole(thread: CoroutineThread[list[Chunk], Answer, T]) -> T:
-        def together(chunks: list[Chunk]) -> list[tuple[Learnt, State]]:
+    def run_call(thread: CoroutineThread[list[Chunk], Answer, T]) -> T:
+        def ask(chunks: list[Chunk]) -> list[tuple[Learnt, State]]:
             answer = thread.ask(chunks)
             thread.charge(answer.seconds)
             return answer.learnt
 
-        with engine.trained_by(together):
+        with engine.trained_by(ask):
             return call(thread.clock)
 
-    return CoroutineThread(whole)
+    return CoroutineThread(run_call)
 
 
 def kind_of(experiment: Experiment, method: Method) -> tuple[Any, ...] | None:
-    """Runs of one kind might be trained together, which their networks decide; None: this one cannot."""
+    """What runs must have in common to be trained together, if their networks agree too; None: this run cannot be."""
     if experiment.engine != "local" or why_rule_apart(method) is not None or experiment.build_attack() is not None:
         return None
     facts = experiment.data, experiment.model, experiment.device, experiment.execution, experiment.chunk
@@ -152,17 +157,17 @@ def kind_of(experiment: Experiment, method: Method) -> tuple[Any, ...] | None:
 
 
 def _prepared(experiments: Sequence[Experiment], data: Dataset | None) -> tuple[list[Prepared], str]:
-    """The first of these runs with as many others as are trained together, and why not more."""
+    """The first of these runs with as many others as can be trained together, and why not more."""
     data = data or load(experiments[0].data.name, **experiments[0].data.settings)
     runs = [prepare(experiments[0], data=data)]
-    room, why = most_together(runs[0])
-    taken = 1 / room  # cohorts may differ, so each run takes a part of its own
+    most, why = most_together(runs[0])
+    taken = 1 / most  # cohorts may differ, so each run takes a different part
     for experiment in experiments[1:]:
-        if taken + 1 / room > 1 + 1e-9:  # were it like the last one
+        if taken + 1 / most > 1 + 1e-9:  # if it is like the last one
             break
         run = prepare(experiment, data=data, sibling=runs[0])
-        room, why = most_together(run)
-        taken += 1 / room
+        most, why = most_together(run)
+        taken += 1 / most
         if taken > 1 + 1e-9:
             break
         runs.append(run)
@@ -170,26 +175,26 @@ def _prepared(experiments: Sequence[Experiment], data: Dataset | None) -> tuple[
 
 
 def most_together(run: Prepared) -> tuple[float, str]:
-    """How many runs like this one to train together, at least 1, and what bounds it."""
+    """How many runs like this one can be trained together, at least 1, and what limits the number."""
     engine, (method, setting, _, model, *_) = local_of(run), run.inputs
     if (why := why_apart(engine)) is not None:
         return 1.0, why
     own, cohort = initial_state(method, setting, model).values(), method.select.cohort_size(setting.fleet.size)
     server = [value for slot in method.init(setting, model).values() for value in slot.values()]
     kept = setting.fleet.size * sum(value.nbytes for value in own) + sum(value.nbytes for value in server)
-    rooms = {
+    limits = {
         "more do not fit into memory": training_budget(model.device) / max(1, kept),
         "more would be more clients than are trained at a time": engine.chunk / cohort,
     }
     if model.device.type == "cpu":
         weights = cohort * model.nbytes
-        rooms["with more its clients' weights would not stay in the processor's cache"] = CACHE / weights
-    why = min(rooms, key=lambda name: rooms[name])
-    return max(1.0, rooms[why]), why
+        limits["with more its clients' weights would not stay in the processor's cache"] = CACHE / weights
+    why = min(limits, key=lambda name: limits[name])
+    return max(1.0, limits[why]), why
 
 
 def _note(experiments: Sequence[Experiment], why: str | None) -> str | None:
-    """What is trained together, or why not; None: there is nothing to say."""
+    """A note on which runs are trained together, or why they are not; None: there is nothing to note."""
     names = ", ".join(dict.fromkeys(one.method.name for one in experiments))
     if len(experiments) > 1:
         return f"{len(experiments)} runs are trained together: {names}"

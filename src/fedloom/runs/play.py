@@ -1,4 +1,4 @@
-"""A run: round after round, evaluated and recorded; nothing is lost on an interrupt."""
+"""A run: its rounds are played, evaluated and recorded; an interrupt loses nothing."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def run(
         model: a network of your own in place of the experiment's.
         data: a data set of your own in place of the experiment's.
         out: the run folder; None writes nothing.
-        resume: go on from the last checkpoint in `out`, if there is one; only `rounds` may have grown since.
+        resume: go on from the last checkpoint in `out`, if there is one; of the settings only `rounds` may be larger.
         checkpoints: when the run is saved; every 30 seconds and at the end if left out.
         watch: called with every round's row.
-        tell: called with what should be known before the first round, such as the memory that the method takes.
+        tell: called with notes before the first round, such as the memory that the method takes.
 
     Returns:
-        The trained network and one row a round. On Ctrl-C the round is finished and saved, and the interrupt goes on; a
-        second Ctrl-C does not wait for the round.
+        The trained network and one row per round. On Ctrl-C the round is finished and saved, and then the interrupt is
+        raised; a second Ctrl-C does not wait for the round.
     """
 
     def play() -> Result:
@@ -96,7 +96,7 @@ def _run(
     watch: Watch | None,
     tell: Callable[[str], None],
 ) -> Result:
-    """Play all rounds in this process, which has an engine for whatever is to be trained."""
+    """Play all rounds in this process; the engine trains here or on other ranks."""
     folder = None if out is None else Path(out)
     check(folder, experiment, resume)
     prepared = prepare(experiment, method, model, data)
@@ -117,7 +117,7 @@ def play(
     checkpoints: Checkpoints | None = None,
     tell: Callable[[str], None] = lambda note: None,
 ) -> Result:
-    """All rounds of what was prepared; `clock` counts the seconds that are the run's own."""
+    """Play all rounds of a prepared run; `clock` counts the seconds that the run itself takes."""
     started, ledger = clock(), ledger_of(prepared.inputs)
     with ExitStack() as stack:
         if folder is None:
@@ -145,9 +145,9 @@ def resume(
     watch: Watch | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> Result:
-    """Go on with the run in `folder`, to `rounds` rounds in all if that is more than it was begun with.
+    """Go on with the run in `folder`, to `rounds` rounds in all if these are more than it was begun with.
 
-    What was passed to `run` in place of the experiment's method, network or data must be passed again.
+    A method, network or data set that was passed to `run` must be passed again.
     """
     experiment = experiment_in(Path(folder))
     if rounds is not None:
@@ -159,13 +159,13 @@ def resume(
 
 
 def ledger_of(inputs: Inputs) -> Ledger:
-    """An empty one for such a run."""
+    """An empty ledger for a run on these inputs."""
     examples = processed(inputs.method.work, inputs.setting.fleet.examples)
     return Ledger(inputs.clients, inputs.setting.layout, examples)
 
 
 def _start(prepared: Prepared) -> Progress:
-    """Before the first round."""
+    """The progress before the first round."""
     inputs = prepared.inputs
     return Progress(0, inputs.model, inputs.method.init(inputs.setting, inputs.model))
 
@@ -173,13 +173,13 @@ def _start(prepared: Prepared) -> Progress:
 def _resume(
     experiment: Experiment, prepared: Prepared, ledger: Ledger, found: Found, tell: Callable[[str], None]
 ) -> Progress:
-    """After the last round that was saved."""
+    """The progress after the last round that was saved."""
     at = restore_snapshot(prepared, ledger, found)
     if at.round == experiment.rounds:
         note = f"this run is finished: all {at.round} rounds were played before; --rounds asks for more."
     else:
         note = f"resumed after round {at.round} of {experiment.rounds}"
-        if at.round % experiment.evaluate_every:  # it was evaluated, if at all, for being the last
+        if at.round % experiment.evaluate_every:  # if it was evaluated, only because it was the last round
             ledger.drop_score()
     log.info(note)
     tell(note)
@@ -195,8 +195,8 @@ def _play_and_save(
     at: Progress,
     watch: Watch | None,
 ) -> Progress:
-    """Play, and keep all that was done, whatever happens."""
-    between, written = True, time.perf_counter()  # between rounds: only there is everything of one round
+    """Play the rounds that are left, and save every finished round, also on errors and interrupts."""
+    between, written = True, time.perf_counter()  # between rounds: only then does all state belong to one round
 
     def after(now: Progress | None) -> None:
         nonlocal at, between, written
@@ -215,7 +215,7 @@ def _play_and_save(
     with delayed_interrupt() as interrupt:
         try:
             return _play(experiment, prepared, ledger, at, watch, after=after)
-        finally:  # also on Ctrl-C: the rounds that were finished are kept
+        finally:  # also on Ctrl-C: finished rounds are saved
             try:
                 saver.end(at.round if between else 0, lambda: take_snapshot(prepared, ledger, at))
             finally:
@@ -233,9 +233,9 @@ def _play(
     clock: Callable[[], float] = time.perf_counter,
     after: Callable[[Progress | None], None] = lambda now: None,
 ) -> Progress:
-    """The rounds that are left; `after` is told None when one begins, and where the run stands when it is over."""
+    """Play the rounds that are left; `after` is called with None when one begins, with the progress when it ends."""
     patience, show = experiment.world.patience, row_notifier(ledger, watch, at.model.device)
-    unanswered = ledger.unanswered() % (patience or 1)  # a run that was given up is given another chance
+    unanswered = ledger.unanswered() % (patience or 1)  # a resumed run gets another chance
     for number in range(at.round + 1, experiment.rounds + 1):
         after(None)
         try:
@@ -265,7 +265,7 @@ def _round(
     at: Progress,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Progress:
-    """Play one round, evaluate if it is time to, and write it down."""
+    """Play one round, evaluate the model if it is due, and record the round."""
     began, method, setting = clock(), prepared.inputs.method, prepared.inputs.setting
     chance = Chance(experiment.seed, at.round + 1, at.model.device)
     weights, memory, task, reply = play_round(method, at.memory, at.model, setting, prepared.engine, chance)
@@ -276,7 +276,7 @@ def _round(
 
 
 def _score(ledger: Ledger, prepared: Prepared, weights: Tensor, clock: Callable[[], float]) -> None:
-    """Evaluate the model, and the clients' own where they have test examples."""
+    """Evaluate the model, and the clients' own models where they have test examples."""
     began, inputs = clock(), prepared.inputs
     own = prepared.engine.personal(weights)
     score = evaluate(inputs.setting, weights, inputs.test, inputs.classes)
@@ -284,4 +284,5 @@ def _score(ledger: Ledger, prepared: Prepared, weights: Tensor, clock: Callable[
 
 
 def _save_model(folder: Path, setting: Setting, weights: Tensor) -> None:
+    """Write the model's tensors into the run folder."""
     replace_file(folder / "model.safetensors", pack(setting.layout.split(weights)))

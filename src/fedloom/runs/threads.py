@@ -14,14 +14,14 @@ from fedloom.accel.machine import cores
 from fedloom.core.types import Setting
 from fedloom.runs.inputs import Inputs
 
-SMALL = 20_000_000  # multiply-adds of a step of all that train at once, about
+SMALL = 20_000_000  # multiply-adds of one step of all clients that train at once, about
 
 
 @contextmanager
 def threads_for(runs: Sequence[Inputs]) -> Iterator[None]:
-    """One thread for small work: there several gain nothing, and lose tenfold when anything else runs.
+    """Use one thread for small work, where more gain nothing and are ten times slower if another program runs.
 
-    Else as many as this process has cores for, unless OMP_NUM_THREADS says how many.
+    Otherwise one per core of this process, unless OMP_NUM_THREADS is set.
     """
     before = torch.get_num_threads()
     if sum(step_of(run) for run in runs) < SMALL:
@@ -35,13 +35,13 @@ def threads_for(runs: Sequence[Inputs]) -> Iterator[None]:
 
 
 def step_of(run: Inputs) -> int:
-    """Multiply-adds of one step of the whole cohort, about."""
+    """The multiply-adds of one step of the whole cohort, about."""
     cohort = run.method.select.cohort_size(run.setting.fleet.size)
     return multiply_adds(run.setting) * max(1, run.method.work.batch) * cohort
 
 
 def multiply_adds(setting: Setting) -> int:
-    """Of one example: every weight counts as often as its layer applies it, a convolution's at every place."""
+    """The multiply-adds of one example: weights count as often as they are applied, a convolution's at every place."""
     found = 0
 
     def count(layer: nn.Module, inputs: Any, output: Any) -> None:

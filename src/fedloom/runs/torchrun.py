@@ -1,4 +1,4 @@
-"""One experiment over all ranks of torchrun: the first plays, writes and reports; the others train for it."""
+"""One experiment over all ranks of torchrun: rank 0 plays, writes and reports; the other ranks train for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedloom.runs.threads import SMALL, step_of
 
 
 def run_on_ranks(experiment: Experiment, play: Callable[[], Result], build: Callable[[], Prepared]) -> Result:
-    """The result of `play` on rank 0, on every rank; errors end all of them."""
+    """Run `play` on rank 0; every rank returns its result, and an error ends all ranks."""
     with join_ranks(experiment.device) as ranks:
         if ranks.rank > 0:
             return _serve(ranks, experiment, build)
@@ -34,7 +34,7 @@ def run_on_ranks(experiment: Experiment, play: Callable[[], Result], build: Call
 
 
 def _serve(ranks: Ranks, experiment: Experiment, build: Callable[[], Prepared]) -> Result:
-    """Train for rank 0 until it is done; the result is its own, but for the folder."""
+    """Train for rank 0 until its run is over; the result is that of rank 0, without the folder."""
     prepared: Prepared | None = None
 
     def ready() -> Local:

@@ -1,4 +1,4 @@
-"""Who looks on while a run goes on, and how often?"""
+"""Calls of a watch function with the rows of a run, as rounds end."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from fedloom.accel.time_slots import time_slot
 if TYPE_CHECKING:
     from fedloom.runs.ledger import Ledger
 
-Watch = Callable[[dict[str, Any]], None]  # told of every round's row
+Watch = Callable[[dict[str, Any]], None]  # called with every round's row
 
-SHOWN_EVERY = 0.5  # seconds between looks at a GPU's results: each look waits for it
+SHOWN_EVERY = 0.5  # seconds between readings of a GPU's results: each waits for the GPU
 
 
 def row_notifier(ledger: Ledger, watch: Watch | None, device: torch.device) -> Callable[[bool], None]:
-    """What tells `watch` of every new row: at once, or all that came since the last look at a GPU."""
-    waiting, looked = 0, time_slot(SHOWN_EVERY)
+    """A function that calls `watch` with new rows: after every round, on a GPU with all since the last reading."""
+    waiting, last = 0, time_slot(SHOWN_EVERY)
 
     def show(ended: bool) -> None:
-        nonlocal waiting, looked
+        nonlocal waiting, last
         waiting += 1
-        if watch is None or not (ended or device.type == "cpu" or time_slot(SHOWN_EVERY) != looked):
+        if watch is None or not (ended or device.type == "cpu" or time_slot(SHOWN_EVERY) != last):
             return
         for row in ledger.newest(waiting):
             watch(row)
-        waiting, looked = 0, time_slot(SHOWN_EVERY)
+        waiting, last = 0, time_slot(SHOWN_EVERY)
 
     return show

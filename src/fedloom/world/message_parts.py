@@ -1,6 +1,6 @@
-"""What a message carries: which part of the model, which extras, which report; and its size by formula.
+"""The contents of messages: parts of the model, extras and reports; and the sizes of messages by formula.
 
-Masks that are made of whole neurons travel as neurons. C clients in the cohort, P numbers, K neurons.
+Masks that are made of whole neurons are sent as neurons. C clients in the cohort, P numbers, K neurons.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from fedloom.method import Method
 from fedloom.neurons.rows import rows_of
 from fedloom.world.simulated import MEASURED
 
-CARRIED = (torch.float32, torch.int64)  # kinds of extras that travel; a client derives others by itself
+CARRIED = (torch.float32, torch.int64)  # dtypes of extras that are sent; a client computes others by itself
 REPORT = {"examples": Range(0, whole=True), "steps": Range(0, whole=True), "loss": Range()}
 
 
 class MessageParts:
-    """Describes the messages of a run, for both ends."""
+    """The descriptions of a run's messages, for both ends."""
 
     def __init__(self, method: Method, setting: Setting, codec: Codec) -> None:
         """`codec` is that of replies; tasks are whole float32 numbers."""
         self.method, self.setting, self.codec = method, setting, codec
-        self.looks = True  # whether masks are compared with neurons this round, which waits for the device
-        self._seen: tuple[ModelPart, ...] = ()  # the last masks, described
-        self._made_of_neurons = False  # whether masks were, when they were compared last
+        self.compares = True  # whether masks are compared with neurons this round, which waits for the device
+        self._seen: tuple[ModelPart, ...] = ()  # the descriptions of the last masks
+        self._made_of_neurons = False  # the result of the last comparison
         self._whole: dict[tuple[str | int, ...], tuple[Bytes, Bytes]] = {}
 
     def prices(self, task: Task, reply: Reply) -> tuple[Bytes, Bytes]:
@@ -35,34 +35,35 @@ class MessageParts:
         if task.mask is not None or reply.mask is not None:
             return self._priced(task, reply)
         names: tuple[str | int, ...] = (*task.extras, "", *reply.extras, "", *reply.report, len(reply.ids))
-        if names not in self._whole:  # whole models weigh the same in every round
+        if names not in self._whole:  # whole models have the same size in every round
             self._whole[names] = self._priced(task, reply)
         return self._whole[names]
 
     def _priced(self, task: Task, reply: Reply) -> tuple[Bytes, Bytes]:
+        """`prices`, computed anew."""
         asked, sent = self.asked(task), self.sent(task, reply)
         down = Codec().size(self.frame(task.extras, {}, asked), asked)
         up = self.codec.size(self.frame(reply.extras, ranges_of(reply), sent), sent)
         return down.per_client(len(reply.ids)), up.per_client(len(reply.ids))
 
     def asked(self, task: Task) -> ModelPart:
-        """The parts that tasks carry."""
+        """The parts of the model in tasks."""
         return self._described(task.mask, task.keep, self.method.mask.rows)
 
     def sent(self, task: Task, reply: Reply) -> ModelPart:
-        """The parts that replies carry; where the server chose them, their places need not travel."""
+        """The parts of the model in replies; where the server chose them, their places need not be sent."""
         if self.method.upload.sends_what_came:
             return self.asked(task)._replace(known=True)
         return self._described(reply.mask, None, self.method.upload.rows)
 
     def frame(self, extras: State, report: dict[str, Range], part: ModelPart) -> Frame:
-        """What both ends know of such a message before it is written."""
+        """The frame of a message, which both ends derive before it is written."""
         carried = {name: (v.dtype, tuple(v.shape[1:])) for name, v in extras.items() if v.dtype in CARRIED}
-        neurons = None if part.keep is None else self.setting.neurons  # else the network may be one without a map
+        neurons = None if part.keep is None else self.setting.neurons  # else the network may have no map
         return Frame(self.setting.layout, neurons, carried, report)
 
     def _described(self, mask: Tensor | None, keep: Tensor | None, rows: bool) -> ModelPart:
-        """A mask by the neurons that make it up, if neurons do; some masks differ from that by a few numbers."""
+        """A mask as whole neurons if it is made of them; some masks differ from that by a few numbers."""
         if mask is None or (keep is None and not rows):
             return ModelPart(mask)
         found = next((part for part in self._seen if part.mask is mask), None)
@@ -70,8 +71,8 @@ class MessageParts:
             neurons = self.setting.neurons
             keep = rows_of(neurons, mask) if keep is None else keep
             rows = keep.shape[1] > neurons.size
-            if self.looks:
-                made = (neurons.expand(keep, rows) == mask).all(1) | ~mask.any(1)  # nothing is left of a lost reply
+            if self.compares:
+                made = (neurons.expand(keep, rows) == mask).all(1) | ~mask.any(1)  # a lost reply has an empty mask
                 self._made_of_neurons = bool(made.all())
             found = ModelPart(mask, keep, rows) if self._made_of_neurons else ModelPart(mask)
             self._seen = (found, *self._seen[:1])
@@ -79,5 +80,5 @@ class MessageParts:
 
 
 def ranges_of(reply: Reply) -> dict[str, Range]:
-    """What a client's report may say, a rule's own columns included; columns of the world are not the client's."""
+    """The ranges of a client's report, a rule's own columns included, but not the columns of the simulated world."""
     return {name: REPORT.get(name, Range()) for name in reply.report if name not in MEASURED}

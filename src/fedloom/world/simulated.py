@@ -1,4 +1,4 @@
-"""A simulated world around any engine: who is there, what a round costs, and what gets lost on the way."""
+"""A simulated world around any engine: which clients are available, what a round costs, and which messages are lost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Price = Callable[[Task, Reply], tuple[Bytes, Bytes]]  # sizes of the cohort's ta
 
 MEASURED = ("seconds", "seconds_down", "seconds_compute", "seconds_up", "joules", "bytes_down", "bytes_up")
 FATES = ("arrived", "silent", "unavailable", "download lost", "upload lost", "late", "surplus")
-IDLE = 60.0  # seconds until the next round where nobody was there
+IDLE = 60.0  # seconds until the next round if no client was available
 ARRIVED, SILENT, UNAVAILABLE, DOWNLOAD_LOST, UPLOAD_LOST, LATE, SURPLUS = range(len(FATES))
 
 
@@ -43,12 +43,11 @@ def plain_bytes(task: Task, reply: Reply) -> tuple[Bytes, Bytes]:
 class Simulated:
     """An engine in a world: some clients miss the task, replies take time and bytes, and some never arrive.
 
-    Without a deadline a lost message is noticed when it should have arrived; with one it is silence, and the server
-    waits until then. The server knows who is not there, and waits for nobody who may not send. `now` is the virtual
-    time.
+    Without a deadline, a lost message is noticed when it should have arrived; with one, the server waits until the
+    deadline. It does not wait for clients that are unavailable or may not send. `now` is the virtual time.
 
-    `channel`, `pieces` (replies that arrive in part) and `trace` are built by the caller: the names and numbers that
-    `world` and the experiment have for them are not read here.
+    `channel`, `pieces` (replies that arrive in part) and `trace` are built by the caller: the settings of `world` and
+    of the experiment from which they are built are not read here.
     """
 
     def __init__(
@@ -108,7 +107,7 @@ class Simulated:
         return reply._replace(arrived=fate == ARRIVED, report={**reply.report, **columns}, costs=costs)
 
     def personal(self, model: Tensor) -> Tensor | None:
-        """Personal accuracies cost nothing here."""
+        """The engine's personal accuracies; they cost no time or bytes."""
         return self.engine.personal(model)
 
     def save(self) -> State:
@@ -121,21 +120,21 @@ class Simulated:
         self.engine.load({name: value for name, value in state.items() if name != "now"})
 
     def describe(self) -> dict[str, Any]:
-        """The engine's description; the world stands in the experiment."""
+        """The engine's description; the world is in the experiment."""
         return self.engine.describe()
 
     def _train(self, listed: Tensor, ids: Tensor, task: Task, chance: Chance, received: Tensor) -> Reply:
-        """Only those who received the task train; rows of the others hold the model."""
+        """Train the clients that received the task; the rows of the others hold the model."""
         if bool(received.all()):
             return self.engine.train(listed, task, chance)
         at = received.nonzero().flatten()
         if len(at):
             reply = self.engine.train(listed[at.to(listed.device)], task.rows(at), chance)
             return reply.scatter(at, ids, task.model)
-        return self._nobody(ids, task).scatter(at, ids, task.model)
+        return self._empty_reply(ids, task).scatter(at, ids, task.model)
 
-    def _nobody(self, ids: Tensor, task: Task) -> Reply:
-        """A reply of no rows, with all the names that others would have."""
+    def _empty_reply(self, ids: Tensor, task: Task) -> Reply:
+        """A reply without rows, with all names that a reply has."""
         rule, none = self.method.local, task.model.expand(0, -1)
         state = expanded(rule.client_state(self.setting, task.model), 0)
         _, extras, _ = rule.finish(task.rows(slice(0, 0)), state, none, none, ids[:0])
@@ -154,7 +153,7 @@ class Simulated:
         received: Tensor,
         sends: Tensor,
     ) -> Seconds:
-        """What each takes for its part in the round, as far as it gets."""
+        """The seconds of each client's part in the round, as far as it gets."""
         world = self.world
         examples = processed(self.method.work, self.setting.fleet.examples[ids]).double()
         if world.compute == "flops":
@@ -173,7 +172,7 @@ class Simulated:
         return Seconds(fetch, compute, send * sends)
 
     def _fate(self, present: Tensor, received: Tensor, sends: Tensor, through: Tensor, end: Tensor) -> Tensor:
-        """What became of each, as places in `FATES`."""
+        """The fate of each client, as its place in `FATES`."""
         deadline = torch.inf if self.world.deadline is None else self.world.deadline
         fate = torch.where(end <= deadline, ARRIVED, LATE)
         for happened, name in (
@@ -189,7 +188,7 @@ class Simulated:
         return fate
 
     def _duration(self, arrived: Tensor, waited: Tensor, end: Tensor) -> Tensor:
-        """Seconds until the server goes on []."""
+        """The seconds until the server ends the round []."""
         world = self.world
         complete = ~(waited & ~arrived).any()
         if world.first is not None:
@@ -200,5 +199,5 @@ class Simulated:
 
 
 def reached(fate: Tensor) -> Tensor:
-    """Who received its task and did the work, whatever became of the reply [C]."""
+    """Whether each client received its task and trained, even if its reply was lost [C]."""
     return (fate != UNAVAILABLE) & (fate != DOWNLOAD_LOST)

@@ -1,8 +1,8 @@
 """The wire: every reply passes through the codec, priced to the byte and rounded as on a real network.
 
-The bytes of one client per round are really written, read back and compared, so that the formula that prices the
-others cannot drift from the codec; `exact` does so for every client. On a GPU, where every look waits for the device,
-that is one client of the first rounds and then one every few seconds.
+One client's reply per round is written in bytes, read back and compared, so that the formula that prices the other
+replies cannot drift from the codec; with `exact`, every client's is. On a GPU, where every check waits for the device,
+one reply is checked in each of the first rounds, and then one every few seconds.
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ from fedloom.engine.storage.client_states import ClientStates
 from fedloom.errors import RunStopped
 from fedloom.world.message_parts import MessageParts, ranges_of
 
-LOOK_EVERY = 5.0  # seconds between real messages on a GPU
+CHECK_EVERY = 5.0  # seconds between checked messages on a GPU
 RESIDUALS = "residuals."
 
 
 class Wire:
-    """An engine whose replies arrive as the codec brings them; downloads are whole float32 numbers."""
+    """An engine whose replies arrive as the codec reads them; tasks carry plain float32 numbers."""
 
     def __init__(self, engine: Engine, parts: MessageParts, setting: Setting, exact: bool = False) -> None:
         self.engine, self.parts, self.codec, self.setting, self.exact = engine, parts, parts.codec, setting, exact
-        self._residuals = ClientStates(setting.fleet.size, torch.device("cpu"))  # what rounding took, with feedback
-        self._looked = -1  # the moment of the last real message on a GPU
+        self._residuals = ClientStates(setting.fleet.size, torch.device("cpu"))  # rounding errors, with feedback
+        self._last_check = -1  # the time slot of the last checked message on a GPU
 
     def train(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
-        """Train, then write and read."""
+        """Train, then price, round and check the replies."""
         reply = self.engine.train(ids, task, chance)
-        self.parts.looks = looks = self._may_look(task)
+        self.parts.compares = checks = self._checks_now(task)
         prices = self.parts.prices(task, reply)
         priced = Costs(*prices)
         plain = self.codec.values == "float32"
-        if plain and not looks:
+        if plain and not checks:
             return reply._replace(costs=priced)
         keys = chance.key("codec", ids.to(task.model.device, non_blocking=True))
         written, received = reply.params, reply
         if not plain:
             written, brought = self._rounded(reply, reply.params - task.model, keys)
             received = reply._replace(params=task.model + brought)
-        if looks:
+        if checks:
             self._check(task, reply, received, written, keys, prices[1])
         return received._replace(costs=priced)
 
     def personal(self, model: Tensor) -> Tensor | None:
-        """Models of clients' own never travel."""
+        """The engine's personal accuracies; clients' own models are never sent."""
         return self.engine.personal(model)
 
     def save(self) -> State:
-        """The engine's state, and what rounding took from each client."""
+        """The engine's state, and the rounding errors of each client."""
         own = {RESIDUALS + name: value for name, value in self._residuals.save().items()}
         return {**self.engine.save(), **own}
 
@@ -68,21 +68,21 @@ class Wire:
         self.engine.load(state)
 
     def describe(self) -> dict[str, Any]:
-        """The engine's description; the codec stands in the experiment."""
+        """The engine's description; the codec is in the experiment."""
         return self.engine.describe()
 
-    def _may_look(self, task: Task) -> bool:
-        """Is a reply really written this round?"""
+    def _checks_now(self, task: Task) -> bool:
+        """Whether a reply of this round is written and read back."""
         if self.exact or task.model.device.type == "cpu" or task.round <= 2:
             return True
-        due, self._looked = time_slot(LOOK_EVERY) != self._looked, time_slot(LOOK_EVERY)
+        due, self._last_check = time_slot(CHECK_EVERY) != self._last_check, time_slot(CHECK_EVERY)
         return due
 
     def _rounded(self, reply: Reply, change: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """What is written [C, P] and how it is read: changes, which are smaller than weights and round better.
+        """What is written and what is read [C, P]: changes, which are smaller than weights and lose less by rounding.
 
-        On the host, where the bytes are written too. A client remembers what it sent, whether it arrives or not; one
-        that may not send keeps what it has.
+        Computed on the host, where the bytes are written too. A client's rounding error is updated when it sends,
+        whether the reply arrives or not.
         """
         mask, sends = None if reply.mask is None else reply.mask.cpu(), reply.arrived.cpu().nonzero().flatten()
         wanted, ids = change.cpu(), reply.ids.cpu()[sends].tolist()
@@ -95,9 +95,9 @@ class Wire:
         return wanted.to(change.device), brought.to(change.device)
 
     def _check(self, task: Task, reply: Reply, received: Reply, written: Tensor, keys: Tensor, up: Bytes) -> None:
-        """Write and read one reply, or all; it must come back as simulated, in as many bytes as priced.
+        """Write and read one reply, or all; it must be read as simulated, in as many bytes as priced.
 
-        `written` [C, P] are the weights or, where they are rounded, the changes.
+        `written` [C, P]: the weights or, if they are rounded, the changes.
         """
         part = self.parts.sent(task, reply)
         frame = self.parts.frame(reply.extras, ranges_of(reply), part)

@@ -1,4 +1,4 @@
-"""Is this the run that was begun? Everything that decides its numbers, by hash or by name, compared key by key."""
+"""The fingerprint of a run: all that decides its numbers, by hash or by name, to refuse a resume of another run."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from fedloom.runs.build import Prepared
 from fedloom.runs.checkpoint.tensors import bytes_of
 from fedloom.runs.experiment import Experiment
 
-OWN = {"method": "method", "network": "model", "data": "data"}  # what can be passed to `run`, by what it changes
+OWN = {"method": "method", "network": "model", "data": "data"}  # the arguments of `run`, by the entry that they change
 
 
 def fingerprint(experiment: Experiment, prepared: Prepared) -> dict[str, str]:
-    """What stands still during a run, beside the experiment's own words."""
+    """All that is fixed during a run and is not in the experiment, by name."""
     inputs = prepared.inputs
     devices = [value for value in inputs.setting.fleet.devices or () if isinstance(value, Tensor)]
     trace = () if prepared.trace is None else prepared.trace[:4]
@@ -38,7 +38,7 @@ def fingerprint(experiment: Experiment, prepared: Prepared) -> dict[str, str]:
 
 
 def surroundings(device: torch.device) -> dict[str, str]:
-    """What the last bits of numbers depend on, and fedloom itself."""
+    """The versions and hardware on which the last bits of numbers depend."""
     own = {name: version(name) for name in ("fedloom", "torch", "numpy")}
     own |= {"python": platform.python_version(), "device": str(device), "threads": str(torch.get_num_threads())}
     return own | (
@@ -49,7 +49,7 @@ def surroundings(device: torch.device) -> dict[str, str]:
 
 
 def refuse_another(experiment: Experiment, before: dict[str, Any]) -> None:
-    """Everything in the experiment must be as it was, but there may be more rounds."""
+    """Refuse an experiment that differs from that before in anything but more rounds."""
     for key, (old, new) in changes(before, experiment.model_dump(mode="json")).items():
         if key != "rounds" or new < old:
             raise BadExperiment(
@@ -58,8 +58,8 @@ def refuse_another(experiment: Experiment, before: dict[str, Any]) -> None:
             )
 
 
-def refuse_other_things(before: dict[str, str], now: dict[str, str]) -> None:
-    """The method, the network and the data must be those of before."""
+def refuse_other_inputs(before: dict[str, str], now: dict[str, str]) -> None:
+    """Refuse another method, network, data set or other entry of the fingerprint."""
     for key, (old, new) in changes(before, now).items():
         shown = "" if old is None or new is None or len(old) == len(new) == 64 else f" It was {old} and is {new}."
         hint = f" If it was passed to run({OWN[key]}=...), pass the same again." if key in OWN else ""
@@ -67,7 +67,7 @@ def refuse_other_things(before: dict[str, str], now: dict[str, str]) -> None:
 
 
 def changes(before: Any, now: Any, key: str = "") -> dict[str, tuple[Any, Any]]:
-    """What differs between two nested dictionaries, by dotted key."""
+    """The differences of two nested dictionaries, by dotted key."""
     if isinstance(before, dict) and isinstance(now, dict):
         found: dict[str, tuple[Any, Any]] = {}
         for name in [*before, *(name for name in now if name not in before)]:
@@ -77,13 +77,14 @@ def changes(before: Any, now: Any, key: str = "") -> dict[str, tuple[Any, Any]]:
 
 
 def _own_files(experiment: Experiment) -> Iterator[tuple[str, Path]]:
-    """The user's own Python files."""
+    """The user's own Python files, by what they define."""
     for what, chosen in (("method", experiment.method), ("model", experiment.model)):
         if chosen.own is not None:
             yield what, chosen.own.file
 
 
 def _hash(*things: str | Tensor) -> str:
+    """The hash of texts and tensors."""
     digest = sha256()
     for thing in things:
         text = thing if isinstance(thing, str) else f"{thing.dtype} {list(thing.shape)}"

@@ -1,4 +1,4 @@
-"""What changes from round to round? All of it, taken down after a round and put back before another."""
+"""Snapshots of all that changes from round to round, taken after a round and restored before another."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SERVER, ENGINE, COLUMNS, ROWS = "server.safetensors", "engine.safetensors", "led
 
 
 class Progress(NamedTuple):
-    """Where a run stands between two rounds."""
+    """The progress of a run between two rounds."""
 
     round: int  # the last that was played
     model: Tensor  # [P]
@@ -26,7 +26,7 @@ class Progress(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Everything that a run has to remember, by the file it is saved in."""
+    """All that a checkpoint saves, by file."""
 
     round: int
     tensors: dict[str, State]
@@ -34,11 +34,11 @@ class Snapshot(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Bytes of all tensors."""
         return sum(value.numel() * value.element_size() for own in self.tensors.values() for value in own.values())
 
     def copied(self) -> Snapshot:
-        """The same on the host, in memory that no later round writes to."""
+        """A copy on the host, in memory that no later round writes to."""
         copies = {file: {n: v.cpu() if v.is_cuda else v.clone() for n, v in own.items()}
                   for file, own in self.tensors.items()}  # fmt: skip
         return self._replace(tensors=copies)
@@ -52,7 +52,7 @@ class Snapshot(NamedTuple):
 
 
 def take_snapshot(prepared: Prepared, ledger: Ledger, at: Progress) -> Snapshot:
-    """All that moved so far: views, which the next round may write to."""
+    """Take a snapshot; its tensors are views, which the next round may write to."""
     server = {"model": at.model, **_named("memory", at.memory)}
     rows, columns, kept = ledger.save()
     return Snapshot(
@@ -63,7 +63,7 @@ def take_snapshot(prepared: Prepared, ledger: Ledger, at: Progress) -> Snapshot:
 
 
 def restore_snapshot(prepared: Prepared, ledger: Ledger, found: Found) -> Progress:
-    """The run as it was when the checkpoint was taken."""
+    """Restore the run as it was when the checkpoint was taken."""
     from fedloom.runs.parquet import table_rows
 
     inputs = prepared.inputs
@@ -80,6 +80,7 @@ def restore_snapshot(prepared: Prepared, ledger: Ledger, found: Found) -> Progre
 
 
 def _named(kind: str, states: dict[str, State]) -> State:
+    """States of several owners as one, named `kind.owner.name`."""
     return {f"{kind}.{owner}.{name}": value for owner, state in states.items() for name, value in state.items()}
 
 
