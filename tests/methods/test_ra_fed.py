@@ -1,4 +1,4 @@
-"""RA-Fed, RAM-Fed, MIFA and FedVARP: the algorithms read out in plain torch, and where they are FedAvg."""
+"""RA-Fed, RAM-Fed, MIFA and FedVARP equal their algorithms in plain torch, and FedAvg in their limits."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def relatives_by_hand(
 
 
 def mifa_step(updates: dict[int, Tensor], new: dict[int, Tensor], wait: bool) -> Tensor:
-    """The mean of the latest updates, today's among them."""
+    """The mean of the latest updates, those of this round included."""
     latest = {**updates, **new}
     if wait and len(latest) < N:
         return torch.zeros(())
@@ -159,7 +159,7 @@ def mifa_step(updates: dict[int, Tensor], new: dict[int, Tensor], wait: bool) ->
 
 
 def fedvarp_step(updates: dict[int, Tensor], new: dict[int, Tensor]) -> Tensor:
-    """The mean of the remembered, corrected by the cohort's own news."""
+    """The mean of the remembered updates, corrected by those of the cohort."""
     v = sum(updates.values(), torch.zeros(())) / N
     for n, update in new.items():
         v = v + (update - updates.get(n, torch.zeros(()))) / len(new)
