@@ -113,7 +113,7 @@ CASES: dict[str, Case] = {
         {"kernels": NO_TRITON, "fused": "momentum"}, captured=True,
     ),
     "2nn, SAFARI": Case(
-        "2nn", safari("rand", 0.5), "stacked", ("autograd",), "masked", {"native": "corrects", "fused": "corrects"}
+        "2nn", replace(safari("rand", 0.5), optimiser=Sgd()), "stacked", ALL, "masked", runs="autograd"
     ),
     "cnn2": Case("cnn2", fedavg(), "stacked", ALL, "whole"),
     "cnn2, FjORD": Case("cnn2", HALF, "stacked", ALL, "sliced"),
@@ -152,8 +152,8 @@ CASES: dict[str, Case] = {
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_planned_runs_as_the_loop_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     network, method, gradient, wanted, parts, reasons, how, captured, runs = CASES[name]
-    if native.library() is None and "native" in wanted:
-        wanted, reasons = wanted[1:], {**reasons, "native": native.why_no_library()}
+    if native.library() is None and ("native" in wanted or network == "wide"):
+        pytest.skip("there is no C compiler that can be used")
     place, method = here(network), small(method, optimiser=replace(method.optimiser, rate=0.02))
     engine = local_engine(place.clients(method), graphs=Graphs(capture=False) if captured else None, **how)
     plan, told = engine.plan, dict(engine.plan.reasons)
