@@ -1,9 +1,9 @@
-"""What do attackers do to a mean, and which aggregate withstands them?
+"""Accuracy of aggregates under attacks.
 
     python benchmarks/attacks.py [--data digits] [--seeds 3] [--rounds 60] [--partition iid] [--method fedavg] [-o FILE]
 
-20 % of the clients attack in four ways; every aggregate under every attack, and without one. Accuracy is the mean of
-the last ten rounds, over the seeds. The cohort is drawn by chance, so that more than 20 % of it may be attackers.
+20 % of the clients attack in four ways; each aggregate under each attack, and without one. Accuracy is the mean of the
+last ten rounds, over seeds. Cohorts are drawn at random, so more than 20 % of one may be attackers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CLIENTS, PER_ROUND, LAST = 100, 20, 10
 
 
 def accuracy(method: str, data: str, partition: str, aggregate: str, attack: str, seed: int, rounds: int) -> float:
-    """The mean of the last rounds' test accuracy."""
+    """Mean test accuracy of the last rounds."""
     experiment = Experiment(
         method=method,
         data=data,
@@ -46,7 +46,7 @@ def accuracy(method: str, data: str, partition: str, aggregate: str, attack: str
 
 
 def table(method: str, data: str, partition: str, seeds: int, rounds: int) -> list[str]:
-    """One row an attack, one column an aggregate, as Markdown."""
+    """One row per attack, one column per aggregate, in Markdown."""
     lines = [f"| attack | {' | '.join(AGGREGATES)} | best robust, below the clean mean |", "|---|" + "---:|" * 5]
     clean = 0.0
     for attack in ATTACKS:
@@ -63,7 +63,7 @@ def table(method: str, data: str, partition: str, seeds: int, rounds: int) -> li
 
 
 def main() -> None:
-    """Print and perhaps store the table."""
+    """Print the table, and write it to a file if asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--method", default="fedavg")
     parser.add_argument("--data", default="digits")

@@ -1,10 +1,10 @@
-"""How fast are messages written and read? float32 on one core, for models of 1, 4 and 16 million numbers.
+"""Speed of writing and reading messages: float32 on one core, models of 1, 4 and 16 million numbers.
 
     python benchmarks/codec.py [--cycles 9] [--json FILE] [WIDTH ...]
 
-The model is 784-WIDTH-WIDTH-10. `message` is gigabytes of message a second, `model` the same for the vector that it is
-taken from; where everything is sent they are one. Of each, encode then decode. Medians over the cycles, in seconds of
-the processor, so that other work on the machine counts little. Freed memory stays with the process, as in a run.
+The model is 784-WIDTH-WIDTH-10. `message` is gigabytes of message per second, `model` gigabytes of the model that it
+comes from; they are equal if everything is sent. For each, encode then decode. Medians over the cycles, in processor
+seconds, so that other work on the machine counts little. Freed memory stays with the process, as in a run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import nn
 
 from fedloom.accel.kept_memory import kept_memory
 from fedloom.chance import Chance
-from fedloom.codec import AnyKeep, AnyMask, Codec, Expected, Frame, Part, Stamp, base_hash
+from fedloom.codec import AnyKeep, AnyMask, Codec, Expected, Frame, ModelPart, Stamp, base_hash
 from fedloom.layout import flatten, layout_of
 from fedloom.neurons.trace import neuron_map
 
@@ -30,7 +30,7 @@ WIDTHS = (650, 1600, 3600)
 
 
 def seconds(call: Callable[[], object], cycles: int) -> float:
-    """The median of some calls, after one that is not counted."""
+    """Median seconds of some calls, after an uncounted one."""
     times = []
     for _ in range(cycles + 1):
         began = time.process_time()
@@ -40,7 +40,7 @@ def seconds(call: Callable[[], object], cycles: int) -> float:
 
 
 def measure(width: int, cycles: int) -> dict[str, dict[str, float]]:
-    """Gigabytes a second of every way to send a part of one model."""
+    """Gigabytes per second of each way to send a part of one model."""
     torch.manual_seed(0)
     module = nn.Sequential(
         nn.Flatten(), nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)
@@ -53,19 +53,19 @@ def measure(width: int, cycles: int) -> dict[str, dict[str, float]]:
     keep = torch.rand(neurons.size) < 0.5
     key = Chance(0, 1).key("codec", 1)
     ways = {
-        "dense": ("float32", Part(), Part()),
-        "neurons 0.5": ("float32", Part(keep=keep), AnyKeep(1.0)),
+        "dense": ("float32", ModelPart(), ModelPart()),
+        "neurons 0.5": ("float32", ModelPart(keep=keep), AnyKeep(1.0)),
         "neurons 0.5, asked": (
             "float32",
-            Part(neurons.expand(keep), keep, known=True),
-            Part(neurons.expand(keep), keep),
+            ModelPart(neurons.expand(keep), keep, known=True),
+            ModelPart(neurons.expand(keep), keep),
         ),
-        "rows 0.5": ("float32", Part(keep=keep, rows=True), AnyKeep(1.0, rows=True)),
-        "mask 0.5": ("float32", Part(torch.rand(layout.total) < 0.5), AnyMask(1.0)),
-        "mask 0.05": ("float32", Part(torch.rand(layout.total) < 0.05), AnyMask(1.0)),
-        "dense float16": ("float16", Part(), Part()),
-        "dense bfloat16": ("bfloat16", Part(), Part()),
-        "dense int8": ("int8", Part(), Part()),
+        "rows 0.5": ("float32", ModelPart(keep=keep, rows=True), AnyKeep(1.0, rows=True)),
+        "mask 0.5": ("float32", ModelPart(torch.rand(layout.total) < 0.5), AnyMask(1.0)),
+        "mask 0.05": ("float32", ModelPart(torch.rand(layout.total) < 0.05), AnyMask(1.0)),
+        "dense float16": ("float16", ModelPart(), ModelPart()),
+        "dense bfloat16": ("bfloat16", ModelPart(), ModelPart()),
+        "dense int8": ("int8", ModelPart(), ModelPart()),
     }
     found = {}
     for name, (values, part, policy) in ways.items():
@@ -87,7 +87,7 @@ def measure(width: int, cycles: int) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    """Run the widths asked for."""
+    """Measure the given widths."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("widths", nargs="*", type=int, default=WIDTHS)
     parser.add_argument("--cycles", type=int, default=9)

@@ -1,11 +1,11 @@
-"""Do the five systems point where their papers say? On the embedded digits, 100 clients, three seeds.
+"""Directions of the five papers' claims on the embedded digits, 100 clients, three seeds.
 
     python benchmarks/directions.py [--seeds 3] [--jobs 2] [--out FILE.md] [fedumf feddd safari safari-10 ...]
 
-Every direction compares a system with the method its paper beats, on the same data, fleet, losses and seeds. Settings
+Each direction compares a system with the method its paper beats, on the same data, fleet, losses and seeds. Settings
 were written down before the first run and are the same for both sides: the small network, rate 0.05, 5 local epochs in
 batches of 10 (SAFARI: Adam as in its paper). `late` is the mean accuracy of the last ten evaluations. A direction holds
-if the mean difference over the seeds has the claimed sign; the interval (95 %, Student's t) says how sure that is.
+if the mean difference over the seeds has the claimed sign; the interval is 95 %, Student's t.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ from fedloom.runs.experiment import Experiment
 from fedloom.runs.play import Result, run
 
 TRAINING = {"rate": 0.05, "epochs": 5, "batch": 10}
-Runs = dict[str, list[Result]]  # by name, one a seed
+Runs = dict[str, list[Result]]  # name -> a result per seed
 
 
 class Direction(NamedTuple):
-    """A claim, the runs it is about and the figures that decide it."""
+    """A claim, its runs and the figures that decide it."""
 
     claim: str
     experiments: dict[str, Experiment]
-    figures: Callable[[Runs], list[tuple[str, list[float]]]]  # what is compared, claimed to be above 0 [seeds]
+    figures: Callable[[Runs], list[tuple[str, list[float]]]]  # label -> values per seed, claimed to be above 0
 
 
 def experiment(method: str, rounds: int = 100, settings: dict[str, Any] | None = None, **values: Any) -> Experiment:
-    """On digits with the common settings."""
+    """An experiment on digits with the common settings."""
     common = {"data": "digits", "model": "mlp", "clients": 100, "rounds": rounds, "training": TRAINING}
     return Experiment(**{**common, "method": {"name": method, "settings": settings or {}}, **values})
 
 
 def late(result: Result, what: str = "accuracy") -> float:
-    """The mean of the last ten evaluations."""
+    """Mean accuracy of the last ten evaluations."""
     known = [row[what] for row in result.rounds if row[what] is not None][-10:]
     return sum(known) / len(known)
 
 
 def gain(better: str, worse: str, what: str = "accuracy") -> Callable[[Runs], list[tuple[str, list[float]]]]:
-    """How far one is above the other."""
+    """Difference of two runs' late accuracies."""
     return lambda runs: [
         (f"late {what}: {better} - {worse}", [late(a, what) - late(b, what) for a, b in zip(runs[better], runs[worse])])
     ]
 
 
 def fewer_rounds(better: str, *others: str) -> Callable[[Runs], list[tuple[str, list[float]]]]:
-    """How many rounds one saves, to targets that all reach under every seed."""
+    """Rounds that one run saves, to targets that all reach under every seed."""
 
     def figures(runs: Runs) -> list[tuple[str, list[float]]]:
         found = []
@@ -76,7 +76,7 @@ def fewer_rounds(better: str, *others: str) -> Callable[[Runs], list[tuple[str, 
 
 
 def nearer(lossless: str, better: str, worse: str) -> Callable[[Runs], list[tuple[str, list[float]]]]:
-    """How much nearer to a run without losses one stays, on the mean over all rounds."""
+    """How much closer one run stays to a run without losses, mean over all rounds."""
 
     def away(runs: Runs, name: str) -> list[float]:
         return [
@@ -94,7 +94,7 @@ def nearer(lossless: str, better: str, worse: str) -> Callable[[Runs], list[tupl
 
 
 def safari_of(clients: int) -> dict[str, Experiment]:
-    """Two groups of clients; half of the replies lost, with and without stand-ins, and none lost."""
+    """SAFARI on two groups of clients: half of the replies lost, with and without stand-ins, and none lost."""
     common: dict[str, Any] = {"partition": "groups", "clients": clients, "training": {}, "rounds": 150}
     lossy = {"fleet": "equal", "channel": {"name": "bernoulli", "settings": {"up": 0.5}}}
     return {
@@ -105,7 +105,7 @@ def safari_of(clients: int) -> dict[str, Experiment]:
 
 
 def directions() -> dict[str, Direction]:
-    """By the name of the system."""
+    """All directions by the name of the system."""
     shards: dict[str, Any] = {"partition": "shards", "per_round": 10}
     three = {"partition": {"name": "n-classes", "settings": {"n": 3}}, "fleet": "table4"}
     personal = {"partition": "dirichlet", "split": (0.7, 0.0, 0.3), "per_round": 10}
@@ -164,13 +164,13 @@ def directions() -> dict[str, Direction]:
 
 
 def shown(values: list[float], form: str = "{:.3f}") -> str:
-    """A mean with its interval."""
+    """A mean with its interval, as text."""
     found = interval(values)
     return form.format(found.mean) + ("" if found.half is None else f" ± {form.format(found.half)}")
 
 
 def report(direction: Direction, runs: Runs) -> tuple[list[str], str]:
-    """The figures of one direction as lines of Markdown, and whether it holds, by the first of them."""
+    """The figures of one direction as lines of Markdown, and whether the first of them holds."""
     lines = [
         "| method | late accuracy | late personal accuracy | best | examples trained, millions |",
         "|---|---|---|---|---|",
@@ -196,13 +196,13 @@ def report(direction: Direction, runs: Runs) -> tuple[list[str], str]:
 
 
 def played(chosen: Experiment) -> Result:
-    """One run, on one thread: runs go side by side."""
+    """One run on one thread, since runs are played in parallel."""
     torch.set_num_threads(1)
     return replace(run(chosen), model=nn.Identity(), kept={})  # only figures travel back
 
 
 def main() -> None:
-    """Run the directions asked for and print or write what came out."""
+    """Run the given directions and print or write the results."""
     known = directions()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", choices=[[], *known], help="all if none is named")

@@ -1,9 +1,9 @@
-"""How long do the 16 runs behind FedUMF's two MNIST tables take? FedAvg and FedUMF, by partition, rate and cohort.
+"""Time of the 16 runs of FedUMF's two MNIST tables: FedAvg and FedUMF, by partition, rate and cohort.
 
     python benchmarks/fedumf_tables.py mnist.npz [--rounds 150] [--device auto]
 
-The network is McMahan's 2NN; batch 50, one epoch, momentum 0.5, weight decay 5e-4, 100 clients. Under FedUMF everyone
-trains in every round. Every model is scored on the 10,000 test images after every round.
+The network is McMahan's 2NN; batch 50, one epoch, momentum 0.5, weight decay 5e-4, 100 clients. Under FedUMF all
+clients train in each round. Each model is evaluated on the 10,000 test images after each round.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TARGETS = {"iid": (0.92, 0.94, 0.96, 0.97), "shards": (0.91, 0.93, 0.95, 0.96)}
 
 
 def experiment(method: str, partition: str, rate: float, part: float, rounds: int, device: str) -> Experiment:
-    """One run."""
+    """The experiment of one run."""
     training = {"optimiser": "sgd", "rate": rate, "momentum": 0.5, "weight_decay": 5e-4, "epochs": 1, "batch": 50}
     return Experiment(
         method=method,
@@ -35,7 +35,7 @@ def experiment(method: str, partition: str, rate: float, part: float, rounds: in
 
 
 def main() -> None:
-    """All runs, one after another, in one process."""
+    """Play all runs one after another, in one process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data")
     parser.add_argument("--rounds", type=int, default=150)

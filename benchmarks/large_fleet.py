@@ -1,11 +1,11 @@
-"""What does a large fleet cost? `fedloom run` in processes of its own: seconds, milliseconds a round, peak memory.
+"""Costs of a large fleet: `fedloom run` in separate processes; seconds, milliseconds per round, peak memory.
 
     python benchmarks/large_fleet.py [--clients 10000 100000] [--per-round 100 1000] [--rounds 20] [--cycles 3]
 
-Every client has five examples of 16 made-up numbers, so the data grow with the fleet (said beside the figures); the
-cohort does not. `start` is everything but the rounds: the process, data, dealing, network. `processor` is what the
-whole process took of it, which other programs on the machine disturb less. `round` is a round's median within a run,
-without evaluation. Medians over the cycles; a cycle runs every case once.
+Each client has five examples of 16 synthetic numbers, so the data grow with the fleet (their size is printed with the
+figures); the cohort does not. `start` is everything but the rounds: the process, data, partition, network. `processor`
+is processor time of the whole process, which other programs on the machine disturb less. `round` is the median round
+of a run, without evaluation. Medians over the cycles; a cycle runs each case once.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ EACH, FEATURES = 5, 16
 
 
 def make_data(file: Path, clients: int) -> float:
-    """Enough examples for so many clients; how many MB they are in memory."""
+    """Write examples for `clients` clients, and return their MB in memory."""
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((EACH * clients, FEATURES), np.float32), rng.integers(0, 10, EACH * clients)
     np.savez(file, x_train=x, y_train=y, x_test=x[:1000], y_test=y[:1000])
-    return (x.nbytes + y.nbytes + 8 * len(y)) / 1e6  # numbers, labels, whose they are
+    return (x.nbytes + y.nbytes + 8 * len(y)) / 1e6  # numbers, labels, owners
 
 
 def measure(method: str, data: Path, clients: int, per_round: int, rounds: int, folder: Path) -> dict[str, float]:
-    """One run."""
+    """Measure one run in a process."""
     words = f"run {method} --data {data} --partition iid --clients {clients} --rounds {rounds} --out {folder} --json"
     words += f" --set per_round={per_round} --set evaluate_every={rounds}"
     command = [sys.executable, "-m", "fedloom", *words.split()]
@@ -58,7 +58,7 @@ def measure(method: str, data: Path, clients: int, per_round: int, rounds: int, 
 
 
 def main() -> None:
-    """All cases, cycle by cycle."""
+    """Measure all cases, cycle by cycle."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, nargs="+", default=[10_000, 100_000])
     parser.add_argument("--per-round", type=int, nargs="+", default=[100, 1000])

@@ -1,10 +1,10 @@
-"""What does each part of `loom` add? On skewed data, five capacity tiers, half of the replies lost.
+"""Gain from each part of `loom`, on skewed data with five capacity tiers and half of the replies lost.
 
     python benchmarks/loom.py [--seeds 5] [--rounds 150] [--jobs 2] [--out FILE.md]
 
 The embedded digits, 100 clients by Dirichlet 0.1, 10 a round, the small network, rate 0.05, 5 local epochs in batches
 of 10, an upload lost with probability 0.5. `late` is the mean accuracy of the last ten evaluations, `all` of all rounds
-(how soon it learns). Differences are to loom under the same seeds, with 95 % intervals (Student's t).
+(speed of learning). Differences are to loom under the same seeds, with 95 % intervals (Student's t).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TRAINING = {"rate": 0.05, "epochs": 5, "batch": 10}
 
 
 def contenders() -> dict[str, Method]:
-    """loom, loom with one part exchanged, and what there was before."""
+    """loom, loom with one part replaced, and earlier methods."""
     full, stay = loom(), DynamicRegulariser(0.03)
     return {
         "loom": full,
@@ -60,7 +60,7 @@ def contenders() -> dict[str, Method]:
 
 
 def accuracies(name: str, seed: int, rounds: int) -> tuple[list[float], int]:
-    """The accuracy after every round, and examples trained."""
+    """Accuracy after each round, and examples trained."""
     torch.set_num_threads(1)
     experiment = Experiment(
         rounds=rounds, seed=seed, training=TRAINING, fleet="equal", device="cpu",
@@ -71,13 +71,13 @@ def accuracies(name: str, seed: int, rounds: int) -> tuple[list[float], int]:
 
 
 def shown(values: list[float]) -> str:
-    """A mean with its interval."""
+    """A mean with its interval, as text."""
     found = interval(values)
     return f"{found.mean:.3f}" + ("" if found.half is None else f" ± {found.half:.3f}")
 
 
 def main() -> None:
-    """Run all, print or write one table."""
+    """Play all runs, print or write one table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=150)

@@ -1,11 +1,11 @@
-"""What does precision cost and save? Accuracy and milliseconds a round for each choice, over the same seeds.
+"""Accuracy and milliseconds per round of each precision, over the same seeds.
 
     python benchmarks/precision.py [--data digits] [--model mlp] [--rounds 30] [--clients 100] [--per-round 10]
                                    [--seeds 3] [--device auto] [--json FILE]
 
 FedAvg, Dirichlet 0.5. Accuracy is the mean over seeds with half its 95 % interval, and the mean difference to `default`
-seed by seed. Milliseconds a round are the median over seeds of what a run takes beyond one of three rounds; it is
-evaluated after its last round only.
+seed by seed. Milliseconds per round are the median over seeds of the time of a run minus that of three rounds; runs are
+evaluated after their last round only.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ WARM = 3  # rounds in which kernels are chosen and steps captured
 
 
 class Found(NamedTuple):
-    """What one run showed."""
+    """The results of one run."""
 
     accuracy: float
     milliseconds: float
 
 
 def one(facts: dict[str, Any], precision: str, seed: int) -> Found:
-    """One run."""
+    """Play one run."""
     short = run(Experiment(**{**facts, "rounds": WARM}, precision=precision, seed=seed))
     result = run(Experiment(**facts, precision=precision, seed=seed))
     return Found(result.accuracy or 0.0, 1000 * (result.wall_seconds - short.wall_seconds) / (facts["rounds"] - WARM))
 
 
 def main() -> None:
-    """Every precision on every seed, and a table."""
+    """Measure each precision under each seed, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("--data", "digits"), ("--model", "mlp"), ("--device", "auto")):
         parser.add_argument(name, default=default)
@@ -63,10 +63,10 @@ def main() -> None:
     what = torch.cuda.get_device_name() if cuda else f"CPU ({platform.machine()}), {torch.get_num_threads()} threads"
     print(f"{what}, torch {torch.__version__}")
     print(f"{options.data}, {options.model}, {options.per_round} of {options.clients} clients, {options.rounds} rounds")
-    for name in PRECISIONS:  # kernels are compiled and chosen once, in whichever run is the first
+    for name in PRECISIONS:  # the first run compiles and chooses kernels
         run(Experiment(**{**facts, "rounds": WARM}, precision=name))
     found: dict[str, list[Found]] = {name: [] for name in PRECISIONS}
-    for seed in range(options.seeds):  # all choices in turn, so that noise of the machine meets all of them
+    for seed in range(options.seeds):  # all precisions in turn, so that noise of the machine affects all of them
         for name, runs in found.items():
             runs.append(one(facts, name, seed))
     print(f"{'precision':10s} {'accuracy':>18s} {'to default':>11s} {'ms a round':>11s} {'to default':>11s}")

@@ -1,12 +1,12 @@
-"""What do several ranks gain? One process with all cores against all ranks, cycle by cycle, and are they equal?
+"""Gain from several ranks: one process with all cores against all ranks, cycle by cycle, and their difference.
 
     torchrun --nproc-per-node 2 benchmarks/ranks.py [--cycles 5] [--device auto] [--json FILE] [W1 W2 W3]
 
 W1: 10 of 100 clients, 600 samples of 28x28 each, 784-200-200-10, batch 50, 1 epoch. W2: all 100 clients. W3: cnn1, 10
-clients. `thread` is the local engine in rank 0 with one thread while the others wait, `one` the same with every core;
-`all` is the distributed engine, cores shared out evenly. On GPUs every rank has its own (NCCL), or they share those
-there are (gloo). `collect` is the part of `all` that rank 0 spends after its own clients: waiting for the others, and
-taking their replies.
+clients. `thread` is the local engine in rank 0 with one thread while the others wait, `one` that engine with all
+cores; `all` is the distributed engine, cores shared evenly. On GPUs each rank has its own (NCCL), or ranks share the
+GPUs (gloo). `collect` is the part of `all` that rank 0 spends after its own clients: waiting for the other ranks and
+receiving their replies.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from torch import Tensor
 from fedloom.chance import Chance
 from fedloom.core.types import Examples, Fleet, Setting
 from fedloom.core.work import Work
-from fedloom.engine.distributed import Distributed, dismiss, follow
+from fedloom.engine.distributed import Distributed, serve_rank, stop_ranks
 from fedloom.engine.local import Local
-from fedloom.engine.ranks import Message, Ranks, joined, rank_device
+from fedloom.engine.ranks import Message, Ranks, join_ranks, rank_device
 from fedloom.engine.storage.shards import Shards
 from fedloom.layout import flatten, layout_of
 from fedloom.method import Method
@@ -42,7 +42,7 @@ CLIENTS, SAMPLES, BATCH = 100, 600, 50
 
 
 class Workload:
-    """A fleet with made-up images, the same on every rank."""
+    """A fleet with synthetic images, equal on all ranks."""
 
     def __init__(self, model: str, per_round: int, device: torch.device) -> None:
         torch.manual_seed(0)
@@ -58,7 +58,7 @@ class Workload:
         self.local = Local(self.method, self.setting, data, shards)
 
     def play(self, engine: Engine, number: int) -> Tensor:
-        """One round of FedAvg, to its end."""
+        """Play one round of FedAvg to its end."""
         memory = self.method.init(self.setting, self.model)
         chance = Chance(0, number, self.model.device)
         model = play_round(self.method, memory, self.model, self.setting, engine, chance)[0]
@@ -68,9 +68,9 @@ class Workload:
 
 
 class Watched(Distributed):
-    """Notes how long rank 0 takes for what comes after its own clients."""
+    """The distributed engine, which measures rank 0's time after its own clients."""
 
-    collected = 0.0  # milliseconds, of the last order
+    collected = 0.0  # milliseconds of the last order
 
     def _ask(self, orders: dict[int, Message], lead: Callable[[], Message] | None = None) -> dict[int, Message]:
         ready = time.perf_counter()
@@ -88,7 +88,7 @@ class Watched(Distributed):
 
 
 def measure(work: Workload, ranks: Ranks, cycles: int) -> dict[str, float]:
-    """Medians of milliseconds over the cycles, the first left out, and how far the two models lie apart."""
+    """Median milliseconds over the cycles without the first, and the largest difference of the two models."""
     threads, engine, apart = torch.get_num_threads(), Watched(work.local, ranks), 0.0
     times: dict[str, list[float]] = {"thread": [], "one": [], "all": [], "collect": []}
     for cycle in range(cycles + 1):
@@ -109,7 +109,7 @@ def measure(work: Workload, ranks: Ranks, cycles: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Run the workloads asked for."""
+    """Measure the given workloads."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*", default=list(WORKLOADS))
     parser.add_argument("--cycles", type=int, default=5)
@@ -117,17 +117,17 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     results: dict[str, dict[str, float]] = {}
-    with joined(options.device) as ranks:
+    with join_ranks(options.device) as ranks:
         device = torch.device(rank_device(options.device) if torch.cuda.is_available() else "cpu")
         for name in options.workloads:
             work = Workload(*WORKLOADS[name], device)
             if ranks.rank > 0:
-                follow(ranks, lambda work=work: (work.local, None))  # type: ignore[misc]
+                serve_rank(ranks, lambda work=work: (work.local, None))  # type: ignore[misc]
                 continue
             try:
                 found = results[name] = measure(work, ranks, options.cycles)
             finally:
-                dismiss(ranks, {})
+                stop_ranks(ranks, {})
             taken = "   ".join(f"{way} {found[way]:8.1f} ms" for way in ("thread", "one", "all", "collect"))
             print(f"{name}  {taken}   one/all {found['one'] / found['all']:.2f}   apart {found['apart']:.1e}")
     if ranks.rank == 0:

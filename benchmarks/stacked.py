@@ -1,12 +1,12 @@
-"""What does training runs together gain? `compare` with and without stacking, back to back in one process.
+"""Gain from training runs together: `compare` with and without stacking, back to back in one process.
 
     python benchmarks/stacked.py [--cycles 5] [--rounds 20] [--threads 1] [compare groups]
 
 `compare`: FedAvg and FedProx with five seeds each, digits, 100 clients of which 10 a round, as
 `fedloom compare fedavg fedprox --seeds 5` runs them. `groups`: rounds alone, of prepared runs played in groups of
-several sizes, for networks and cohorts of several sizes; it is where `fedloom.runs.many_runs.CACHE` comes from.
-Medians over the cycles; a cycle runs each way once. With one thread the processor's time is counted too, which other
-programs on the machine disturb less.
+several sizes, for networks and cohorts of several sizes; `fedloom.runs.many_runs.CACHE` is chosen by it.
+Medians over the cycles; a cycle runs each way once. With one thread processor time is counted too, which other programs
+on the machine disturb less.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
 
 
 def images(size: int = 6000) -> Dataset:
-    """Made-up images of 28x28."""
+    """Synthetic images of 28x28."""
     draw = np.random.default_rng(0)
     x, y = draw.random((size + 500, 1, 28, 28), dtype=np.float32), draw.integers(0, 10, size + 500)
     return Dataset("images", x[:size], y[:size], x[size:], y[size:], None, None, 10, 0)
 
 
 def whole(cycles: int, rounds: int) -> None:
-    """The command's work, without and with stacking."""
+    """The work of `fedloom compare`, without and with stacking."""
     experiments = {name: Experiment(method=name, rounds=rounds) for name in ("fedavg", "fedprox")}
     compare(experiments, [0], stack=False)  # warm up
     taken: dict[tuple[bool, str], list[float]] = {(stack, clock): [] for stack in (False, True) for clock in CLOCKS}
@@ -57,7 +57,7 @@ def whole(cycles: int, rounds: int) -> None:
 
 
 def groups(name: str, values: dict[str, Any], sizes: list[int], cycles: int) -> None:
-    """Rounds of as many runs as the largest group has, in groups of each size."""
+    """Rounds of as many runs as the largest group has, played in groups of each size."""
     data = load("digits") if values.get("data") != "images" else images()
     values = {key: value for key, value in values.items() if key != "data"}
     experiments = [Experiment(**values, seed=seed) for seed in range(max(sizes))]
@@ -98,7 +98,7 @@ SHAPES: dict[str, tuple[dict[str, Any], list[int]]] = {
 
 
 def main() -> None:
-    """Run what is asked for."""
+    """Measure the given cases."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=["compare", "groups"])
     parser.add_argument("--cycles", type=int, default=5)

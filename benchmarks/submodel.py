@@ -1,21 +1,21 @@
-"""What does a smaller model save? A client's epoch at a share of the neurons against the whole, in time and memory.
+"""Time and memory of a client's epoch with a share of the neurons, compared with the whole model.
 
     python benchmarks/submodel.py [--cycles 15] [--threads 2] [--json FILE] [cnn2 2nn native fleet resnet18]
 
-cnn2, 2nn: cohorts of one client (and, for 2nn, of ten) with 500 made-up images each, one epoch in batches of 50.
-`engine` is what clients do with the part of the model they are sent: plan the batches and learn. `frozen` trains the
+cnn2, 2nn: cohorts of one client (and, for 2nn, of ten) with 500 synthetic images each, one epoch in batches of 50.
+`engine` is what clients do with their part of the model: plan the batches and learn. `frozen` trains the
 sent neurons of their own whole networks. `plain` is `extract`ed and trained by hand with nn.Module and torch.optim.SGD.
-Ratios are medians over the cycles of a way's time to that of the whole model in the same cycle; a cycle runs each way
-once, so that noise of the machine meets all of them. With `--threads 1` the processor's time counts, which other
-programs disturb less than the clock's.
+Ratios are medians over the cycles of a way's time divided by the whole model's in the same cycle; a cycle runs each way
+once, so that noise of the machine affects all of them. With `--threads 1` processor time counts, which other programs
+disturb less than wall time.
 
-Memory is what the operating system counts: a process of its own for each way plays a round to warm up, then the highest
-resident size during a second round is compared with the size before it. Freed blocks go back to the system at once
-(MALLOC_MMAP_THRESHOLD_), so that what is counted is in use. The data and the global model are there before.
+Memory is measured by the operating system: a separate process for each way plays a round to warm up, then the highest
+resident size during a second round is compared with the size before it. Freed blocks return to the system at once
+(MALLOC_MMAP_THRESHOLD_), so that counted memory is in use. The data and the global model are loaded before.
 
-native: how many times faster code of our own is than torch's layers (FEDLOOM_NATIVE=0), in the same cycles.
+native: speed of native code relative to torch's layers (FEDLOOM_NATIVE=0), in the same cycles.
 fleet: 100 clients with 100 images each, shares 0.2, 0.4, 0.6, 0.8 and 1.0, all in a round, sliced against masked.
-resnet18: how long deriving the neurons and extracting half of them take.
+resnet18: time to derive the neurons and to extract half of them.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ WAYS: dict[str, tuple[str, float]] = {  # name -> (what trains, its share of the
 
 
 class Workload:
-    """Some clients with made-up images; every way plays one round of them all."""
+    """Clients with synthetic images; each way plays one round of all of them."""
 
     def __init__(self, model: str, clients: int, samples: int) -> None:
         torch.manual_seed(0)
@@ -89,18 +89,18 @@ class Workload:
         self.gradient = StackedGradient(self.setting)
 
     def method(self, rule: LocalRule, shares: tuple[float, ...]) -> Method:
-        """All clients train sub-models of random neurons."""
+        """A method whose clients train sub-models of random neurons."""
         everyone, work = Uniform(self.setting.fleet.size), Work(epochs=1, batch=BATCH)
         return Method(select=everyone, allocate=Tiers(shares), mask=Ranked("random"), local=rule, work=work)
 
     def round(self, method: Method, sliced: bool) -> Callable[[int], Tensor]:
-        """A whole round, the server's part included."""
+        """Play a whole round, with the server's part."""
         memory = method.init(self.setting, self.model)
         local = Local(method, self.setting, self.data, self.shards, gradient=self.gradient, sliced=sliced)
         return lambda number: play_round(method, memory, self.model, self.setting, local, Chance(0, number))[0]
 
     def clients(self, rule: LocalRule, share: float) -> Callable[[int], Tensor]:
-        """What all clients do with the part they are sent, as devices would: nothing is cut or put back here."""
+        """Train all clients on the parts sent to them, as devices would, without cutting or scattering."""
         ids, sizes, layout = torch.arange(self.setting.fleet.size), self.shards.sizes, self.setting.layout
         method, gradient, state = self.method(rule, (share,)), self.gradient, {}
         params, mask = self.model.expand(len(ids), -1), None
@@ -124,7 +124,7 @@ class Workload:
         return play
 
     def plain(self, share: float, number: int) -> Tensor:
-        """Every client's epoch by hand, on a model of its own that is really smaller."""
+        """Train each client's epoch by hand, on an extracted smaller model."""
         keep = self.neurons.cut(torch.rand(self.neurons.size), share)
         for rows in self.shards.examples.split(self.shards.sizes):
             small = deepcopy(self.module) if share == 1 else extract(self.module, keep, map=self.neurons)
@@ -136,7 +136,7 @@ class Workload:
         return nn.utils.parameters_to_vector(small.parameters()).detach()
 
     def way(self, name: str) -> Callable[[int], Tensor]:
-        """One of `WAYS`."""
+        """Train in one of `WAYS`."""
         how, share = WAYS[name]
         if how == "plain":
             return lambda number: self.plain(share, number)
@@ -144,7 +144,7 @@ class Workload:
 
 
 def measure(ways: dict[str, Callable[[int], Tensor]], cycles: int) -> dict[str, list[float]]:
-    """Milliseconds of each way in every cycle; the first cycle warms up and is not counted."""
+    """Milliseconds of each way in each cycle, without the first cycle."""
     times: dict[str, list[float]] = {name: [] for name in ways}
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     for cycle in range(cycles + 1):
@@ -157,29 +157,29 @@ def measure(ways: dict[str, Callable[[int], Tensor]], cycles: int) -> dict[str, 
 
 
 def ratio(times: dict[str, list[float]], name: str, whole: str) -> float:
-    """The median over the cycles of one way's time to another's."""
+    """Median over the cycles of one way's time divided by another's."""
     return statistics.median(a / b for a, b in zip(times[name], times[whole]))
 
 
 def resident(kind: str) -> int:
-    """Bytes of this process in memory: VmRSS now, VmHWM at most."""
+    """Bytes of this process in memory: VmRSS now, VmHWM at its peak."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith(kind))
 
 
 def peak(model: str, way: str) -> int:
-    """Bytes that one client's round takes at its highest, above what there was before (in a process of its own)."""
+    """Peak bytes of one client's round above the size before it, in a separate process."""
     play = Workload(model, 1, 500).way(way)
     play(1)
     ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")  # forget the highest size so far
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = resident("VmRSS")
     play(2)
     return resident("VmHWM") - before
 
 
 def peaks(model: str, threads: int) -> dict[str, float]:
-    """MiB of each way."""
+    """Peak MiB of each way."""
     found = {}
     for name in WAYS:
         command = [sys.executable, __file__, "--threads", str(threads), "--peak", model, name]
@@ -189,7 +189,7 @@ def peaks(model: str, threads: int) -> dict[str, float]:
 
 
 def client(model: str, clients: int, options: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Time and memory of every way, with ratios to the whole model trained in the same manner."""
+    """Time and memory of each way, with ratios to the whole model trained in that way."""
     work = Workload(model, clients, 500)
     times = measure({name: work.way(name) for name in WAYS}, options.cycles)
     memory = peaks(model, options.threads) if clients == 1 and sys.platform == "linux" else {}
@@ -207,7 +207,7 @@ def client(model: str, clients: int, options: argparse.Namespace) -> dict[str, d
 
 
 def native(cycles: int) -> dict[str, float]:
-    """How many times faster our own code is, by model, clients and way."""
+    """Speed of native code relative to torch's layers, by model, clients and way."""
     found = {}
     for model, clients in (("cnn2", 1), ("cnn2", 4), ("2nn", 1), ("2nn", 10)):
         work = Workload(model, clients, 500)
@@ -225,7 +225,7 @@ def native(cycles: int) -> dict[str, float]:
 
 
 def fleet(model: str, cycles: int) -> dict[str, float]:
-    """A whole fleet of five tiers, each client's network really smaller or the whole with zeros."""
+    """Rounds of a fleet of five tiers, with sliced networks and with masked ones."""
     work = Workload(model, 100, 100)
     method = work.method(SubModel(), (0.2, 0.4, 0.6, 0.8, 1.0))
     ways = {name: work.round(method, name == "sliced") for name in ("masked", "sliced")}
@@ -255,7 +255,7 @@ def resnet18(cycles: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Run what is asked for."""
+    """Measure the given cases."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*", default=["cnn2", "2nn", "native", "fleet", "resnet18"])
     parser.add_argument("--cycles", type=int, default=15)

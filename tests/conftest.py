@@ -1,4 +1,6 @@
-"""What all tests share: one thread, repeatable properties, and the flag that stores golden numbers."""
+"""What all tests share: one thread, repeatable properties, interpreted kernels, the flag that stores golden numbers."""
+
+import os
 
 import pytest
 import torch
@@ -7,6 +9,8 @@ from hypothesis import settings
 torch.set_num_threads(1)  # tiny matrices; a second thread only waits
 settings.register_profile("fedloom", deadline=None, derandomize=True, database=None)
 settings.load_profile("fedloom")
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # Triton reads it when it is imported: kernels then run on a CPU
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,4 +1,4 @@
-"""Real nodes that are disturbed at a chosen moment, and what the simulator makes of the replies that were lost."""
+"""Real nodes that are disturbed at chosen moments, and the simulator's model if the same replies are lost."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from fedloom.runs.parquet import table_rows
 LONG = 240.0  # seconds; on a busy machine
 SLACK = 10.0  # seconds that a round may take beyond its deadline
 
-# A client app that leaves a mark at every moment and, where it is told to, waits there or answers badly.
+# A client app that leaves a mark at every moment and, by its plan, waits there or answers badly.
 CLIENT = '''
-"""A node's app that is disturbed as the file `plan.json` says."""
+"""A node's app that is disturbed by the plan in `plan.json`."""
 
 import json
 import os
@@ -46,7 +46,7 @@ inner, app = client_app(), ClientApp()
 
 
 def moment(name, number, node):
-    """Leave a mark; wait for ever if that was asked for, here and now and for the first time."""
+    """Leave a mark; the first time, wait for ever if that is the plan."""
     mark = HERE / f"{{node}}-{{number}}-{{name}}"
     first = not mark.exists()
     mark.touch()
@@ -95,7 +95,7 @@ def train(message, context):
 
 
 class Disturbed:
-    """A trial whose nodes stop at moments of our choice."""
+    """A trial whose nodes stop at chosen moments."""
 
     def __init__(self, trial: Trial, marks: Path, plan: dict[str, str]) -> None:
         self.trial, self.marks = trial, marks
@@ -105,37 +105,37 @@ class Disturbed:
         (trial.deployment.app / "client.py").write_text(text)
 
     def until(self, what: Callable[[], bool], seconds: float = LONG) -> None:
-        """Wait for something to be so."""
+        """Wait until a condition holds."""
         ends = time.monotonic() + seconds
         while not what():
-            assert time.monotonic() < ends, self.trial.processes.said("link", 60)
+            assert time.monotonic() < ends, self.trial.processes.last_lines("link", 60)
             assert self.trial.processes.running("link")
             self.revive()
             time.sleep(0.05)
 
     def kill(self, node: int) -> None:
-        """End all processes of a node at once; from now on it is started again whenever it has ended."""
+        """End all processes of a node at once; from now on `revive` starts it again."""
         self.trial.processes.kill(f"node-{node}")
         self._killed.add(node)
 
     def revive(self) -> None:
-        """Flower lets a dead node in again when its heartbeat has been missed for a minute; before that, it ends."""
+        """Start killed nodes again: Flower accepts one after a minute without its heartbeat; before that, it ends."""
         for node in self._killed:
             if not self.trial.processes.running(f"node-{node}"):
                 self.trial.start_node(node)
 
     def over(self, run: int) -> None:
         """Wait for a run's end."""
-        state = self.trial.wait(run, self.revive)
-        assert state.outcome == "completed", (state, self.trial.processes.said("link", 60))
+        status = self.trial.wait(run, self.revive)
+        assert status.outcome == "completed", (status, self.trial.processes.last_lines("link", 60))
 
     def reached(self, node: int, number: int, name: str) -> Callable[[], bool]:
-        """Whether a node was at a moment of a round."""
+        """A condition: a node has been at a moment of a round."""
         return (self.marks / f"{node}-{number}-{name}").exists
 
     def sent(self, node: int) -> int:
-        """How many answers a node has sent, by its own account."""
-        return self.trial.processes.said(f"node-{node}", 10_000).count("Sent successfully")
+        """The number of answers that a node has sent, by its log."""
+        return self.trial.processes.last_lines(f"node-{node}", 10_000).count("Sent successfully")
 
 
 @contextmanager
@@ -147,7 +147,7 @@ def disturbed(experiment: Experiment, folder: Path, plan: dict[str, str], lastin
 
 
 def lost_in(run: Path) -> set[tuple[int, int]]:
-    """Round and client of the replies that did not count."""
+    """Round and client of the replies that were not counted."""
     columns = pq.ParquetFile(run / "clients.parquet").read().to_pydict()
     rows = zip(columns["round"], columns["client"], columns["arrived"])
     return {(number, client) for number, client, arrived in rows if not arrived}
@@ -159,10 +159,10 @@ def model_of(run: Path, experiment: Experiment) -> torch.Tensor:
 
 
 def with_lost(experiment: Experiment, lost: set[tuple[int, int]]) -> torch.Tensor:
-    """The simulator's model where just those replies are lost [P].
+    """The simulator's model if exactly those replies are lost [P].
 
-    Clients train one at a time, as on nodes: rounding differs between one and many, and a neuron whose input is just
-    about zero makes more of that.
+    Clients train one at a time, as on nodes: rounding differs between one and many, and a neuron whose input is about
+    zero amplifies the difference.
     """
     prepared = prepare(Experiment(**{**experiment.model_dump(), "chunk": 1, "fleet": "none"}))
     inputs = prepared.inputs
@@ -183,7 +183,7 @@ def with_lost(experiment: Experiment, lost: set[tuple[int, int]]) -> torch.Tenso
 
 
 def assert_right(run: Path, experiment: Experiment, deadline: float) -> list[dict[str, Any]]:
-    """All rounds were played, none beyond its deadline, and the model is that of the replies that counted."""
+    """All rounds ran, none beyond its deadline, and the model is that of the replies that were counted."""
     rows, lost = table_rows(run / "rounds.parquet"), lost_in(run)
     assert [row["round"] for row in rows] == list(range(1, experiment.rounds + 1))
     for row in rows:

@@ -1,4 +1,4 @@
-"""A grid in memory: it calls ClientApps directly, with real messages, and may lose or change what they say."""
+"""A grid in memory: it calls ClientApps directly, with real messages, and may lose or change their answers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
-Fault = Callable[[int, Message, Message], Iterable[Message]]  # (node, asked, answer) -> what is delivered
+Fault = Callable[[int, Message, Message], Iterable[Message]]  # (node, message, answer) -> delivered answers
 
 
 class FakeGrid:
-    """Nodes by their ids; a message is answered when it is first pulled after `delay` looks."""
+    """Nodes by their ids; a message is answered when it is pushed, and the answer is there at the next pull."""
 
     def __init__(self, app: ClientApp, run_config: dict[str, Any], nodes: dict[int, dict[str, Any]]) -> None:
         TaskIdentity._run_id, TaskIdentity._node_id, TaskIdentity._task_id = 1, 1, 1
@@ -30,7 +30,7 @@ class FakeGrid:
         self.sent: list[Message] = []
 
     def get_node_ids(self) -> list[int]:
-        """Those that are up."""
+        """The nodes that are not down."""
         return [node for node in self.contexts if node not in self.down]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
@@ -54,7 +54,7 @@ class FakeGrid:
         return name
 
     def pull_messages(self, names: Iterable[str]) -> list[Message]:
-        """What has come for these."""
+        """The answers to these messages."""
         found = []
         for name in names:
             found += self.waiting.pop(name, [])
@@ -62,7 +62,7 @@ class FakeGrid:
 
 
 def travelled(message: Message) -> Message:
-    """The message as it is after it went through Flower's objects."""
+    """The message after a journey through Flower's objects."""
     with no_object_id_recompute():
         objects = {name: thing.deflate() for name, thing in get_all_nested_objects(message).items()}
         name = message.object_id

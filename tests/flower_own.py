@@ -1,4 +1,4 @@
-"""A Flower grid in one process: every message and state is serialised and read back, every app built anew for it."""
+"""A Flower grid in one process: messages and states are serialised and read back, and every message has a new app."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fedloom.flower.your_app.contract import needs_mod
 from fedloom.method import Method
 from worlds import ROUNDS, SEED, World
 
-Tamper = Callable[[int, Message], Message | None]  # (node, reply) -> what arrives, if anything
+Tamper = Callable[[int, Message], Message | None]  # (node, reply) -> the reply that arrives, or None
 
 
 class OneProcess(Grid):
@@ -144,7 +144,7 @@ class Played:
         self.model = from_arrays(self.result.arrays, module, here.setting.layout)
 
     def total(self, name: str) -> int:
-        """A count over all rounds."""
+        """The sum of a metric over all rounds."""
         return sum(int(record.get(name, 0)) for record in self.result.train_metrics_clientapp.values())
 
 

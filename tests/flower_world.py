@@ -1,4 +1,4 @@
-"""A tiny fleet on a fake network, and the same in the simulator."""
+"""A tiny fleet on a fake network and in the simulator."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NODES = {11: {"clients": "0-2"}, 12: {"clients": "3,4"}, 13: {"clients": "5-7"}}
 
 
 def tiny_data(folder: Path) -> str:
-    """A data set whose clients have as many examples as `SIZES` says; the file's name."""
+    """Write a data set whose clients have `SIZES` examples; the file's name."""
     chance, total = Chance(3, 0), sum(SIZES)
     pixels = chance.uniform("pixels", torch.arange(total + 20)[:, None], torch.arange(36))
     y = (chance.uniform("classes", torch.arange(total + 20)) * 4).long().numpy()
@@ -36,7 +36,7 @@ def tiny_data(folder: Path) -> str:
 
 
 def tiny(data: str, **changes: Any) -> Experiment:
-    """Three rounds on that data."""
+    """An experiment of three rounds on that data."""
     values = {
         "data": data, "partition": "own", "clients": len(SIZES), "rounds": 3, "seed": 5, "device": "cpu",
         "split": (0.7, 0.0, 0.3), "fleet": "table4", "model": {"name": "mlp", "settings": {}},
@@ -45,36 +45,36 @@ def tiny(data: str, **changes: Any) -> Experiment:
 
 
 def config_of(experiment: Experiment, **config: Any) -> dict[str, Any]:
-    """The run config."""
+    """The run config of an experiment."""
     text = json.dumps(experiment.model_dump(mode="json"))
     return {"experiment": text, "deadline": 30.0, "patience": 5.0, **config}
 
 
 def fake(experiment: Experiment, **config: Any) -> FakeGrid:
-    """The network, with three nodes."""
+    """A network with three nodes."""
     build_clients.cache_clear()
     return FakeGrid(client_app(), config_of(experiment, **config), {node: {**own} for node, own in NODES.items()})
 
 
 def served(grid: FakeGrid, experiment: Experiment, **config: Any) -> Result:
-    """The run on that network."""
+    """Run an experiment on that network."""
     return serve(grid, config_of(experiment, **config), interval=0.005)  # type: ignore[arg-type]
 
 
 def simulated(experiment: Experiment) -> Result:
-    """The same where nothing is simulated but the network."""
+    """Run an experiment in the simulator, without a simulated world."""
     prepared = prepare(experiment)
     wire = prepared.engine.engine if experiment.fleet.name != "none" else prepared.engine
     return play(experiment, prepared._replace(engine=wire))
 
 
 def weights(result: Result) -> torch.Tensor:
-    """The trained model [P]."""
+    """The trained model's numbers [P]."""
     return flatten(result.model, layout_of(result.model))
 
 
 def assert_same(ours: Result, theirs: Result, tolerance: float = 1e-5) -> None:
-    """Equal models and equal rows."""
+    """Models and rows of the table are equal."""
     torch.testing.assert_close(weights(ours), weights(theirs), rtol=0, atol=tolerance)
     for one, other in zip(ours.rounds, theirs.rounds, strict=True):
         for name in ("round", "clients", "arrived", "rejected"):

@@ -24,7 +24,7 @@ def dense(x, weight, bias):
 
 
 def conv(x, weight, bias):
-    """Images [B, h, w, c]: convolved, pooled by 2, ReLU."""
+    """Convolve images [B, h, w, c], pool by 2, apply ReLU."""
     x = jax.lax.conv_general_dilated(x, weight, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")) + bias
     return jax.nn.relu(jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID"))
 

@@ -1,4 +1,4 @@
-"""Flower: its simulation engine on Ray, its FedAvg; PEERS_CPUS is what a client takes of the two cores.
+"""Flower: its simulation engine on Ray, its FedAvg; PEERS_CPUS is a client's part of the two cores.
 
 `run_simulation` is deprecated in favour of `flwr run`, which starts further processes around the same engine.
 """
@@ -20,7 +20,7 @@ server, results = ServerApp(), []
 
 @server.main()
 def main(grid, context):
-    """All rounds; the hook for evaluation only looks at the clock."""
+    """Play all rounds; the evaluation hook only reads the clock."""
     strategy = FedAvg(
         fraction_train=work.per_round / CLIENTS,
         fraction_evaluate=0.0,
@@ -33,8 +33,8 @@ def main(grid, context):
             clock.tick()
 
     arrays = ArrayRecord(network(work.network).state_dict())
-    told = ConfigRecord({"network": work.network})
-    results.append(strategy.start(grid, arrays, num_rounds=work.rounds, train_config=told, evaluate_fn=hook))
+    config = ConfigRecord({"network": work.network})
+    results.append(strategy.start(grid, arrays, num_rounds=work.rounds, train_config=config, evaluate_fn=hook))
 
 
 run_simulation(

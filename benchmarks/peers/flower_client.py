@@ -1,4 +1,4 @@
-"""The client of flower_.py, in a file of its own so that Ray's workers import it and keep what it loads."""
+"""The client of flower_.py, in a separate file so that Ray's workers import it and keep what it loads."""
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,7 @@ app = ClientApp()
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """One epoch from the model that came."""
+    """Train one epoch from the model in the message."""
     client = int(context.node_config["partition-id"])
     images, labels = (torch.from_numpy(array) for array in data())
     module = network(message.content["config"]["network"])

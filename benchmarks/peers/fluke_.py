@@ -13,14 +13,14 @@ images, labels = (torch.from_numpy(array) for array in data())
 
 
 class Ticks(FederationObserver):
-    """Told after every round."""
+    """An observer that is called after each round."""
 
     def end_round(self, round):
         clock.tick()
 
 
 class Loss(torch.nn.CrossEntropyLoss):
-    """Counts the steps."""
+    """Cross entropy that counts its calls."""
 
     def forward(self, output, target):
         global steps

@@ -23,7 +23,7 @@ images, labels = (torch.from_numpy(array) for array in data())
 
 
 class Network(torch.nn.Module):
-    """pfl asks a module for its loss."""
+    """A network with the `loss` that pfl calls."""
 
     def __init__(self):
         super().__init__()
@@ -39,7 +39,7 @@ class Network(torch.nn.Module):
 
 
 class Ticks(TrainingProcessCallback):
-    """Told after every round."""
+    """A callback after each round."""
 
     def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
         clock.tick()

@@ -1,4 +1,4 @@
-"""FedAvg as one would write it by hand: nn.Module, torch.optim.SGD, one client after another."""
+"""FedAvg written by hand: nn.Module, torch.optim.SGD, one client after another."""
 
 import torch
 import torch.nn.functional as F

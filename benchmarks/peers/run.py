@@ -1,12 +1,13 @@
-"""How fast are others? W1, W2 and W3 by every peer in its own environment, back to back, on the CPU of this machine.
+"""Speed of other frameworks: W1, W2 and W3 in each one's own environment, back to back, on this machine's CPU.
 
-    benchmarks/peers/setup.sh                    once: makes the environments
-    python benchmarks/peers/run.py --choose      once: tries every configuration, remembers each peer's fastest
-    python benchmarks/peers/run.py --cycles 5    measures those; a cycle runs every peer once
+    benchmarks/peers/setup.sh                    once: creates the environments
+    python benchmarks/peers/run.py --choose      once: tries each configuration and stores each peer's fastest
+    python benchmarks/peers/run.py --cycles 5    measures those; a cycle runs each peer once
 
-FedAvg, 100 clients with 600 samples of 28x28 each, batch 50, 1 epoch, SGD at 0.1; W1: 10 a round, 784-200-200-10; W2:
-all 100; W3: cnn1, 10 a round. No evaluation in a round. Times of rounds leave the first out. fedloom is the one that
-runs this script. Medians over all rounds of all cycles; ratios are taken cycle by cycle, and the median is shown.
+FedAvg, 100 clients with 600 samples of 28x28 each, batch 50, 1 epoch, SGD at 0.1; W1: 10 per round, 784-200-200-10; W2:
+all 100; W3: cnn1, 10 per round. No evaluation in a round. Times leave out the first round. The fedloom measured is that
+of the environment that runs this script. Medians over all rounds of all cycles; ratios are per cycle, and their median
+is shown.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ WAYS: dict[str, dict[str, Way]] = {
 
 
 def play(peer: str, way: Way, work: str) -> dict[str, Any]:
-    """One process (or one for each rank) from start to its last round; `error` where it gave none."""
+    """One process (or one per rank) from start to its last round; `error` if it gave no report."""
     python = sys.executable if peer == "fedloom" else str(HERE / ".venv" / peer / "bin" / "python")
     if not Path(python).exists():
         return {"error": f"no environment; run benchmarks/peers/setup.sh {peer}"}
@@ -103,10 +104,10 @@ def play(peer: str, way: Way, work: str) -> dict[str, Any]:
     command, processes = [python, str(script), work, str(ROUNDS[work])], []
     for rank in range(way.ranks):
         own_rank = {"PFL_WORKER_RANK": str(rank)} if way.ranks > 1 else {}
-        told = subprocess.DEVNULL if rank else subprocess.PIPE  # the first rank speaks for all
+        output = subprocess.DEVNULL if rank else subprocess.PIPE  # rank 0 alone reports
         processes.append(
             subprocess.Popen(
-                command, env=environment | own_rank, stdout=told, stderr=told, text=True, start_new_session=True
+                command, env=environment | own_rank, stdout=output, stderr=output, text=True, start_new_session=True
             )
         )
     try:
@@ -134,12 +135,12 @@ def _free_port() -> int:
 
 
 def say(text: str) -> None:
-    """Progress."""
+    """Print progress."""
     print(text, file=sys.stderr, flush=True)
 
 
 def choose(works: list[str], peers: list[str], path: Path) -> None:
-    """Every configuration once; each peer's fastest a round is kept, for each workload."""
+    """Measure each configuration once, and store each peer's fastest per workload."""
     best: dict[str, dict[str, str]] = json.loads(path.read_text()) if path.exists() else {}
     for work in works:
         for peer in peers:
@@ -153,7 +154,7 @@ def choose(works: list[str], peers: list[str], path: Path) -> None:
 
 
 def machine() -> str:
-    """What this was measured on."""
+    """The machine of the measurement."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
@@ -161,7 +162,7 @@ def machine() -> str:
 
 
 def versions(peer: str) -> str:
-    """The peer's own version and its framework's."""
+    """The versions of a peer and of its framework."""
     listed = HERE / ".venv" / peer / "versions.txt"
     if peer == "fedloom" or not listed.exists():
         return ""
@@ -171,7 +172,7 @@ def versions(peer: str) -> str:
 
 
 def tables(report: dict[str, Any]) -> str:
-    """One table a workload; ratios are to fedloom of the same cycle."""
+    """One table per workload; ratios are to fedloom in the same cycle."""
     text = [
         "# fedloom and its peers on two CPU cores",
         "",
@@ -200,7 +201,8 @@ def tables(report: dict[str, Any]) -> str:
             cells += [f"{good[-1]['steps']:g}", f"{good[-1]['accuracy']:.3f}"]
             text.append(f"| {' | '.join(cells)} |")
     text += ["", *(f"- {peer}: {NOTES[peer]}" for peer in report["versions"])]
-    text += ["", "Versions: " + "; ".join(f"{peer}: {told}" for peer, told in report["versions"].items() if told) + "."]
+    versions = [f"{peer}: {version}" for peer, version in report["versions"].items() if version]
+    text += ["", f"Versions: {'; '.join(versions)}."]
     return "\n".join(text) + "\n"
 
 
@@ -214,13 +216,13 @@ def _middle(runs: list[dict[str, Any]], what: str) -> float:
 
 
 def _times(runs: list[dict[str, Any]], ours: list[dict[str, Any]], what: str) -> str:
-    """The peer's time in times of ours, cycle by cycle."""
+    """A peer's time divided by fedloom's, per cycle."""
     both = [(a, b) for a, b in zip(runs, ours) if "error" not in a and "error" not in b]
     return f"{median(_value(a, what) / _value(b, what) for a, b in both):.2f}" if both else "-"
 
 
 def main() -> None:
-    """Choose, or measure."""
+    """Choose configurations, or measure them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*", help="W1 W2 W3; all if left out")
     parser.add_argument("--peers", default=",".join(WAYS), help="joined by commas")

@@ -1,6 +1,6 @@
-"""Lets fluke import a torchvision built for CUDA beside a torch for CPUs, which then has none of its own operators.
+"""Stand-ins for torchvision's operators, so that fluke can import a torchvision for CUDA with a torch for CPUs.
 
-torchvision asks at import that these two are known; nothing here calls them.
+torchvision checks at import that these two exist; nothing here calls them.
 """
 
 import torch

@@ -1,7 +1,6 @@
-"""The same work for every peer: what W1, W2 and W3 are, their data, and how a script reports.
+"""The work of all peers: W1, W2 and W3, their data, and the report of a script.
 
-Data come from files that `run.py` writes once, so that no peer is charged for inventing them. Nobody evaluates in a
-round.
+Data come from files that `run.py` writes once, so that no peer's time includes their creation. No round is evaluated.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ import numpy as np
 
 FOLDER = Path(__file__).parent / ".venv" / "data"
 CLIENTS, SAMPLES, CLASSES, BATCH, RATE = 100, 600, 10, 50, 0.1
-SCORED = 10_000  # after the last round, outside of all times
+SCORED = 10_000  # examples evaluated after the last round, outside of all times
 STARTED = float(os.environ.get("PEERS_STARTED", time.time()))  # when the process was asked for
 
 
 class Work(NamedTuple):
-    """What one script is asked to do."""
+    """The work of one script."""
 
     name: str
     network: str
@@ -35,17 +34,18 @@ WORKS = {"W1": ("2nn", 10), "W2": ("2nn", 100), "W3": ("cnn1", 10)}
 
 
 def asked() -> Work:
-    """`SCRIPT W1 10`: the workload and how many rounds."""
+    """The workload and number of rounds of `SCRIPT W1 10`."""
     name, rounds = sys.argv[1:3]
     return Work(name, *WORKS[name], int(rounds))
 
 
 def invent() -> None:
-    """Write the data: blurred copies of one pattern a class, 600 for each of 100 clients."""
+    """Write the data: noisy copies of one pattern per class, 600 for each of 100 clients."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
     labels = rng.integers(0, CLASSES, CLIENTS * SAMPLES)
-    blocks = np.kron(rng.random((CLASSES, 7, 7)) < 0.4, np.ones((4, 4))).astype(np.float32)  # what convolutions see too
+    # blocks of 4x4 pixels, which convolutions can learn
+    blocks = np.kron(rng.random((CLASSES, 7, 7)) < 0.4, np.ones((4, 4))).astype(np.float32)
     patterns = np.float32(0.4) * (blocks.reshape(CLASSES, 784) - np.float32(0.4))
     images = rng.random((len(labels), 784), np.float32) - np.float32(0.5) + patterns[labels]
     np.save(FOLDER / "images.npy", images.reshape(-1, 1, 28, 28))
@@ -59,7 +59,7 @@ def data() -> tuple[np.ndarray, np.ndarray]:
 
 
 def network(name: str) -> Any:
-    """The networks as nn.Module, the same numbers in the same places for all who use PyTorch."""
+    """The networks as nn.Module, with equal initial weights for all peers on PyTorch."""
     import torch
     from torch import nn
 
@@ -75,7 +75,7 @@ def network(name: str) -> Any:
 
 
 def accuracy(module: Any) -> float:
-    """Of an nn.Module on 10,000 of the training data, to show that it learnt."""
+    """Accuracy of an nn.Module on 10,000 training examples, to show that it learnt."""
     import torch
 
     images, labels = (torch.from_numpy(array[:SCORED]) for array in data())
@@ -85,17 +85,17 @@ def accuracy(module: Any) -> float:
 
 
 class Clock:
-    """When every round ended."""
+    """The times at which rounds ended."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
 
     def tick(self) -> None:
-        """A round has ended."""
+        """Record the end of a round."""
         self.ends.append(time.time())
 
     def report(self, accuracy: float, steps: int | None, **more: Any) -> None:
-        """One line of JSON: milliseconds of the rounds after the first, and seconds since the process was asked for."""
+        """Print one line of JSON: milliseconds of the rounds after the first, and seconds since the request."""
         ms = [1000 * (b - a) for a, b in zip(self.ends, self.ends[1:])]
         facts = {"rounds_ms": ms, "first_s": self.ends[0] - STARTED, "whole_s": self.ends[-1] - STARTED}
         print(json.dumps({**facts, "accuracy": accuracy, "steps": steps, **more}), flush=True)

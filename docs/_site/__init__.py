@@ -1,1 +1,1 @@
-"""What the documentation's build adds to Sphinx."""
+"""Sphinx extensions of this documentation."""

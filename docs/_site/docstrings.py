@@ -1,4 +1,4 @@
-"""Docstrings are plain prose with backticks and lists; Sphinx reads reStructuredText. This turns one into the other."""
+"""Conversion of docstrings, which are prose with backticks and lists, to reStructuredText for Sphinx."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECTIONS = ("Args:", "Returns:", "Raises:")
 
 
 def prose(text: str) -> str:
-    """Backticks become literals, and nothing else has a meaning of its own."""
+    """Turn backticks into literals, and escape everything else that has a meaning."""
     pieces, end = [], 0
     for code in CODE.finditer(text):
         pieces += [SPECIAL.sub(r"\\\1", text[end : code.start()]), f"``{code[1].strip()}``\\ "]
@@ -25,7 +25,7 @@ def prose(text: str) -> str:
 
 
 def _kinds(lines: list[str]) -> Iterator[tuple[tuple[int, str], str]]:
-    """Every line with the number and the kind of the block it belongs to."""
+    """Each line with the number and the kind of its block."""
     number, kind = 0, ""
     for line in lines:
         if not line.strip():
@@ -58,18 +58,19 @@ def restructured(lines: list[str]) -> list[str]:
 
 
 def _process(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+    """Convert a docstring in place."""
     lines[:] = restructured(lines)
 
 
 def _sign(
     app: Sphinx, what: str, name: str, thing: Any, options: Any, signature: str | None, result: str | None
 ) -> tuple[str | None, str | None] | None:
-    """A validated value's fields are listed among the settings, and not in its signature."""
+    """Shorten the signature of a validated class, whose fields are listed among the settings."""
     return ("(**values)", None) if what == "class" and issubclass(thing, BaseModel) else None
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Before napoleon, which reads the sections of what is left."""
+    """Register the handlers, before napoleon, which reads the sections."""
     app.connect("autodoc-process-docstring", _process, priority=400)
     app.connect("autodoc-process-signature", _sign)
     return {"parallel_read_safe": True}

@@ -1,4 +1,4 @@
-"""Pages may say `<!-- generated: commands -->`; what is true of the code now is written there at every build."""
+"""Generated parts of pages: a mark such as `<!-- generated: commands -->` is replaced from the code at every build."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedloom.method import SLOTS
 from fedloom.methods import METHODS
 from fedloom.runs.experiment import GROUPS, SECTIONS, Experiment
 
-LISTS = {"data": "data", "admit": "checks"}  # where the list is not called by the plural
+LISTS = {"data": "data", "admit": "checks"}  # lists that are not named by the plural
 DOCS = Path(__file__).parent.parent
 MARK = re.compile(r"^<!-- generated: ([a-z]+)(?: ([a-z]+))? -->$", re.MULTILINE)
 
@@ -38,29 +38,30 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def _code(text: str) -> str:
+    """Text in backticks, unless it is empty."""
     return f"`{text}`" if text else ""
 
 
 def names(kind: str) -> str:
-    """What `fedloom list KIND` shows."""
+    """The table that `fedloom list KIND` shows."""
     rows = ((_code(row.name), row.about, _code(row.settings)) for row in catalogue(kind))
     return _table(("name", "what it is", "settings and their defaults"), rows)
 
 
 def kinds() -> str:
-    """All that can be listed but parts, which have a page of their own."""
+    """All lists but that of parts, which has its own page."""
     shown = [kind.value for kind in Kind if kind is not Kind.parts]
     return "\n\n".join(f"## {kind.capitalize()}\n\n`fedloom list {kind}`\n\n{names(kind)}" for kind in shown)
 
 
 def _comments(kind: type) -> dict[str, str]:
-    """The comment behind each field in the source, for those without a description."""
+    """The comments after the fields in the source, for those without a description."""
     found = re.findall(r"^ {4}(\w+): [^#\n]*#\s*(.+)$", inspect.getsource(kind), re.MULTILINE)
     return {name: text for name, text in found if not text.startswith("noqa")}
 
 
 def _kind(annotation: Any) -> str:
-    """A type as one reads it: the words that may stand there, or its name."""
+    """A type in words: the literals that are allowed, or its name."""
     if get_origin(annotation) is Literal:
         return " or ".join(str(word) for word in get_args(annotation))
     return inspect.formatannotation(annotation).replace("typing.", "")
@@ -90,7 +91,7 @@ def _commands() -> dict[str, Any]:
 
 
 def _helps(name: str) -> dict[str, str]:
-    """What a command's function says of its parameters; some pairs of typer and click forget it for arguments."""
+    """The help texts of a command's parameters; some versions of typer and click lose those of arguments."""
     function: Any = next(one.callback for one in command.registered_commands if one.name == name)
     hints = get_type_hints(function, include_extras=True)
     said = {key: [getattr(more, "help", None) for more in get_args(hint)[1:]] for key, hint in hints.items()}
@@ -111,7 +112,7 @@ def _options(name: str, one: click.Command) -> str:
 
 
 def commands() -> str:
-    """The command line, from the program itself."""
+    """All commands with their options."""
     pieces = []
     for name, one in _commands().items():
         usage = one.make_context(f"fedloom {name}", [], resilient_parsing=True).get_usage()
@@ -121,6 +122,7 @@ def commands() -> str:
 
 
 def _auto(directive: str, name: str, *options: str) -> str:
+    """A directive of autodoc."""
     lines = [
         f".. {directive}:: {name}",
         *(f"   :{option}" if ": " in option else f"   :{option}:" for option in options),
@@ -129,7 +131,7 @@ def _auto(directive: str, name: str, *options: str) -> str:
 
 
 def _documented(thing: Any, *options: str) -> str:
-    """The entry of a class or function, under the module it is written in."""
+    """The entry of a class or function, under the module that defines it."""
     kind = "autoclass" if inspect.isclass(thing) else "autofunction"
     if inspect.isclass(thing) and issubclass(thing, Exception):
         kind = "autoexception"
@@ -159,26 +161,30 @@ def public() -> str:
 
 
 def parts() -> str:
-    """What each slot asks for, and the parts that fill it, without those hooks that all have."""
+    """The contract of each slot, the parts that fill it without the hooks that all share, and other names."""
+    from fedloom import parts as room
     from fedloom.core import part
     from fedloom.core.rule import LocalRule
 
-    pieces = []
+    pieces, shown = [], set(fedloom.__all__)
     for slot in SLOTS:
         contract: Any = LocalRule if slot == "local" else getattr(part, slot.capitalize())
         pieces += [f"## {slot}", _documented(contract, "special-members: __call__", *_elsewhere(contract))]
         found = sorted(_leaves(contract), key=lambda leaf: leaf.__name__)
         pieces += [_documented(leaf, "no-members", *_elsewhere(leaf)) for leaf in found if leaf is not contract]
+        shown |= {contract.__name__, *(leaf.__name__ for leaf in found)}
+    others = [getattr(room, name) for name in room.__all__ if name not in {*shown, "State"}]
+    pieces += ["## Other names", *(_documented(thing, "members", *_elsewhere(thing)) for thing in others)]
     return "\n\n".join(pieces)
 
 
 def _elsewhere(thing: type) -> tuple[str, ...]:
-    """A public name has its entry on another page."""
+    """The option for names whose entry is on another page."""
     return ("no-index",) if thing.__name__ in fedloom.__all__ else ()
 
 
 def _leaves(kind: type) -> set[type]:
-    """The parts of one kind that the package has."""
+    """The package's parts of one kind."""
     catalogue("parts")  # imports them all
     below: list[type] = kind.__subclasses__()
     own = {leaf for sub in below for leaf in _leaves(sub)}
@@ -187,7 +193,7 @@ def _leaves(kind: type) -> set[type]:
 
 
 def methods() -> str:
-    """Every method: its paper, where we differ, and its settings."""
+    """Every method: its paper, our differences, and its settings."""
     pieces = []
     for name, maker in METHODS.items():
         pieces += [f"## {name}", _auto("automodule", maker.__module__, "no-members", "no-index")]
@@ -196,7 +202,7 @@ def methods() -> str:
 
 
 def pages(folder: str) -> str:
-    """A list of the pages that begin so, if there are any."""
+    """A list of the pages whose names begin with `folder`, if there are any."""
     found = sorted(
         page.relative_to(DOCS).with_suffix("").as_posix()
         for page in (*DOCS.glob(f"{folder}*.md"), *DOCS.glob(f"{folder}/*.md"))
@@ -217,17 +223,17 @@ WRITERS: dict[str, Callable[..., str]] = {
 
 
 def _read(app: Sphinx, page: str, source: list[str]) -> None:
-    """Put what is generated in the place of its mark."""
+    """Replace the marks of a page by generated text."""
     source[0] = MARK.sub(lambda mark: WRITERS[mark[1]](*(part for part in mark.groups()[1:] if part)), source[0])
 
 
 def _changed(app: Sphinx, env: Any, added: Any, changed: Any, removed: Any) -> list[str]:
-    """Generated pages are written anew at every build."""
+    """The pages with marks, which are written anew at every build."""
     return [page for page in env.found_docs if MARK.search(Path(env.doc2path(page)).read_text())]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Before a page is parsed."""
+    """Register the handlers that run before a page is parsed."""
     app.connect("source-read", _read)
     app.connect("env-get-outdated", _changed)
     return {"parallel_read_safe": True}

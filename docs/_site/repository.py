@@ -1,4 +1,4 @@
-"""Links from a page to a file of the repository outside `docs/` lead to a page that shows the file.
+"""Pages that show files of the repository outside `docs/`, for links to such files.
 
 In a repository browser such a link, `../src/fedloom/round.py`, works as it is; in the site the file is rendered:
 Markdown as text, everything else as highlighted code. Links between files that are shown work too.
@@ -32,7 +32,7 @@ def page_of(file: Path) -> str:
 
 
 def _mark(app: Sphinx, page: str, source: list[str]) -> None:
-    """Before a page is parsed: links to such files get a scheme of their own."""
+    """Before a page is parsed: give links to such files their own scheme."""
     base = Path(app.env.doc2path(page)).parent
 
     def marked(match: re.Match[str]) -> str:
@@ -44,7 +44,7 @@ def _mark(app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def _turn(app: Sphinx, tree: nodes.document, page: str) -> None:
-    """When a page is written: they lead to the file's page."""
+    """When a page is written: point such links to the file's page."""
     for node in tree.findall(nodes.reference):
         if node.get("refuri", "").startswith(f"{SCHEME}:"):
             file = ROOT / node["refuri"].removeprefix(f"{SCHEME}:")
@@ -53,7 +53,7 @@ def _turn(app: Sphinx, tree: nodes.document, page: str) -> None:
 
 
 def _shown(app: Sphinx) -> set[Path]:
-    """The files that something leads to."""
+    """The files that are linked to."""
     if not hasattr(app, "fedloom_shown"):
         app.fedloom_shown = set()  # type: ignore[attr-defined]
     found: set[Path] = app.fedloom_shown  # type: ignore[attr-defined]
@@ -61,7 +61,7 @@ def _shown(app: Sphinx) -> set[Path]:
 
 
 def _pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """A page for each file that something leads to, and for those that these lead to."""
+    """A page for each file that is linked to, directly or from such a file."""
     waiting, seen = set(_shown(app)), set()
     while waiting:
         file = waiting.pop()
@@ -99,7 +99,7 @@ def _body(app: Sphinx, file: Path) -> tuple[str, set[Path]]:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Links are marked when read and turned when written."""
+    """Register the handlers that run when pages are read and written."""
     app.connect("source-read", _mark)
     app.connect("doctree-resolved", _turn)
     app.connect("html-collect-pages", _pages)

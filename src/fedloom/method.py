@@ -1,4 +1,4 @@
-"""What is a federated method? A value: one small part per decision of a round, and how clients train."""
+"""A federated method as a value: one small part per decision of a round, and how clients train."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedloom.parts.repair.nothing import Nothing
 from fedloom.parts.select.uniform import Uniform
 from fedloom.parts.upload.as_sent import AsSent
 
-Memory = dict[str, State]  # what the server remembers, by slot
+Memory = dict[str, State]  # the server's memory, by slot
 
 SERVER_SLOTS = ("select", "allocate", "mask", "admit", "repair", "aggregate")
 SLOTS = ("select", "allocate", "mask", "local", "upload", "admit", "repair", "aggregate")
@@ -42,28 +42,33 @@ class Method:
     work: Work = Work()
 
     def __post_init__(self) -> None:
-        """Every part may refuse the company of the others."""
+        """Refuse parts that do not fit the others."""
         for slot in SLOTS:
             part = getattr(self, slot)
             if (why := part.clash(self)) is not None:
                 raise BadExperiment(f"{slot}={type(part).__name__} does not fit this method: {why}")
 
+    @property
+    def masks_known(self) -> bool:
+        """Whether the server knows beforehand which numbers a client sends back: those that it was sent."""
+        return self.upload.sends_what_came and not self.local.traits.chooses
+
     def init(self, setting: Setting, model: Tensor) -> Memory:
-        """What the server remembers before the first round."""
+        """The server's memory before the first round."""
         memory = {slot: getattr(self, slot).init(setting, model) for slot in SERVER_SLOTS}
         return {**memory, "local": self.local.server_state(setting, model)}
 
     def record(self, memory: Memory) -> State:
-        """What the parts keep of the round just played, as `slot.name`."""
+        """Values of the round just played for the run folder, as `slot.name`."""
         kept = {slot: getattr(self, slot).record(memory[slot]) for slot in SERVER_SLOTS}
         return {f"{slot}.{name}": value for slot, own in kept.items() for name, value in own.items()}
 
     def notes(self, setting: Setting) -> list[str]:
-        """What should be known before a run begins."""
+        """Sentences for the user before a run begins."""
         notes = [getattr(self, slot).note(setting) for slot in SERVER_SLOTS]
         return [note for note in notes if note is not None]
 
     def outcome(self, setting: Setting, rounds: int) -> dict[str, float]:
-        """What is to be said of a finished run."""
+        """Results of a finished run, such as the privacy it has spent."""
         said = [getattr(self, slot).outcome(setting, rounds) for slot in SERVER_SLOTS]
         return {name: value for own in said for name, value in own.items()}

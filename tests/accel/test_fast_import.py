@@ -8,10 +8,13 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from fedloom.accel.fast_import import uncollected
 
 SLOW = ("scipy", "sklearn", "sympy", "matplotlib", "plotly", "flwr", "datasets", "torch._dynamo", "torch._inductor")
+if not torch.cuda.is_available():  # our kernels run on GPUs only
+    SLOW += ("triton",)
 LIBRARY = """
 import sys
 from fedloom import Experiment, run

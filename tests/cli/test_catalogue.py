@@ -23,8 +23,8 @@ from fedloom.method import Method
 from fedloom.methods import METHODS
 from fedloom.models import MODELS
 from fedloom.parts import admit, aggregate, allocate, local, mask, repair, select, upload
-from fedloom.runs.choices import ADMITS, AGGREGATES, ATTACKS
 from fedloom.runs.experiment import Experiment
+from fedloom.runs.named_parts import ADMITS, AGGREGATES, ATTACKS
 
 TABLES = {"methods": METHODS, "models": MODELS, "partitions": PARTITIONS, "data": DATASETS}
 TABLES |= {"aggregates": AGGREGATES, "checks": ADMITS, "attacks": ATTACKS}

@@ -13,9 +13,9 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedloom.codec import AnyKeep, AnyMask, Expected, Frame, Message, Part, Range, Stamp, base_hash, encode
-from fedloom.codec.container import BEFORE, BEHIND
-from fedloom.codec.kinds import DTYPES
+from fedloom.codec import AnyKeep, AnyMask, Expected, Frame, Message, ModelPart, Range, Stamp, base_hash, encode
+from fedloom.codec.container import AFTER, BEFORE
+from fedloom.codec.number_formats import DTYPES
 from fedloom.layout import layout_of
 from fedloom.neurons.trace import neuron_map
 
@@ -54,20 +54,20 @@ def bools(seed: int, share: float, *shape: int) -> Tensor:
     return torch.rand(shape, generator=generator(seed)) < share
 
 
-def part_of(word: str, frame: Frame, seed: int, share: float = 0.5) -> Part:
+def part_of(word: str, frame: Frame, seed: int, share: float = 0.5) -> ModelPart:
     """A random part that travels in this way."""
     assert frame.neurons
     if word == "all":
-        return Part()
+        return ModelPart()
     if word in ("neurons", "rows"):
-        return Part(keep=bools(seed, share, frame.neurons.size), rows=word == "rows")
+        return ModelPart(keep=bools(seed, share, frame.neurons.size), rows=word == "rows")
     if word == "rows+outputs":
-        return Part(keep=bools(seed, share, frame.neurons.full_size), rows=True)
+        return ModelPart(keep=bools(seed, share, frame.neurons.full_size), rows=True)
     share = 0.02 if word == "gaps" else max(share, 0.2)
-    return Part(mask=bools(seed, share, frame.total), known=word == "asked")
+    return ModelPart(mask=bools(seed, share, frame.total), known=word == "asked")
 
 
-def policy_of(word: str, part: Part) -> Part | AnyKeep | AnyMask:
+def policy_of(word: str, part: ModelPart) -> ModelPart | AnyKeep | AnyMask:
     """The least strict policy for a part that travels in this way."""
     if word in ("all", "asked"):
         return part
@@ -82,7 +82,7 @@ class Parcel(NamedTuple):
     data: bytes
     expected: Expected
     values: Tensor
-    part: Part
+    part: ModelPart
     given: dict[str, Any]  # kind, extras, report, key
 
     def again(self, **changes: Any) -> bytes:
@@ -118,9 +118,9 @@ def parcel(word: str = "neurons", kind: Any = "float32", seed: int = 0, width: i
 
 def reseal(data: bytes) -> bytes:
     """The message with the checksum that belongs to it."""
-    if len(data) < BEHIND:
+    if len(data) < AFTER:
         return data
-    return data[:BEFORE] + b"%08x" % crc32(data[BEHIND:], crc32(data[:8])) + data[BEHIND:]
+    return data[:BEFORE] + b"%08x" % crc32(data[AFTER:], crc32(data[:8])) + data[AFTER:]
 
 
 def edit(data: bytes, old: str | None, new: str) -> bytes:
@@ -174,7 +174,7 @@ def assert_valid(item: Parcel, data: bytes, message: Message) -> None:
     assert all(value.isfinite().all() for value in message.extras.values())
     assert not message.report or 1 <= message.report["examples"] <= 10_000
     if not str(item.given["kind"]).startswith("int8"):
-        part = Part(message.mask, message.keep, item.part.rows, item.part.known)
+        part = ModelPart(message.mask, message.keep, item.part.rows, item.part.known)
         values = message.on(torch.zeros(total))
         assert item.again(values=values, part=part, extras=message.extras, report=message.report) == data
 

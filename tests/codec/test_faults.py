@@ -30,7 +30,7 @@ from fedloom.codec import (
     AnyMask,
     Expected,
     Frame,
-    Part,
+    ModelPart,
     Range,
     Reason,
     Rejected,
@@ -102,7 +102,7 @@ def test_extras_of_another_shape_are_refused():
             assert reason(item.again(frame=frame, extras=extras), item.expected) == "shape", (name, other)
 
 
-def part_with_one_more(item: Parcel) -> Part | None:
+def part_with_one_more(item: Parcel) -> ModelPart | None:
     """The part with one neuron or number more or less."""
     if item.part.whole:
         return None
@@ -128,7 +128,7 @@ def test_another_kind_of_values_is_refused(word):
 def test_values_too_many_or_too_few_for_the_mask_are_refused(word, kind):
     item = parcel(word, kind)
     if word in ("all", "asked"):
-        other = Part(mask=bools(9, 0.3, item.expected.frame.total), known=True)
+        other = ModelPart(mask=bools(9, 0.3, item.expected.frame.total), known=True)
         data = item.again(part=other)
         assert reason(edit(data, '"part":"asked"', f'"part":"{word}"'), item.expected) == "shape"
         return
@@ -185,14 +185,14 @@ def test_neurons_up_to_the_share_are_accepted(share, rows):
     expected = replace(item.expected, part=AnyKeep(share, rows, outputs=rows))
     for rounding in ("floor", "half-up", "ceil"):
         keep = shape.neurons.cut(scores, share, rounding=rounding)  # type: ignore[arg-type]
-        assert reason(item.again(part=Part(keep=keep, rows=rows)), expected) == "accepted"
+        assert reason(item.again(part=ModelPart(keep=keep, rows=rows)), expected) == "accepted"
     full = shape.neurons.cut(scores, share, rounding="ceil")
     for _, span in shape.neurons.spans(len(full)):
         more = full.clone()
         free = (~more[span]).nonzero()
         if len(free):
             more[span.start + int(free[0])] = True
-            assert reason(item.again(part=Part(keep=more, rows=rows)), expected) == "share"
+            assert reason(item.again(part=ModelPart(keep=more, rows=rows)), expected) == "share"
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.25, 0.9])
@@ -204,7 +204,7 @@ def test_numbers_up_to_the_share_are_accepted(share):
     expected = replace(item.expected, part=AnyMask(share))
     for count, answer in ((0, "accepted"), (most, "accepted"), (most + 1, "share")):
         mask = torch.zeros(sum(sizes), dtype=torch.bool).index_fill(0, order[:count], True)
-        assert reason(item.again(part=Part(mask=mask)), expected) == answer
+        assert reason(item.again(part=ModelPart(mask=mask)), expected) == answer
 
 
 def test_rows_are_not_neurons_and_outputs_are_told_apart():
@@ -212,7 +212,7 @@ def test_rows_are_not_neurons_and_outputs_are_told_apart():
     for rows, outputs in ((False, False), (False, True), (True, True)):
         assert reason(item.data, replace(item.expected, part=AnyKeep(1.0, rows, outputs))) == "mask"
     assert reason(item.data, replace(item.expected, part=AnyMask(1.0))) == "mask"
-    assert reason(item.data, replace(item.expected, part=Part())) == "mask"
+    assert reason(item.data, replace(item.expected, part=ModelPart())) == "mask"
 
 
 # ---- row 5: NaN and infinities

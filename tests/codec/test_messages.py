@@ -13,7 +13,7 @@ from torch import Tensor
 
 from codec.parcels import KEY, KINDS, PARTS, bools, frame, numbers, parcel, part_of, seeds
 from fedloom.chance import Chance
-from fedloom.codec import AnyKeep, AnyMask, Codec, Expected, Frame, Part, Stamp, base_hash, decode, encode
+from fedloom.codec import AnyKeep, AnyMask, Codec, Expected, Frame, ModelPart, Stamp, base_hash, decode, encode
 from fedloom.errors import BadExperiment
 from fedloom.neurons.map import NeuronMap
 
@@ -25,7 +25,7 @@ def codec_of(kind: str) -> Codec:
     return Codec(values=values, scale=scale or "block")  # type: ignore[arg-type]
 
 
-def sent(values: Tensor, part: Part, neurons: NeuronMap | None) -> Tensor:
+def sent(values: Tensor, part: ModelPart, neurons: NeuronMap | None) -> Tensor:
     mask = part.numbers(neurons)
     return values if mask is None else values[mask]
 
@@ -116,7 +116,7 @@ def test_equal_input_gives_equal_bytes(word, kind):
 def test_one_message_as_it_is_written():
     shape = frame(3, extras=False)  # 11-3-9-5
     keep = torch.tensor([True, False, False] + [True, True] + [False] * 7)  # 11-1-2-5
-    message = encode(shape, Stamp("r", 2, 5, "0123456789abcdef"), torch.ones(shape.total), Part(keep=keep))
+    message = encode(shape, Stamp("r", 2, 5, "0123456789abcdef"), torch.ones(shape.total), ModelPart(keep=keep))
     length = int.from_bytes(message[:8], "little")
     assert length % 8 == 0
     head, data = message[8 : 8 + length].decode(), message[8 + length :]
@@ -136,7 +136,7 @@ def test_the_shorter_way_to_write_a_mask_is_taken():
     for share in (0.0, 0.02, 0.1, 0.12, 0.13, 0.5, 1.0):
         mask = bools(1, share, shape.total)
         words = {b'"part":"bits"': -(-shape.total // 8), b'"part":"gaps"': int(mask.sum())}
-        data = parcel("bits", width=40).again(part=Part(mask=mask))
+        data = parcel("bits", width=40).again(part=ModelPart(mask=mask))
         taken = next(word for word in words if word in data)
         assert (taken == b'"part":"gaps"') == (words[b'"part":"gaps"'] < words[b'"part":"bits"']), share  # short gaps
 
@@ -165,10 +165,10 @@ def test_int8_takes_its_chance_from_the_key():
         ({"values": torch.zeros(3)}, "vector of"),
         ({"kind": "float33"}, "did you mean 'float32'"),
         ({"kind": "int8/block", "key": None}, "need a key"),
-        ({"part": Part(mask=torch.ones(4, dtype=torch.bool))}, "mask must be bool"),
-        ({"part": Part(mask=torch.ones(frame().total))}, "mask must be bool"),
-        ({"part": Part(mask=torch.ones(2, frame().total, dtype=torch.bool))}, "mask must be bool"),
-        ({"part": Part(keep=torch.ones(2, 29, dtype=torch.bool))}, "one client"),
+        ({"part": ModelPart(mask=torch.ones(4, dtype=torch.bool))}, "mask must be bool"),
+        ({"part": ModelPart(mask=torch.ones(frame().total))}, "mask must be bool"),
+        ({"part": ModelPart(mask=torch.ones(2, frame().total, dtype=torch.bool))}, "mask must be bool"),
+        ({"part": ModelPart(keep=torch.ones(2, 29, dtype=torch.bool))}, "one client"),
         ({"frame": Frame(frame().layout)}, "no neurons"),
         ({"extras": {}}, "extras are"),
         ({"report": {"loss": 1.0}}, "the report has"),
@@ -196,7 +196,7 @@ def test_what_cannot_be_written_is_refused(change, text):
         lambda: AnyMask(float("nan")),
         lambda: Expected(frame(), parcel().expected.stamp, kinds=("int8",)),  # type: ignore[arg-type]
         lambda: Expected(Frame(frame().layout), parcel().expected.stamp, AnyKeep(1.0)),
-        lambda: Expected(frame(), parcel().expected.stamp, Part(mask=torch.ones(3, dtype=torch.bool))),
+        lambda: Expected(frame(), parcel().expected.stamp, ModelPart(mask=torch.ones(3, dtype=torch.bool))),
     ],
 )
 def test_manifests_and_codecs_are_checked_when_made(make):

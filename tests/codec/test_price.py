@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from codec.parcels import KINDS, PARTS, bools, frame, parcel, seeds
-from fedloom.codec import Codec, Part, Stamp, base_hash, encode, price, size
+from fedloom.codec import Codec, ModelPart, Stamp, base_hash, encode, price, size
 from fedloom.world.message_parts import REPORT
 
 stamp = Stamp("r", 1, 1, base_hash(torch.zeros(1)))
@@ -37,10 +37,10 @@ def test_a_cohort_is_priced_at_once(kind, rows):
     assert shape.neurons
     keys = torch.tensor(1)
     parts = [
-        Part(keep=bools(1, 0.5, 7, shape.neurons.size), rows=rows),
-        Part(keep=bools(2, 0.5, 7, shape.neurons.full_size), rows=rows),
-        Part(mask=torch.stack([bools(i, share, shape.total) for i, share in enumerate((0, 0.01, 0.1, 0.3, 1))])),
-        Part(mask=bools(3, 0.4, 7, shape.total), known=True),
+        ModelPart(keep=bools(1, 0.5, 7, shape.neurons.size), rows=rows),
+        ModelPart(keep=bools(2, 0.5, 7, shape.neurons.full_size), rows=rows),
+        ModelPart(mask=torch.stack([bools(i, share, shape.total) for i, share in enumerate((0, 0.01, 0.1, 0.3, 1))])),
+        ModelPart(mask=bools(3, 0.4, 7, shape.total), known=True),
     ]
     for part in parts:
         cost = size(shape, part, kind)
@@ -58,10 +58,10 @@ def test_a_cohort_is_priced_at_once(kind, rows):
 def test_the_header_does_not_depend_on_what_it_counts():
     shape = frame(extras=False)
     small = encode(
-        shape, Stamp("r", 1, 1, "0" * 16), torch.ones(shape.total), Part(mask=torch.zeros(shape.total).bool())
+        shape, Stamp("r", 1, 1, "0" * 16), torch.ones(shape.total), ModelPart(mask=torch.zeros(shape.total).bool())
     )
     large = Stamp("a longer name", 10**8 - 1, 2**64 - 1, "f" * 16, 9999, "down")
-    long = encode(shape, large, torch.ones(shape.total), Part(mask=torch.ones(shape.total).bool()))
+    long = encode(shape, large, torch.ones(shape.total), ModelPart(mask=torch.ones(shape.total).bool()))
     assert small[:8] == long[:8]
 
 
@@ -72,7 +72,7 @@ def test_sub_models_cost_little_more_than_their_numbers(seed, share, rows, width
     assert shape.neurons
     shape = replace(shape, report=REPORT if reports else {})  # what every reply of a run says
     keep = bools(seed, share, shape.neurons.full_size if rows else shape.neurons.size)
-    cost = Codec().size(shape, Part(keep=keep, rows=rows))
+    cost = Codec().size(shape, ModelPart(keep=keep, rows=rows))
     count = int(shape.neurons.expand(keep, rows).sum())
     bitmap = -(-len(keep) // 8)
     assert int(cost.total) <= 1.01 * (4 * count + bitmap) + 512

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedloom.chance import Chance
 from fedloom.core.types import Reply, Task
 from fedloom.engine.clients import Clients
-from fedloom.engine.distributed import follow
+from fedloom.engine.distributed import serve_rank
 from fedloom.engine.local import Local, local_engine
 from fedloom.engine.ranks import ranks_here
 from fedloom.method import Method
@@ -67,5 +67,5 @@ if __name__ == "__main__":
     meet(sys.argv[1], 1)
     ranks = ranks_here("cpu")
     while "leave" not in (wanted := ranks.receive(0, HOST).facts):
-        follow(ranks, lambda wanted=wanted: build(**wanted))  # type: ignore[misc]
+        serve_rank(ranks, lambda wanted=wanted: build(**wanted))  # type: ignore[misc]
     dist.destroy_process_group()

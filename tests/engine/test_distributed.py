@@ -19,7 +19,7 @@ from engine.second_rank import build, meet, method_of
 from fedloom.chance import Chance
 from fedloom.core.cohort import recognised
 from fedloom.core.types import Cohort, Reply, Task
-from fedloom.engine.distributed import NOBODY, Distributed, deal, dismiss
+from fedloom.engine.distributed import NO_OWNER, Distributed, assign, stop_ranks
 from fedloom.engine.local import Local
 from fedloom.engine.ranks import Message, Ranks, ranks_here
 from fedloom.errors import RunStopped
@@ -66,7 +66,7 @@ def lead(ranks: Ranks) -> Lead:
         try:
             yield Distributed(build(network, name, cohorts), ranks)
         finally:
-            dismiss(ranks, {})
+            stop_ranks(ranks, {})
 
     return leading
 
@@ -153,7 +153,7 @@ def test_ranks_must_agree(ranks: Ranks) -> None:
     ranks.send(1, Message({"network": "cnn", "name": "scaffold"}, {}))
     with pytest.raises(RunStopped, match=r"rank 1 has prepared .*ControlVariates"):
         Distributed(build("mlp", "fedavg"), ranks)
-    dismiss(ranks, {})
+    stop_ranks(ranks, {})
 
 
 def test_messages_bring_what_was_sent(lead: Lead, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,17 +173,19 @@ works = st.lists(st.integers(1, 50), min_size=1, max_size=30)
 
 @given(works, st.integers(1, 5), st.data())
 def test_owners_keep_theirs_and_nobody_is_left_out(work: list[int], ranks: int, data: st.DataObject) -> None:
-    owner = data.draw(st.lists(st.integers(NOBODY, ranks - 1), min_size=len(work), max_size=len(work)))
-    places = deal([float(one) for one in work], owner, ranks)
+    owner = data.draw(st.lists(st.integers(NO_OWNER, ranks - 1), min_size=len(work), max_size=len(work)))
+    places = assign([float(one) for one in work], owner, ranks)
     assert sorted(place for mine in places for place in mine) == list(range(len(work)))
     for rank, mine in enumerate(places):
         assert mine == sorted(mine)
-        assert all(owner[place] in (NOBODY, rank) for place in mine)
+        assert all(owner[place] in (NO_OWNER, rank) for place in mine)
 
 
 @given(works, st.integers(1, 5))
 def test_free_work_is_balanced(work: list[int], ranks: int) -> None:
-    loads = [sum(work[place] for place in mine) for mine in deal([float(w) for w in work], [NOBODY] * len(work), ranks)]
+    loads = [
+        sum(work[place] for place in mine) for mine in assign([float(w) for w in work], [NO_OWNER] * len(work), ranks)
+    ]
     assert max(loads) - min(loads) <= max(work)
 
 

@@ -1,20 +1,18 @@
-"""Our kernels against torch's own layers, client by client. They run on a GPU, or anywhere with TRITON_INTERPRET=1."""
+"""Our kernels against torch's layers, client by client: on a GPU where there is one, else in Triton's interpreter."""
 
 from __future__ import annotations
-
-import os
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 pytest.importorskip("triton", reason="Triton is not installed")
-if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("needs a GPU, or TRITON_INTERPRET=1", allow_module_level=True)
 
+from fedloom.engine.cuda import convolution
 from fedloom.engine.cuda.convolution_kernels import convolve, input_gradient, weight_gradient
 from fedloom.engine.cuda.pool_norm_kernels import GroupNorm, Pool
 from fedloom.engine.cuda.sgd_momentum import sgd_momentum
+from fedloom.engine.gradient.products import ClientConv, Step
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 # clients, batch, inputs, outputs, size, kernel, stride, padding, dilation
@@ -77,6 +75,28 @@ def test_convolutions_of_the_first_channels(shape: tuple[int, ...], ends: tuple[
         *zip(weight_gradient(g, x, w, how, "float32", kept), weight_gradient(g, x, w, how, "float32")),
     ):
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["grouped", "triton"])
+@pytest.mark.parametrize("fused", [False, True])
+def test_either_implementation_of_a_measured_convolution(
+    name: str, fused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setattr(convolution, "fastest", lambda kind, *facts: convolution.implementations()[name][kind])
+    x, w, b = draw(6, 3, 8, 7), draw(2, 5, 3, 3, 3), draw(2, 5)
+    how = ((2, 2), (1, 1), (1, 1), 1)
+    step = Step(torch.tensor(0.1, dtype=torch.float64, device=DEVICE), 0.9) if fused else None
+    found = []
+    for conv, options in ((convolution.MeasuredConv, ("float32", step)), (ClientConv, (step, None))):
+        leaves = [t.clone().requires_grad_() for t in (x, w, b)]
+        y = conv.apply(*leaves, how, *options)
+        grads = torch.autograd.grad(y, leaves, torch.ones_like(y), allow_unused=True)
+        assert [grad is None for grad in grads] == [False, fused, fused]  # fused: weights have moved instead
+        found.append([y, *(leaf.detach() if grad is None else grad for leaf, grad in zip(leaves, grads))])
+    for ours, theirs in zip(*found):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize(("shape", "window"), [((4, 3, 8, 9), 2), ((2, 5, 7, 7), 3)])

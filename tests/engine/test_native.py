@@ -23,7 +23,7 @@ from fedloom.engine.cpu import native, native_steps
 from fedloom.engine.feed import Feed
 from fedloom.engine.gradient.plain import PlainGradient
 from fedloom.engine.gradient.stacked import StackedGradient
-from fedloom.engine.stages import stages_of
+from fedloom.engine.plain_layers import plain_layers
 from fedloom.method import Method
 from worlds import CLASSES, World, assert_close, play, world_of
 
@@ -90,7 +90,7 @@ def native_steps_of(
     place: World, first: Tensor, feed: Feed, shrink: float = 1.0, momentum: float = 0.0, keep: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """The steps by the C code."""
-    stages, neurons = stages_of(place.setting), None if keep is None else place.setting.neurons
+    stages, neurons = plain_layers(place.setting), None if keep is None else place.setting.neurons
     assert stages is not None
     facts = place.setting.layout, first, feed.data, feed.batches, 0.1, shrink, momentum, keep, neurons
     found = native_steps.descend_native(stages, *facts)
@@ -251,12 +251,12 @@ def test_it_is_what_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", ["pooled", "dense"])
 def test_a_misread_network_is_not_used(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place = here(NETWORKS[name]())
-    wrong = tuple(stage._replace(relu=False) for stage in stages_of(place.setting) or ())
-    monkeypatch.setattr(native_steps, "stages_of", lambda setting: wrong)
+    wrong = tuple(stage._replace(relu=False) for stage in plain_layers(place.setting) or ())
+    monkeypatch.setattr(native_steps, "plain_layers", lambda setting: wrong)
     assert native_steps.why_not_native(place.setting, place.data).startswith("it differs from plain PyTorch by ")
     assert "native" not in place.local(METHOD).plan.steps
     x = place.data.x[None]
-    assert native_steps.compiled_outputs(place.setting, place.setting.layout, place.model[None], x) is None
+    assert native_steps.native_outputs(place.setting, place.setting.layout, place.model[None], x) is None
 
 
 @needs_compiler
@@ -282,7 +282,7 @@ def test_what_it_cannot_train() -> None:
 def test_outputs_are_plain_pytorchs(name: str, clients: int, count: int) -> None:
     place = here(NETWORKS[name]())
     models, x = unlike(place, clients), place.data.x[: clients * count].unflatten(0, (clients, count))
-    ours = native_steps.compiled_outputs(place.setting, place.setting.layout, models, x)
+    ours = native_steps.native_outputs(place.setting, place.setting.layout, models, x)
     assert ours is not None
     theirs = PlainGradient(place.setting).outputs(models, x)
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedloom.core.types import Batch, Examples
-from fedloom.engine.cpu.pooling import halved
+from fedloom.engine.cpu.pooling import max_pool_by_two
 from fedloom.engine.gradient.plain import PlainGradient
 from fedloom.engine.gradient.products import ordered
 from fedloom.engine.gradient.stacked import StackedGradient
@@ -117,7 +117,7 @@ def test_channels_lie_last_only_where_that_is_safe(
 def test_halving_is_torchs_pooling(size: tuple[int, int], dtype: torch.dtype) -> None:
     x = (torch.arange(6 * 3 * size[0] * size[1]) * 7 % 11 // 3).to(dtype).view(6, 3, *size)
     x[1, 1, 0, 1] = torch.nan
-    assert torch.equal(halved(x).nan_to_num(99), F.max_pool2d(x, 2).nan_to_num(99))
+    assert torch.equal(max_pool_by_two(x).nan_to_num(99), F.max_pool2d(x, 2).nan_to_num(99))
 
 
 @pytest.mark.parametrize(("name", "moved"), [("pools", True), ("both", False)])

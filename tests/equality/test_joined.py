@@ -12,7 +12,7 @@ from fedloom.core.work import Work
 from fedloom.engine.client import Chunk
 from fedloom.engine.cuda.graphs import Graphs
 from fedloom.engine.gradient.fastest import Chosen, fastest_gradient
-from fedloom.engine.joint import joined, why_apart
+from fedloom.engine.joint import cat_chunks, why_apart
 from fedloom.engine.local import Local, local_engine
 from fedloom.engine.storage.shards import Shards
 from fedloom.method import Method
@@ -98,9 +98,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def spy(chunks: Sequence[Chunk]) -> object:
         seen.append(len(chunks))
-        return joined(chunks)
+        return cat_chunks(chunks)
 
-    monkeypatch.setattr("fedloom.engine.joint.joined", spy)
+    monkeypatch.setattr("fedloom.engine.joint.cat_chunks", spy)
     return seen
 
 

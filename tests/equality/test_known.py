@@ -65,7 +65,7 @@ def test_rows_of_examples_are_those_of_who_is_asked() -> None:
     shards, data = world("mlp").shards, world("mlp").data
     for listed in ([2, 0], [2, 0], [0, 2], [1], [2, 0]):
         ids = torch.tensor(listed)
-        _, rows = shards.hand(data, ids, listed)
+        _, rows = shards.examples_of(data, ids, listed)
         assert torch.equal(rows, Shards.rows(shards, ids, max(SIZES[client] for client in listed)))
 
 

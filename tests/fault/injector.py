@@ -13,11 +13,10 @@ from torch import Tensor
 
 from codec.parcels import claim, edit
 from fedloom.chance import Chance
-from fedloom.codec import AnyKeep, AnyMask, Codec, Expected, Inbox, Part, Range, Stamp, base_hash, encode
+from fedloom.codec import AnyKeep, AnyMask, Codec, Expected, Inbox, ModelPart, Range, Stamp, base_hash, encode
 from fedloom.core.types import Reply, Setting, Task
 from fedloom.engine.protocol import Engine
 from fedloom.method import Method
-from fedloom.parts.upload.as_sent import AsSent
 from fedloom.world.message_parts import MessageParts
 
 DEADLINE = 100.0  # seconds on the injector's clock
@@ -30,7 +29,7 @@ class Letter(NamedTuple):
     data: bytes
     expected: Expected
     values: Tensor  # [P]
-    part: Part
+    part: ModelPart
     extras: dict[str, Tensor]
     report: dict[str, float]
 
@@ -97,10 +96,10 @@ def _another_part(letter: Letter) -> bytes:
     """Another mask than the one that was asked for; all where the client may choose, a part where all was asked for."""
     mask = letter.part.numbers(letter.expected.frame.host)
     if isinstance(letter.expected.part, AnyMask):
-        return letter.forged(part=Part())
+        return letter.forged(part=ModelPart())
     other = torch.ones(letter.expected.frame.total, dtype=torch.bool) if mask is None else mask.clone()
     other[:2] = ~other[:2]
-    return letter.forged(part=Part(mask=other))
+    return letter.forged(part=ModelPart(mask=other))
 
 
 # what is lost by it: only the harmed message is sent
@@ -168,14 +167,14 @@ class Injector:
     arrived: list[set[int]] = field(default_factory=list)  # by round: whose true reply came in time
     counted: list[bool] = field(default_factory=list)  # by round: whether they were enough
     _old: list[bytes] = field(default_factory=list)
-    _held: list[Delivery] = field(default_factory=list)  # for the next round
+    _capacity: list[Delivery] = field(default_factory=list)  # for the next round
 
     def train(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
         """Train, write, deliver and read."""
         reply = self.engine.train(ids, task, chance)
         letters = self._letters(task, reply)
         mail = Mail(np.random.default_rng((self.seed, task.round)), self._old, letters)
-        deliveries, self._held = self._held, []
+        deliveries, self._capacity = self._capacity, []
         for letter in letters:
             name = self.faults[mail.random.integers(0, len(self.faults))]
             self.injected[name] += name != "nothing"
@@ -186,7 +185,7 @@ class Injector:
             now = delivery.at
             inbox.take(delivery.sender, delivery.data)
             if now >= DEADLINE:
-                self._held.append(delivery._replace(at=now - DEADLINE, true=False))  # and again, a round too late
+                self._capacity.append(delivery._replace(at=now - DEADLINE, true=False))  # and again, a round too late
         now = DEADLINE
         true = {one.sender for one in deliveries if one.true}
         assert set(inbox.accepted) == true, "exactly the true replies are accepted"
@@ -210,8 +209,8 @@ class Injector:
         for row in reply.arrived.nonzero().flatten().tolist():
             mask, keep = (None if given is None else given[row] for given in (part.mask, part.keep))
             own = part._replace(mask=mask, keep=keep)
-            asked: Part | AnyMask | AnyKeep = own
-            if not isinstance(self.method.upload, AsSent) and not own.whole:
+            asked: ModelPart | AnyMask | AnyKeep = own
+            if not self.method.upload.sends_what_came and not own.whole:
                 wide = keep is not None and frame.neurons is not None and len(keep) > frame.neurons.size
                 asked = AnyMask(1.0) if keep is None else AnyKeep(1.0, own.rows, wide)
             client = int(reply.ids[row])

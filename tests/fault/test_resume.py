@@ -28,7 +28,7 @@ from fedloom.parts.local.prox import Prox
 from fedloom.runs.build import Prepared
 from fedloom.runs.checkpoint import store
 from fedloom.runs.checkpoint.saver import Checkpoints
-from fedloom.runs.checkpoint.snapshot import Reached, put_back, take
+from fedloom.runs.checkpoint.snapshot import Progress, restore_snapshot, take_snapshot
 from fedloom.runs.checkpoint.tensors import bytes_of
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.inputs import Inputs
@@ -56,17 +56,17 @@ def prepared(method: Method, codec: Codec) -> Prepared:
     return Prepared(inputs, world, [], engine)
 
 
-def played(world: Prepared, ledger: Ledger, at: Reached, rounds: int) -> Reached:
+def played(world: Prepared, ledger: Ledger, at: Progress, rounds: int) -> Progress:
     """Some rounds more."""
     for _ in range(rounds):
         at = _round(Experiment(rounds=100, evaluate_every=3, seed=worlds.SEED), world, ledger, at)
     return at
 
 
-def start(world: Prepared) -> Reached:
+def start(world: Prepared) -> Progress:
     """Before the first round."""
     inputs = world.inputs
-    return Reached(0, inputs.model, inputs.method.init(inputs.setting, inputs.model))
+    return Progress(0, inputs.model, inputs.method.init(inputs.setting, inputs.model))
 
 
 def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -80,16 +80,16 @@ def test_straight_equals_resumed(method, codec, tmp_path):
     straight = prepared(method, codec)
     ledger = ledger_of(straight.inputs)
     at = played(straight, ledger, start(straight), 2)
-    path = store.save(tmp_path, 2, take(straight, ledger, at).files(), {})
+    path = store.save(tmp_path, 2, take_snapshot(straight, ledger, at).files(), {})
     at = played(straight, ledger, at, 2)
 
     other = prepared(method, codec)
     fresh = ledger_of(other.inputs)
-    again = put_back(other, fresh, store.read(path))
+    again = restore_snapshot(other, fresh, store.read(path))
     assert again.round == 2
     again = played(other, fresh, again, 2)
 
-    ours, theirs = take(straight, ledger, at), take(other, fresh, again)
+    ours, theirs = take_snapshot(straight, ledger, at), take_snapshot(other, fresh, again)
     assert ours.tensors.keys() == theirs.tensors.keys()
     for file in ours.tensors:
         assert list(ours.tensors[file]) == list(theirs.tensors[file])  # columns stand in the same order too

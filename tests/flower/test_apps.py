@@ -1,4 +1,4 @@
-"""The apps, their settings, and who may take part."""
+"""The apps, their settings, and which nodes take part."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_without_flower_the_error_says_what_to_install(monkeypatch: pytest.Monke
             app()
 
 
-def test_the_apps_are_flowers() -> None:
+def test_the_apps_are_flower_apps() -> None:
     from flwr.clientapp import ClientApp
     from flwr.serverapp import ServerApp
 
@@ -56,7 +56,7 @@ def test_the_apps_are_flowers() -> None:
 
 
 @pytest.mark.parametrize("bad", [{"deadline": 0}, {"deadline": -1.0}, {"quorum": 0}, {"checkpoint-every": "soon"}])
-def test_bad_terms_are_refused(bad: dict[str, Any]) -> None:
+def test_a_bad_run_config_is_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(BadExperiment):
         RunConfig.read(bad)
 
@@ -76,7 +76,7 @@ def test_what_is_simulated_does_not_go_with_a_network(data: str, invented: dict[
         read_experiment(text)
 
 
-def test_flowers_simulation_says_partitions(data: str) -> None:
+def test_flowers_simulation_names_clients_by_partition(data: str) -> None:
     config = config_of(tiny(data))
     assert clients_setting({"partition-id": 1, "num-partitions": 3}, config) == "1,4,7"
     with pytest.raises(BadExperiment, match="clients"):
@@ -99,7 +99,7 @@ def test_a_node_of_another_version_takes_no_part(data: str) -> None:
 
 
 def test_a_second_node_with_the_same_clients_steps_in(data: str) -> None:
-    """A restarted node is a new one to Flower; it takes over when the old one is seen to be gone."""
+    """A restarted node is a new one to Flower; it takes over once the old one is disconnected."""
     experiment = tiny(data, method="fedavg")
     grid = fake(experiment)
     twin = grid.contexts[12]
@@ -118,7 +118,7 @@ def test_a_second_node_with_the_same_clients_steps_in(data: str) -> None:
 
 
 @given(ANYTHING, ANYTHING)
-def test_whatever_a_node_says_of_itself_is_harmless(one: Any, other: Any) -> None:
+def test_whatever_a_node_reports_is_harmless(one: Any, other: Any) -> None:
     facts = {"rss": one, "began": other, "seconds_start": one, "seconds_compute": other, "accuracy": one}
     assert all(value >= 0 for value in phase_seconds(10.0, 20.0, facts, facts).values())
     assert 0 <= memory_bytes(facts) < 2**63

@@ -1,4 +1,4 @@
-"""What is counted is what was sent; codecs of fewer bits work as in the simulator."""
+"""Counted bytes are the bytes that were sent; codecs of fewer bits work as in the simulator."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_fewer_bits_are_rounded_as_in_the_simulator(data: str, values: str, feed
 
 
 def test_a_client_that_chooses_what_it_sends_may_round_it(data: str) -> None:
-    """It does not know the model where it was sent nothing: there its reply is the weights, not their change."""
+    """It has no model where it was sent nothing: there its reply is the weights, not their change."""
     experiment = tiny(data, method="feddd", codec={"values": "int8", "feedback": True})
     ours, theirs = weights(served(fake(experiment), experiment)), weights(simulated(experiment))
     torch.testing.assert_close(ours, theirs, rtol=0, atol=0.05)

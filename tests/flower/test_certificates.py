@@ -1,4 +1,4 @@
-"""An authority, a link's certificate and nodes' keys: TLS takes the right ones and refuses the wrong ones."""
+"""An authority, a link's certificate and nodes' keys: TLS accepts the right ones and refuses the wrong ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedloom.flower.deploy.keys import write_key
 
 
 def shake_hands(link: Certificates, authority: Path, name: str) -> str:
-    """A TLS handshake with a link of that certificate; the protocol that came of it."""
+    """The protocol of a TLS handshake with a link of that certificate."""
     here = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     here.load_cert_chain(link.link, link.link_key)
     there = ssl.create_default_context(cafile=str(authority))
@@ -33,7 +33,7 @@ def shake_hands(link: Certificates, authority: Path, name: str) -> str:
             with here.wrap_socket(one, server_side=True) as wrapped:
                 wrapped.recv(1)
         except OSError:
-            pass  # the other side says why
+            pass  # the other side raises
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -51,7 +51,7 @@ def test_the_link_is_known_by_its_names(tmp_path, name):
     assert shake_hands(files, files.authority, name) == "TLSv1.3"
 
 
-def test_others_are_not_believed(tmp_path):
+def test_other_authorities_are_refused(tmp_path):
     files, others = write_certificates(tmp_path / "one"), write_certificates(tmp_path / "two")
     with pytest.raises(ssl.SSLCertVerificationError, match="verify failed"):
         shake_hands(files, others.authority, "localhost")
@@ -59,13 +59,13 @@ def test_others_are_not_believed(tmp_path):
         shake_hands(files, files.authority, "other.example.org")
 
 
-def test_an_expired_certificate_is_not_believed(tmp_path):
+def test_an_expired_certificate_is_refused(tmp_path):
     files = write_certificates(tmp_path, days=0)  # its last moment is now
     with pytest.raises(ssl.SSLCertVerificationError, match="expired"):
         shake_hands(files, files.authority, "localhost")
 
 
-def test_secrets_are_their_owners_alone(tmp_path):
+def test_only_the_owner_can_read_secrets(tmp_path):
     files, key = write_certificates(tmp_path), write_key(tmp_path, "node-0")
     for secret in (files.authority_key, files.link_key, key.private):
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600

@@ -1,4 +1,4 @@
-"""What `fedloom deploy` writes is what Flower takes."""
+"""Flower accepts what `fedloom deploy` writes."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def test_the_app_is_valid_and_carries_the_experiment(made):
     folder, _ = made
     _, warnings = load_and_validate(folder.app / "pyproject.toml")
     assert warnings == []
-    told = get_fused_config_from_dir(folder.app, {"resume": True})
-    assert Experiment(**json.loads(str(told["experiment"]))) == Experiment(method="fedspu", clients=7)
-    assert told["resume"] is True
-    assert set(told) == {"experiment", *CONFIG}
+    typed = get_fused_config_from_dir(folder.app, {"resume": True})
+    assert Experiment(**json.loads(str(typed["experiment"]))) == Experiment(method="fedspu", clients=7)
+    assert typed["resume"] is True
+    assert set(typed) == {"experiment", *CONFIG}
     assert get_fab_config(build_fab_from_disk(folder.app))["tool"]["flwr"]["app"]["publisher"] == "fedloom"
 
 
@@ -64,13 +64,13 @@ def node_of(line: str) -> Namespace:
 
 
 def test_every_command_is_one_that_flower_understands(made):
-    folder, told = made
-    link = _parse_args_run_superlink().parse_args(shlex.split(told.link)[1:])
+    folder, typed = made
+    link = _parse_args_run_superlink().parse_args(shlex.split(typed.link)[1:])
     assert link.enable_supernode_auth
     assert not link.insecure
     assert (link.host, link.port) == ("0.0.0.0", 8123)
     assert not link.runtime_dependency_install
-    nodes = [node_of(words) for words in told.nodes]
+    nodes = [node_of(words) for words in typed.nodes]
     assert len({node.port for node in nodes}) == len({node.auth_supernode_private_key for node in nodes}) == 3
     for node in nodes:
         assert node.superlink == "link.example.org:8123"
@@ -81,10 +81,10 @@ def test_every_command_is_one_that_flower_understands(made):
     assert all(set(config) == {"clients", "data", "state"} for config in configs)
 
 
-def test_the_reader_finds_every_command_and_service(made):
-    folder, told = made
+def test_the_readme_has_every_command_and_service(made):
+    folder, typed = made
     text = (folder.root / "README.md").read_text()
-    for line in (told.environment, told.link, *told.register, *told.nodes, told.run, told.resume):
+    for line in (typed.environment, typed.link, *typed.register, *typed.nodes, typed.run, typed.resume):
         assert line in text
     services = {file.name for file in (folder.root / "services").iterdir()}
     assert services >= {"fedloom-link.service", "fedloom-node@.service", "Containerfile.link", "Containerfile.node"}
@@ -118,7 +118,7 @@ def test_the_command_prints_json(tmp_path, monkeypatch, capsys):
     said = json.loads(capsys.readouterr().out)
     assert said["folder"] == str(tmp_path / "made")
     assert len(said["nodes"]) == 2
-    assert "--host 127.0.0.1" in said["link"]  # nobody else was named
+    assert "--host 127.0.0.1" in said["link"]  # no other host was named
 
 
 @pytest.mark.parametrize(
@@ -143,12 +143,12 @@ def test_a_used_folder_is_refused(made):
         deploy(made[0].root, Experiment(), 3, CONFIG)
 
 
-def test_own_files_travel_by_their_whole_path(tmp_path, monkeypatch):
+def test_own_files_are_named_by_absolute_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text("from fedloom import Method\n\n\ndef mine() -> Method:\n    return Method()\n")
-    told = shipped(Experiment(method="mine.py:mine", data="some.npz"))
-    assert told.method.name == f"{tmp_path}/mine.py:mine"
-    assert told.data.name == f"{tmp_path}/some.npz"
+    typed = shipped(Experiment(method="mine.py:mine", data="some.npz"))
+    assert typed.method.name == f"{tmp_path}/mine.py:mine"
+    assert typed.data.name == f"{tmp_path}/some.npz"
 
 
 @given(st.integers(1, 60), st.integers(1, 60))

@@ -1,4 +1,4 @@
-"""Faults against real processes: nodes killed, stopped and lying, and a server that dies."""
+"""Faults of real processes: nodes that are killed, stopped or send bad replies, and a server that is killed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 pytest.importorskip("flwr")
 
-from fedloom.flower.deploy.processes import marked
+from fedloom.flower.deploy.processes import marked_processes
 from fedloom.runs.experiment import Experiment
 from flower_disturbed import Disturbed, assert_right, disturbed, lost_in, model_of, with_lost
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 WRONG = {"header": 1, "value": 1, "share": 1, "round": 1, "duplicate": 2}  # why answers were refused
 DEADLINE = 45.0  # seconds of a round; a node that was killed starts again within it, also on a busy machine
-SHORT = 25.0  # the same where nodes stand still: after a minute without a heartbeat Flower would answer in their place
+SHORT = 25.0  # where nodes are stopped: after a minute without a heartbeat Flower would answer in their place
 
 
 def experiment_of(method: Any, clients: int, rounds: int, **more) -> Experiment:
@@ -42,7 +42,7 @@ def test_nodes_killed_in_five_moments(tmp_path):
     plan = {"1-2": "decode", "2-3": "train", "3-4": "reply"}
     with disturbed(experiment, tmp_path, plan) as now:
         number = begin(now, run)
-        now.until(lambda: now.sent(0) == 1)  # it has said hello, and comes back for more after 3 s
+        now.until(lambda: now.sent(0) == 1)  # it has answered the roster's query, and looks again after 3 s
         now.kill(0)
         for node, of, moment in ((1, 2, "decode"), (2, 3, "train"), (3, 4, "reply")):
             now.until(now.reached(node, of, moment))
@@ -52,7 +52,7 @@ def test_nodes_killed_in_five_moments(tmp_path):
         now.until(lambda: now.sent(4) > before)
         now.kill(4)
         now.over(number)
-    assert not marked(now.trial.processes.mark)
+    assert not marked_processes(now.trial.processes.mark)
     assert_right(run, experiment, DEADLINE)
     lost = lost_in(run)
     assert {(2, 1), (3, 2), (4, 3)} <= lost
@@ -62,7 +62,7 @@ def test_nodes_killed_in_five_moments(tmp_path):
 
 
 def test_half_of_the_nodes_stopped(tmp_path):
-    """They hear nothing for a round, then answer too late; that is counted, and they are back."""
+    """They miss a round and answer too late, which is counted; then they take part again."""
     experiment, run = experiment_of("fedavg", 4, 4), tmp_path / "run"
     with disturbed(experiment, tmp_path, {}) as now:
         number = begin(now, run, deadline=SHORT)
@@ -97,15 +97,15 @@ def test_answers_that_cannot_be_right(tmp_path):
 
 
 def test_a_server_that_is_killed_goes_on(tmp_path):
-    """The link, its helpers and the server app die in the middle of a round; the nodes do not."""
+    """The link, its helpers and the server app are killed in the middle of a round; the nodes are not."""
     experiment, run = experiment_of("fedspu", 3, 5), tmp_path / "run"
     with disturbed(experiment, tmp_path, {}, lasting=True) as now:
         begin(now, run)
         now.until(now.reached(1, 3, "decode"))
         processes = now.trial.processes
-        nodes = {pid for pid in marked(processes.mark) if _group(pid) in _heads(processes)}
+        nodes = {pid for pid in marked_processes(processes.mark) if _group(pid) in _heads(processes)}
         processes.kill("link")
-        for pid in set(marked(processes.mark)) - nodes:  # Flower gives the link's helpers sessions of their own
+        for pid in set(marked_processes(processes.mark)) - nodes:  # the link's helpers have sessions of their own
             _end(pid)
         time.sleep(1)
         now.trial.start_link()

@@ -1,4 +1,4 @@
-"""Three rounds on a network equal three rounds of the simulator, for every method there is."""
+"""Three rounds on a network equal three rounds of the simulator, for every method."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong on a network costs one reply, is counted, and the run goes on. On a grid in memory."""
+"""Faults of a network, on a grid in memory: each costs one reply and is counted, and the run goes on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flower_world import assert_same, fake, served, simulated, tiny, tiny_data, 
 
 BAD = 12  # the node that misbehaves; it hosts two clients
 HOSTED = 2
-SOON = 3.0  # seconds; rounds that somebody is lost in last so long
+SOON = 3.0  # seconds; the length of rounds in which a reply is lost
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +56,11 @@ def poisoned(payload: Payload) -> Payload:
     """One number is NaN; the checksum is right."""
     from zlib import crc32
 
-    from fedloom.codec.container import BEFORE, BEHIND
+    from fedloom.codec.container import AFTER, BEFORE
 
     data = bytearray(payload.data)
     data[-4:] = b"\x00\x00\xc0\x7f"
-    data[BEFORE:BEHIND] = b"%08x" % crc32(bytes(data[BEHIND:]), crc32(bytes(data[:8])))
+    data[BEFORE:AFTER] = b"%08x" % crc32(bytes(data[AFTER:]), crc32(bytes(data[:8])))
     return payload._replace(data=bytes(data))
 
 
@@ -87,7 +87,7 @@ def test_what_is_wrong_is_refused_and_counted(experiment: Experiment, reason: st
 
 
 def test_another_clients_reply_is_refused(experiment: Experiment) -> None:
-    """A node swaps its clients' replies: what the bytes say must fit who sends them."""
+    """A node swaps its clients' replies: the client in the bytes must be the one that sends them."""
 
     def swap(message: NodeMessage) -> NodeMessage:
         one, other = message.payloads
@@ -99,7 +99,7 @@ def test_another_clients_reply_is_refused(experiment: Experiment) -> None:
 
 
 def test_a_stale_reply_is_refused(experiment: Experiment) -> None:
-    """The bytes of round 1 come again in round 2."""
+    """The bytes of round 1 are sent again in round 2."""
     before: dict[int, bytes] = {}
 
     def again(message: NodeMessage) -> NodeMessage:
@@ -143,17 +143,17 @@ def test_garbage_is_refused(experiment: Experiment, content: RecordDict) -> None
     assert [row["rejected.header"] for row in found.rounds] == [2, 2, 2]
 
 
-def test_a_late_reply_is_counted_in_the_round_that_hears_it(experiment: Experiment) -> None:
-    held: list[Message] = []
+def test_a_late_reply_is_counted_in_the_round_that_receives_it(experiment: Experiment) -> None:
+    kept: list[Message] = []
     grid = fake(experiment)
 
     def fault(node: int, asked: Message, answer: Message) -> list[Message]:
         number = unpack(asked.content).facts["round"] if training(asked) else 0
         if node == BAD and number == 1:
-            held.append(answer)
+            kept.append(answer)
             return []
-        if held and number == 2:
-            late = held.pop()
+        if kept and number == 2:
+            late = kept.pop()
             grid.waiting[late.metadata.reply_to_message_id] = [late]
         return [answer]
 
@@ -163,8 +163,8 @@ def test_a_late_reply_is_counted_in_the_round_that_hears_it(experiment: Experime
     assert found.rounds[1]["rejected.late"] == HOSTED
     up, down = ([row[f"transport_{way}"] for row in found.rounds] for way in ("up", "down"))
     model = found.rounds[0]["bytes_down"] / found.rounds[0]["clients"]
-    assert up[1] > up[2] + HOSTED * model  # no client's bytes have it
-    assert down[1] < down[2] + model  # what it was sent is in its own round
+    assert up[1] > up[2] + HOSTED * model  # it is in no client's bytes
+    assert down[1] < down[2] + model  # its task is counted in its own round
 
 
 def test_a_lost_node_is_lost_replies(experiment: Experiment) -> None:
@@ -217,7 +217,7 @@ def test_a_node_that_fails_is_a_loss(experiment: Experiment) -> None:
 
 
 def killed_in_round(grid: FakeGrid, number: int, after: int) -> None:
-    """The server dies while it sends that round's messages."""
+    """The server is killed while it sends that round's messages."""
 
     def before(node: int, message: Message) -> None:
         if training(message) and unpack(message.content).facts["round"] == number and node == after:
@@ -228,7 +228,7 @@ def killed_in_round(grid: FakeGrid, number: int, after: int) -> None:
 
 @pytest.mark.parametrize("method", ["fedavg", "fedspu", "scaffold", "feddd", "fedumf"])
 def test_a_server_that_was_killed_goes_on_to_the_same_model(data: str, method: str, tmp_path: Path) -> None:
-    """Some nodes have trained the round already: they begin it again from where they began it."""
+    """Some nodes have trained the round already: they start it again from the same state."""
     codec = {"values": "int8", "feedback": True} if method == "fedavg" else {}
     experiment, out = tiny(data, method=method, codec=codec), str(tmp_path / "run")
     grid = fake(experiment)
@@ -243,7 +243,7 @@ def test_a_server_that_was_killed_goes_on_to_the_same_model(data: str, method: s
 
 
 def test_a_message_delivered_twice_trains_once(data: str) -> None:
-    """The second time a client begins from the state that it began from, and says the same."""
+    """The second time a client starts from the same state, and sends the same reply."""
     experiment = tiny(data, method="fedspu")
     grid, good, answers = fake(experiment), fake(experiment).app, []
 

@@ -1,4 +1,4 @@
-"""Nodes with data of their own: the server hears counts, and the run is that of the same data dealt by it."""
+"""Nodes with data of their own: the server gets counts, and the run equals one whose server deals those data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def arrays_of(data: str, number: int) -> dict[str, NDArray[np.generic]]:
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedspu", "heterofl"])
 @pytest.mark.parametrize("way", ["folder", "function"])
-def test_own_data_are_trained_where_they_are(data: str, tmp_path: Path, method: str, way: str) -> None:
+def test_own_data_are_trained_on_their_node(data: str, tmp_path: Path, method: str, way: str) -> None:
     experiment = tiny(data, method=method, split=(1.0, 0.0, 0.0))
     nodes: dict[int, dict[str, object]] = {node: dict(own) for node, own in NODES.items()}
     app = client_app((lambda number: arrays_of(data, number)) if way == "function" else None)
@@ -45,7 +45,7 @@ def test_own_data_are_trained_where_they_are(data: str, tmp_path: Path, method: 
     assert_same(served(grid, experiment), wanted)
 
 
-def test_own_tests_are_tried_where_they_are(data: str) -> None:
+def test_own_tests_are_tried_on_their_node(data: str) -> None:
     experiment = tiny(data, method="fedspu", split=(1.0, 0.0, 0.0))
 
     def arrays(number: int) -> dict[str, NDArray[np.generic]]:
@@ -56,7 +56,7 @@ def test_own_tests_are_tried_where_they_are(data: str) -> None:
     assert all(0 <= row["personal_accuracy"] <= 1 for row in found.rounds)
 
 
-def test_a_client_whose_data_are_nowhere_is_named(data: str) -> None:
+def test_a_client_without_a_node_is_named(data: str) -> None:
     experiment = tiny(data, method="fedavg")
     app = client_app(lambda number: arrays_of(data, number))
     grid = FakeGrid(app, config_of(experiment), {11: NODES[11], 12: NODES[12]})

@@ -34,7 +34,7 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trial]:
 
 @pytest.fixture(scope="module")
 def ready(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trial]:
-    """Nodes that have loaded everything, as `fedloom deploy` makes them; they answer sooner."""
+    """Nodes that have loaded everything, as in `fedloom deploy`; they answer sooner."""
     yield from _trial(tmp_path_factory, warm=True)
 
 
@@ -47,7 +47,7 @@ def _trial(folders: pytest.TempPathFactory, warm: bool) -> Iterator[Trial]:
 
 
 def experiment_of(method: str) -> Experiment:
-    """Three rounds of six clients; where they keep models of their own, those are tried at the end.
+    """Three rounds of six clients; clients' own models, if they have some, are tried at the end.
 
     The simulator takes one client at a time, as nodes do: products of a whole cohort round differently, and after three
     rounds of HeteroFL that had grown to 1.4e-5.
@@ -57,7 +57,7 @@ def experiment_of(method: str) -> Experiment:
 
 
 def assert_equal_to_the_simulator(trial: Trial, method: str) -> Path:
-    """The run's folder."""
+    """Run a method on nodes and in the simulator; the run folder."""
     experiment, out = experiment_of(method), trial.folder / "runs" / method
     text = trial.run(experiment, SECONDS, out=str(out), deadline=SECONDS / 2, patience=SECONDS / 2)
     assert (out / "model.safetensors").exists(), text
@@ -88,18 +88,19 @@ def test_real_processes_equal_the_simulator(trial: Trial, method: str) -> None:
 
 @pytest.mark.slow
 def test_a_killed_server_goes_on_to_the_same_model(trial: Trial) -> None:
-    """Its process is killed once nodes train the second round; they have moved on, and begin it again."""
+    """It is killed while nodes train the second round; they repeat that round."""
     experiment, out = experiment_of("fedspu"), trial.folder / "runs" / "killed"
     terms = {"out": str(out), "deadline": SECONDS / 2, "patience": SECONDS / 2}
-    process, ends = trial.begin(experiment, **terms), time.monotonic() + SECONDS
+    trial.begin(experiment, **terms)
+    ends = time.monotonic() + SECONDS
     while not list_all(out / "checkpoint"):  # the first round is saved
         assert time.monotonic() < ends, trial.log("run")
         time.sleep(0.1)
     time.sleep(2.0)
-    server = trial.inside("flwr-serverapp")
+    server = trial.running("flwr-serverapp")
     assert len(server) == 1
     os.kill(server[0], signal.SIGKILL)
-    trial.kill(process)  # which only shows the log
+    trial.processes.kill("run")  # which only shows the log
     assert not (out / "model.safetensors").exists()  # it did not get that far
     text = trial.run(experiment, SECONDS, resume=True, **terms)
     assert (out / "model.safetensors").exists(), text

@@ -54,7 +54,7 @@ def settings(results: Path, rounds: int, nodes: int) -> dict[str, Any]:
 
 
 def in_process(folder: str, results: Path, rounds: int, nodes: int = 4) -> tuple[dict[str, Any], int]:
-    """What an app reports, and the bytes of its nodes' replies."""
+    """Run an app; its report, and the bytes of its nodes' replies."""
     config = settings(results, rounds, nodes)
     with imported(folder) as (server, client):
         grid = OneProcess(lambda: client.app, nodes)
@@ -90,16 +90,12 @@ class Quickstart(Trial):
     """Real processes around one of the two apps."""
 
     def start_node(self, number: int, clients: str) -> None:
-        self._start(f"node{number}", "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self._link}",
-                    "--port", str(self._ports[number]), "--node-config", f"partition-id={clients}")  # fmt: skip
+        self._start_node(number, f"partition-id={clients}")
 
-    def play(self, folder: str, rounds: int, nodes: int, seconds: float = 600.0) -> dict[str, Any]:
-        """What an app reports."""
-        results, file = self.folder / f"{folder}.json", self.folder / f"{folder}.toml"
-        config = settings(results, rounds, nodes)
-        file.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in config.items()))
-        run = self._start("run", "flwr", "run", str(ROOT / folder), "trial", "--run-config", str(file), "--stream")
-        run.wait(seconds)
+    def report(self, folder: str, rounds: int, nodes: int, seconds: float = 600.0) -> dict[str, Any]:
+        """Run an app; its report."""
+        results = self.folder / f"{folder}.json"
+        self.begin_app(ROOT / folder, settings(results, rounds, nodes)).wait(seconds)
         assert results.exists(), self.log("run")
         found: dict[str, Any] = json.loads(results.read_text())
         return found
@@ -111,7 +107,7 @@ def test_real_processes_end_where_one_process_does(folder: str, tmp_path: Path) 
     here, _ = in_process(folder, tmp_path / "here.json", 2, nodes=2)
     trial = Quickstart(tmp_path, ["0", "1"])
     try:
-        there = trial.play(folder, 2, nodes=2)
+        there = trial.report(folder, 2, nodes=2)
     finally:
         trial.stop()
     for ours, theirs in zip(here["test"], there["test"], strict=True):

@@ -23,7 +23,7 @@ NODES = 3
 
 
 class Virtual(Trial):
-    """A SuperLink that plays its nodes itself, by Ray."""
+    """A SuperLink that runs its nodes itself, on Ray."""
 
     def _start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
         more = {"link": ["--simulation"], "run": ["--federation-config", f"num-supernodes={NODES}"]}

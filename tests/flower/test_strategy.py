@@ -1,4 +1,4 @@
-"""A Flower Strategy of fedloom's parts equals fedloom's own rounds, as far as clients train alike."""
+"""A Flower Strategy of fedloom's parts equals fedloom's own rounds where clients train equally."""
 
 from __future__ import annotations
 

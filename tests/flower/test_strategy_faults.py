@@ -1,4 +1,4 @@
-"""What goes wrong with a strategy: a bad reply is dropped and counted, a bad setting refused, both with a reason."""
+"""Faults of a strategy: a bad reply is dropped and counted, a bad setting is refused, both with a reason."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_if_all_fail_the_model_stays(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_node_that_lost_its_state_is_a_newcomer() -> None:
-    """Its first answer is an error, the next begins with the network as built."""
+    """Its first answer is an error; the next starts from the first model."""
     method = small(fedspu(), select=feddd().select)
     rounds: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Whatever ends a trial, nothing that it started is left."""
+"""No process of a trial is left, however it ends."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from fedloom.flower.deploy import processes
-from fedloom.flower.deploy.processes import Processes, marked
+from fedloom.flower.deploy.processes import Processes, marked_processes
 from fedloom.flower.deploy.relay import Relay
 
-# a head that hears nothing, with a child in its group, and a grandchild in a session of its own
+# a head that ignores SIGTERM, with a child in its group, and a grandchild in a session of its own
 FAMILY = """
 import os, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -25,7 +25,7 @@ subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"], s
 print("ready", flush=True)
 time.sleep(600)
 """
-# a process that holds such a family and then waits for what comes
+# a process that starts such a family and waits to be ended
 HOLDER = """
 import importlib.util, os, sys, time
 from pathlib import Path
@@ -35,7 +35,7 @@ spec.loader.exec_module(module)
 module.GRACE = 0.5
 with module.stopped_by_signals(), module.Processes(Path(sys.argv[1]), os.environ) as held:
     held.start("family", [sys.executable, "-S", "-c", sys.argv[2]])
-    while "ready" not in held.said("family"):
+    while "ready" not in held.last_lines("family"):
         time.sleep(0.02)
     print(held.mark, flush=True)
     if sys.argv[3] == "raise":
@@ -47,11 +47,11 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason=
 
 
 def ended(mark: str) -> bool:
-    """Are all gone within ten seconds?"""
+    """Whether all processes have ended within ten seconds."""
     until = time.monotonic() + 10
-    while marked(mark) and time.monotonic() < until:
+    while marked_processes(mark) and time.monotonic() < until:
         time.sleep(0.05)
-    return not marked(mark)
+    return not marked_processes(mark)
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, "raise"])
@@ -62,7 +62,7 @@ def test_nothing_is_left(how, tmp_path):
         mark = holder.stdout.readline().strip()
         assert mark
         if how != "raise":
-            assert len(marked(mark)) == 3
+            assert len(marked_processes(mark)) == 3
             holder.send_signal(how)
         assert holder.wait(30) != 0
     assert ended(mark)
@@ -72,7 +72,7 @@ def test_a_stopped_family_is_ended_too(tmp_path, monkeypatch):
     monkeypatch.setattr("fedloom.flower.deploy.processes.GRACE", 0.5)
     with Processes(tmp_path, os.environ) as held:
         held.start("family", [sys.executable, "-S", "-c", FAMILY])
-        while "ready" not in held.said("family"):
+        while "ready" not in held.last_lines("family"):
             time.sleep(0.02)
         held.measure()
         held.signal("family", signal.SIGSTOP)
@@ -80,13 +80,13 @@ def test_a_stopped_family_is_ended_too(tmp_path, monkeypatch):
     assert ended(held.mark)
 
 
-def test_what_it_said_is_kept(tmp_path):
+def test_output_is_kept(tmp_path):
     with Processes(tmp_path, os.environ) as held:
         held.start("hello", [sys.executable, "-S", "-c", "print('one'); print('two')"])
         held.heads["hello"].wait(30)
         assert not held.running("hello")
-    assert held.said("hello", 1) == "two"
-    assert held.said("nobody") == ""
+    assert held.last_lines("hello", 1) == "two"
+    assert held.last_lines("nobody") == ""
 
 
 def test_the_relay_counts_each_nodes_bytes():
@@ -105,7 +105,7 @@ def test_the_relay_counts_each_nodes_bytes():
         assert [(one.up, one.down, one.connections) for one in relay.traffic] == [(70_000, 10, 1), (3, 200_000, 1)]
 
 
-def test_a_link_that_is_away_looks_away():
+def test_a_link_that_is_down_looks_down():
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
     with Relay("127.0.0.1", port) as relay, socket.create_connection(("127.0.0.1", relay.add())) as node:

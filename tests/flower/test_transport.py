@@ -1,4 +1,4 @@
-"""What Flower adds to a run's bytes: the model against Flower's own requests, and the columns that it fills."""
+"""Bytes that Flower adds: the reckoning against Flower's own requests, and the tables' columns."""
 
 from __future__ import annotations
 
@@ -38,33 +38,33 @@ from flower_world import NODES, fake, served, tiny, tiny_data
 MIB = 2**20
 ANSWER = b"HTTP/1.1 200 OK\r\ndate: Mon, 16 Nov 2026 12:00:00 GMT\r\nserver: uvicorn\r\n"
 ANSWER += b"content-length: 100\r\ncontent-type: application/protobuf\r\n\r\n"
-NUMBER = 2**63 + 5  # as long as Flower's own are
+NUMBER = 2**63 + 5  # as long as Flower's own numbers
 
 
-def content(*sizes: int) -> NodeMessage:
-    """A message with payloads of so many bytes, no two alike."""
+def node_message(*sizes: int) -> NodeMessage:
+    """A message with payloads of these sizes, all different."""
     facts = {"run": "a" * 32, "round": 3, "attempt": 1, "base": "b" * 32, "classes": 10}
     return NodeMessage(facts, [Payload({"client": number}, os.urandom(size)) for number, size in enumerate(sizes)])
 
 
-def message(said: NodeMessage, to: Message | None = None) -> tuple[Message, dict[str, bytes]]:
-    """As Flower sends it, and its objects."""
+def message(content: NodeMessage, to: Message | None = None) -> tuple[Message, dict[str, bytes]]:
+    """A message as Flower sends it, and its objects."""
     TaskIdentity._run_id, TaskIdentity._node_id, TaskIdentity._task_id = NUMBER, NUMBER, NUMBER
     if to is None:
-        made = Message(pack(said), dst_node_id=NUMBER, message_type="train", ttl=660.0)
+        made = Message(pack(content), dst_node_id=NUMBER, message_type="train", ttl=660.0)
     else:
-        made = Message(pack(said), reply_to=to)
+        made = Message(pack(content), reply_to=to)
     made.metadata.__dict__["_message_id"] = made.object_id
     return made, {name: thing.deflate() for name, thing in get_all_nested_objects(made).items()}
 
 
 def on_the_wire(size: int, body: int) -> int:
-    """A request or answer in records of TLS; head and body are written by themselves."""
+    """Bytes of a request or answer in TLS records; head and body have their own."""
     return size + 22 * (1 + -(-body // 2**14))
 
 
 class Link:
-    """A link in memory that hands out one message, takes the answer, and counts."""
+    """A link in memory that sends one message, takes the answer, and counts bytes."""
 
     def __init__(self, asked: NodeMessage, answer: NodeMessage) -> None:
         self.asked, self.up, self.down = message(asked), 0, 0
@@ -72,14 +72,14 @@ class Link:
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         path = request.url.path
-        said = self._said(path.rpartition("/")[2], request).SerializeToString()
+        body = self._answer(path.rpartition("/")[2], request).SerializeToString()
         if not path.endswith(("activate-node", "heartbeat")):
             head = f"POST {path} HTTP/1.1\r\n" + "".join(f"{k}: {v}\r\n" for k, v in request.headers.items()) + "\r\n"
             self.up += on_the_wire(len(head) + len(request.content), len(request.content))
-            self.down += on_the_wire(len(ANSWER) + len(said), len(said))
-        return httpx.Response(200, content=said)
+            self.down += on_the_wire(len(ANSWER) + len(body), len(body))
+        return httpx.Response(200, content=body)
 
-    def _said(self, what: str, request: httpx.Request) -> Any:
+    def _answer(self, what: str, request: httpx.Request) -> Any:
         match what:
             case "activate-node":
                 return ActivateNodeResponse(node_id=NUMBER)
@@ -107,9 +107,9 @@ class Link:
     ("down", "up"),
     [((), ()), ((54_000,), (55_000,)), ((300_000, 5_000, 70_000), (20_000,)), ((3 * MIB, 6 * MIB), (5 * MIB,))],
 )
-def test_the_model_is_what_flowers_node_asks(down: Any, up: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By Flower's own connection, message and signature; what is not ours is within 3 %."""
-    asked, answer = content(*down), content(*up)
+def test_the_reckoning_is_what_flowers_node_sends(down: Any, up: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By Flower's own connection, message and signature; without payloads, bytes agree within 3 %."""
+    asked, answer = node_message(*down), node_message(*up)
     link, key = Link(asked, answer), ec.generate_private_key(ec.SECP384R1())
     monkeypatch.setattr(httpx, "Client", partial(httpx.Client, transport=httpx.MockTransport(link)))
     with http_request_response("127.0.0.1:8000", False, None, (key, key.public_key())) as connection:
@@ -123,9 +123,9 @@ def test_the_model_is_what_flowers_node_asks(down: Any, up: Any, monkeypatch: py
         for name, content in objects.items():
             push(NUMBER, session, name, content)
     assert (len(link.asked[1]), len(objects)) == (Load.of(asked).objects, Load.of(answer).objects)
-    said = exchange(Load.of(asked), Load.of(answer))
-    assert said.up - answer.size == pytest.approx(link.up - answer.size, rel=0.03)
-    assert said.down - asked.size == pytest.approx(link.down - asked.size, rel=0.03)
+    found = exchange(Load.of(asked), Load.of(answer))
+    assert found.up - answer.size == pytest.approx(link.up - answer.size, rel=0.03)
+    assert found.down - asked.size == pytest.approx(link.down - asked.size, rel=0.03)
 
 
 def test_a_meter_counts_exchanges_and_time() -> None:
@@ -147,7 +147,7 @@ def test_a_meter_counts_exchanges_and_time() -> None:
     assert meter.take(2, 303.0) == pytest.approx(waiting(203.0))
 
 
-def test_a_node_says_how_long_it_was_busy_and_is_not_believed_beyond_the_time_that_passed() -> None:
+def test_a_node_cannot_have_been_busy_for_longer_than_passed() -> None:
     meter = Meter(0.0)
     meter.seen({1}, 0.0)
     meter.exchange(1, Load(3, 0), Load(3, 0), busy=1e300, now=10.0)
@@ -160,7 +160,7 @@ def test_a_node_says_how_long_it_was_busy_and_is_not_believed_beyond_the_time_th
     st.integers(0, 10**5),
 )
 def test_clients_of_a_node_share_its_link(sizes: list[tuple[int, int]], up: int, down: int) -> None:
-    """What they have and what they share is what the link has carried, to the byte."""
+    """Their own bytes and what they share are the link's, to the byte."""
     clients = list(range(len(sizes)))
     costs = CostRecorder(clients)
     for client, (sent, came) in enumerate(sizes):
@@ -180,8 +180,8 @@ def test_time_adds_up(one: float, other: float, busy: float) -> None:
     assert 0 <= connections(one, busy) <= 3
 
 
-def test_a_runs_tables_have_it(tmp_path: Path) -> None:
-    """One exchange a node and round, whoever it hosts; hello and the app in the first round."""
+def test_a_runs_tables_have_transport(tmp_path: Path) -> None:
+    """One exchange a node and round, for any number of clients; the roster's query and the app in the first round."""
     experiment = tiny(tiny_data(tmp_path), method="fedavg", per_round=8, split=(1.0, 0.0, 0.0))
     found = served(fake(experiment), experiment, out=str(tmp_path / "run"))
     clients = pq.read_table(tmp_path / "run" / "clients.parquet").to_pylist()
@@ -198,7 +198,7 @@ def test_a_runs_tables_have_it(tmp_path: Path) -> None:
 
 
 def test_what_an_evaluation_takes_is_in_the_next_round(tmp_path: Path) -> None:
-    """Nodes are sent the model to try their clients' own, which no client's bytes have."""
+    """Nodes are sent the model to try their clients' own models; no client's bytes include it."""
     plain, tested = (
         [row["transport_down"] for row in served(fake(one), one).rounds]
         for one in (tiny(tiny_data(tmp_path), per_round=8, split=split) for split in ((1.0, 0.0, 0.0), (0.7, 0.0, 0.3)))

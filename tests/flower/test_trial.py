@@ -15,22 +15,22 @@ pytest.importorskip("flwr")
 
 from fedloom.cli.main import main
 from fedloom.flower.deploy.trial import run_trial
-from fedloom.flower.deploy.trial_result import Node
+from fedloom.flower.deploy.trial_result import NodeCosts
 from fedloom.layout import flatten, layout_of
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.parquet import table_rows
 from fedloom.runs.play import run
 
-NODE = 20_000  # bytes that sockets may carry beside the ledger's in a whole run, and 3 % of those
+NODE = 20_000  # bytes that sockets may carry besides the tables' in a whole run, and 3 % of those
 
 
 def weights(network: torch.nn.Module) -> torch.Tensor:
-    """A network's numbers [P]."""
+    """The parameters of a network [P]."""
     return flatten(network, layout_of(network))
 
 
 def test_a_trial_equals_the_simulator(tmp_path, monkeypatch, capsys):
-    """Five clients on two nodes, by the command; then two more rounds."""
+    """Five clients on two nodes, by the command."""
     monkeypatch.chdir(tmp_path)
     words = ["fedloom", "trial", "fedavg", "--nodes", "2", "--clients", "5", "--rounds", "2", "--out", "run"]
     monkeypatch.setattr(sys, "argv", [*words, "--work", "work", "--json"])
@@ -76,7 +76,7 @@ def test_wrong_input_starts_nothing(words, complaint, tmp_path, monkeypatch, cap
 
 @pytest.mark.slow
 def test_a_trial_goes_on(tmp_path):
-    """Two rounds, and in another trial two more, are four."""
+    """Two rounds, and two more in another trial, equal four."""
     values: dict[str, Any] = {"method": "fedspu", "clients": 3, "device": "cpu"}
     run_trial(Experiment(**values, rounds=2), 3, out=tmp_path / "run")
     found = run_trial(Experiment(**values, rounds=4), 3, out=tmp_path / "run", resume=True)
@@ -91,9 +91,9 @@ def test_a_trial_goes_on(tmp_path):
     [("fedavg", "none", 1, 1, 3), ("feddd", "table4", 2, 5, 4), ("fedspu", "none", 10, 10, 5)],
 )
 def test_sockets_carry_the_ledgers_bytes(method, fleet, nodes, clients, rounds, tmp_path):
-    """Of a network so small that Flower's own requests weigh, within 3 % and 20 kB a node, by the transport's columns.
+    """Within 3 % and 20 kB a node, with the transport's columns, for a network so small that Flower's requests matter.
 
-    What the columns say was reckoned from the first of these; the others show that it holds.
+    The reckoning's constants are from the first of these; the others show that they hold.
     """
     experiment = Experiment(method=method, clients=clients, rounds=rounds, fleet=fleet, device="cpu")
     found = run_trial(experiment, nodes, out=tmp_path / "run")
@@ -108,8 +108,8 @@ def test_sockets_carry_the_ledgers_bytes(method, fleet, nodes, clients, rounds, 
             assert_carried(node, way)
 
 
-def assert_carried(node: Node, way: str) -> None:
-    """Sockets carried what the ledger says, Flower's own bytes included, within 3 % and 20 kB."""
+def assert_carried(node: NodeCosts, way: str) -> None:
+    """Sockets carried the tables' bytes, Flower's own included, within 3 % and 20 kB."""
     payload, transport, socket = (getattr(node, f"{name}_{way}") for name in ("payload", "transport", "socket"))
     assert payload < socket
     assert abs(socket - payload - transport) <= 0.03 * (payload + transport) + NODE
@@ -117,9 +117,9 @@ def assert_carried(node: Node, way: str) -> None:
 
 @pytest.mark.slow
 def test_a_network_of_usual_size_on_the_wire(tmp_path):
-    """Sockets carry the ledger's bytes within 3 % and 20 kB a node; FedDD at 0.4 sends up at most 0.45 of FedAvg's.
+    """Sockets carry the tables' bytes within 3 % and 20 kB a node; FedDD at 0.4 sends up at most 0.45 of FedAvg's.
 
-    Both by the ledger and on the sockets; FedDD's first round is whole, as in the paper. The network is 784-200-200-10.
+    By the tables and on the sockets; FedDD's first round is whole, as in the paper. The network is 784-200-200-10.
     """
     rng = np.random.default_rng(0)
     x, y = rng.random((400, 28, 28), dtype=np.float32), rng.integers(0, 10, 400)
@@ -143,7 +143,7 @@ def test_a_network_of_usual_size_on_the_wire(tmp_path):
 
 
 def report(name: str, **figures: Any) -> None:
-    """Keep figures where `FEDLOOM_FIGURES` says."""
+    """Append figures to the file in `FEDLOOM_FIGURES`."""
     import os
 
     if file := os.environ.get("FEDLOOM_FIGURES"):

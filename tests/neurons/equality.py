@@ -1,4 +1,4 @@
-"""What must hold between a model, a keep and the model extracted with it."""
+"""Checks that hold between a model, a keep and the model extracted with it."""
 
 from copy import deepcopy
 
@@ -13,7 +13,7 @@ from neurons.nets import random_keep
 
 
 def shaken(model: nn.Module) -> nn.Module:
-    """In double precision, with statistics and norms away from their neutral start."""
+    """Convert to double precision, with statistics and norms away from their neutral start."""
     chance = torch.Generator().manual_seed(0)
     for name, tensor in model.double().state_dict().items():
         if "running" in name or (tensor.dim() == 1 and tensor.is_floating_point()):
@@ -33,7 +33,7 @@ def gradients(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Ten
 
 
 def check(model: nn.Module, inputs: tuple[Tensor, ...], seed: int) -> None:
-    """Masked and sliced agree in output, gradients, statistics and costs, and what was cut comes back."""
+    """Masked and sliced agree in output, gradients, statistics and costs, and `scatter` puts back what was cut."""
     model, inputs = shaken(model), tuple(x.double() if x.is_floating_point() else x for x in inputs)
     map, layout = neuron_map(model, inputs), layout_of(model)
     assert map.across == ()

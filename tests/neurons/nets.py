@@ -12,7 +12,7 @@ from fedloom.neurons.map import NeuronMap
 
 
 class Apply(nn.Module):
-    """A function as a layer of a Sequential; torch.fx looks into it."""
+    """A function as a layer of a Sequential; torch.fx traces into it."""
 
     def __init__(self, function: Any) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Apply(nn.Module):
 
 
 class Residual(nn.Module):
-    """A body beside a shortcut, added."""
+    """A body plus a shortcut."""
 
     def __init__(self, body: nn.Module, shortcut: nn.Module | None = None) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Residual(nn.Module):
 
 
 class Dense(nn.Module):
-    """A body beside its input, concatenated."""
+    """A body concatenated with its input."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()

@@ -35,7 +35,7 @@ def test_named_networks(seed: int) -> None:
     check(OffsetBag(), (torch.randint(0, 20, (9,)), torch.tensor([0, 4, 6])), seed)
 
 
-def test_what_a_masked_neuron_still_emits_reaches_nobody() -> None:
+def test_what_a_masked_neuron_emits_changes_no_output() -> None:
     net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Sigmoid(), nn.Linear(3, 2))
     net_map, layout, x = neuron_map(net, torch.randn(4, 2)), layout_of(net), torch.randn(4, 2)
     masked = load(net, layout, flatten(net, layout) * net_map.expand(torch.tensor([True, False, True])))

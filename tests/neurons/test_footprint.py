@@ -1,4 +1,4 @@
-"""What training holds in memory: counted by hand, and next to FedSPU's figure 5."""
+"""Memory of training: counted by hand, and next to FedSPU's figure 5."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables people see."""
+"""Tables of groups, axes, costs and memory."""
 
 import io
 
@@ -13,7 +13,7 @@ from neurons.nets import Apply, cnn
 
 
 def text(*shown: Table) -> str:
-    """What a wide terminal shows."""
+    """Text that a wide terminal shows."""
     console = Console(file=io.StringIO(), width=200)
     for table in shown:
         console.print(table)

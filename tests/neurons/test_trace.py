@@ -1,4 +1,4 @@
-"""What each rule does to neurons, and what is refused."""
+"""Every rule for neurons, and what is refused."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Looking on, and writing elsewhere too."""
+"""The live view, and trackers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fedloom.cli.main import app
-from fedloom.cli.report_text import follow, view
+from fedloom.cli.watch_view import follow, view
 from fedloom.errors import BadExperiment
-from fedloom.report import track
-from fedloom.report.live import alive, changes, curve, left, look
-from fedloom.report.track import numbers, tracked
+from fedloom.report import trackers
+from fedloom.report.live import block_curve, changes, process_exists, read_progress, time_left
+from fedloom.report.trackers import numbers, tracked
 from fedloom.runs.experiment import Experiment
 from report.folders import SMALL, small
 
@@ -34,7 +34,7 @@ def test_a_finished_run_is_told_line_by_line(plain):
     lines = text.splitlines()
     assert [line.split("  ")[0] for line in lines[:-1]] == [f"round {n}/4" for n in (1, 2, 3, 4)]
     assert lines[-1] == "the run is finished"
-    assert f"accuracy {look(folder).rows[0]['accuracy']:.4f}" in lines[0]
+    assert f"accuracy {read_progress(folder).rows[0]['accuracy']:.4f}" in lines[0]
     assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == before
 
 
@@ -49,7 +49,7 @@ def test_it_follows_a_run_to_its_end(plain):
     folder = plain("run")
     log = (folder / "log.txt").read_text()
     (folder / "log.txt").write_text(log.replace("INFO finished", "INFO working"))
-    seen, naps = [], 0
+    progress, naps = [], 0
 
     def nap(seconds: float) -> None:
         nonlocal naps
@@ -57,8 +57,8 @@ def test_it_follows_a_run_to_its_end(plain):
         if naps == 3:
             (folder / "log.txt").write_text(log.replace("INFO finished", "INFO stopped: out of luck"))
 
-    seen = [one.ended for one in changes(folder, 0.1, nap)]
-    assert seen == [None, "stopped: out of luck"]
+    progress = [one.ended for one in changes(folder, 0.1, nap)]
+    assert progress == [None, "stopped: out of luck"]
 
 
 def test_a_process_that_is_gone_ends_the_view(plain, monkeypatch):
@@ -66,10 +66,10 @@ def test_a_process_that_is_gone_ends_the_view(plain, monkeypatch):
     folder = plain("run")
     (folder / "log.txt").write_text("INFO working\n")
     (folder / "checkpoint" / "lock").write_text(f"{os.getpid()}\n")
-    assert alive(folder)
-    assert left(look(folder))
+    assert process_exists(folder)
+    assert time_left(read_progress(folder))
     (folder / "checkpoint" / "lock").write_text("999999999\n")
-    assert not alive(folder)
+    assert not process_exists(folder)
     assert [(one.ended or "goes on")[:5] for one in changes(folder, 0, lambda _: None)] == ["goes ", "gone:"]
     finished, text = shown(folder, terminal=False)
     assert not finished
@@ -95,21 +95,21 @@ def test_the_command_ends_as_the_run_did(plain, tmp_path):
     (folder / "log.txt").write_text("2026-01-01 00:00:00,000 INFO stopped: a full disk\n")
     assert CliRunner().invoke(app, ["watch", str(folder)]).exit_code == 3
     with pytest.raises(BadExperiment, match="is not a run folder"):
-        look(tmp_path)
+        read_progress(tmp_path)
 
 
 def test_an_empty_run_can_be_seen(plain):
     folder = plain("run")
     (folder / "rounds.parquet").unlink()
     console = Console(file=io.StringIO(), width=100)
-    console.print(view(folder, look(folder)))
+    console.print(view(folder, read_progress(folder)))
     assert "no round is written yet" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_curves_are_blocks():
-    assert curve([]) == ""
-    assert curve([0.0, 0.5, 1.0]) == "▁▅█"
-    assert len(curve([0.3] * 1000, 60)) == 60
+    assert block_curve([]) == ""
+    assert block_curve([0.0, 0.5, 1.0]) == "▁▅█"
+    assert len(block_curve([0.3] * 1000, 60)) == 60
 
 
 # ---- writing elsewhere
@@ -130,7 +130,7 @@ def test_tensorboard_has_the_same_numbers(tmp_path):
 
     events = EventAccumulator(str(tmp_path / "tb" / "run"))
     events.Reload()
-    rows = look(tmp_path / "run").rows
+    rows = read_progress(tmp_path / "run").rows
     got = [(event.step, event.value) for event in events.Scalars("accuracy")]
     assert [step for step, _ in got] == [1, 2, 3]
     assert [value for _, value in got] == pytest.approx([row["accuracy"] for row in rows])
@@ -173,14 +173,14 @@ def test_trouble_elsewhere_does_not_stop_the_run(tmp_path, caplog, monkeypatch):
         done.append(1)
         raise OSError("full")
 
-    track._forgiving("TensorBoard", fails, state)
-    track._forgiving("TensorBoard", fails, state)
+    trackers._forgiving("TensorBoard", fails, state)
+    trackers._forgiving("TensorBoard", fails, state)
     assert len(done) == 1
     assert caplog.messages == ["TensorBoard could not be written and gets no more rounds: full"]
 
 
 def test_missing_packages_are_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(track, "find_spec", lambda name: None)
+    monkeypatch.setattr(trackers, "find_spec", lambda name: None)
     for tensorboard, mlflow, extra in ((tmp_path, None, "tensorboard"), (None, "x", "mlflow")):
         with (
             pytest.raises(BadExperiment, match=rf"fedloom\[{extra}\]"),

@@ -1,4 +1,4 @@
-"""What the charts show are the numbers of the tables."""
+"""Charts show the numbers of the run folders' tables."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from typer.testing import CliRunner
 from fedloom.cli.main import app
 from fedloom.evaluate.coverage import LOOKS, REPLIES
 from fedloom.evaluate.targets import to_target
+from fedloom.report.charts import spaced, tidy
+from fedloom.report.command_line import command_of
 from fedloom.report.curves import curves_of
-from fedloom.report.fleet import LOST, SHARE, fates_of, losses_of, shares_of, virtual_time_of, wall_time_of
+from fedloom.report.fleet import LOST, SHARE, fairness_of, fates_of, losses_of, shares_of, virtual_time_of, wall_time_of
 from fedloom.report.group import Group, labels_of, read_groups
-from fedloom.report.inside import alike, classes_of, coverage_of, fairness_of, similarity_of
-from fedloom.report.recipe import command_of
+from fedloom.report.models import classes_of, coverage_of, order_of, similarity_of
+from fedloom.report.plotly_charts import plotly_chart
 from fedloom.report.sections import sections_of
 from fedloom.report.tables import costs_of, final_of, own_target, summary, target_table
-from fedloom.report.values import spaced, tidy
-from fedloom.report.web import chart_of
 from fedloom.runs.experiment import Experiment
 from report.folders import small
 
@@ -172,7 +172,7 @@ def test_similarity_is_the_known_table(folders, groups):
 
 def test_alike_clients_stand_side_by_side():
     table = np.array([[0, 9, 1, 9], [9, 0, 9, 1], [1, 9, 0, 9], [9, 1, 9, 0]], dtype=float)
-    order = alike(table)
+    order = order_of(table)
     assert {frozenset(order[:2]), frozenset(order[2:])} == {frozenset({0, 2}), frozenset({1, 3})}
 
 
@@ -186,10 +186,10 @@ def test_every_figure_is_one_that_plotly_knows(groups):
             return {key: resolve(one, state) for key, one in value.items() if one is not None}
         return [resolve(one, state) for one in value] if isinstance(value, list) else value
 
-    sections = [section for section in sections_of(groups, (0.1,), chosen=False) if section.value is not None]
+    sections = [section for section in sections_of(groups, (0.1,), chosen=False) if section.chart is not None]
     assert len(sections) == 9
     for section in sections:
-        chart = json.loads(json.dumps(chart_of(section.value), allow_nan=False))
+        chart = json.loads(json.dumps(plotly_chart(section.chart), allow_nan=False))
         state = {control["name"]: control["options"][-1][0] for control in chart["controls"]}
         traces = resolve(chart["traces"], {**chart.get("state", {}), **state})
         for trace in traces:

@@ -9,11 +9,11 @@ from typer.testing import CliRunner
 
 from fedloom.cli.main import app
 from fedloom.errors import BadData, BadExperiment, RunStopped
+from fedloom.report.figures import STYLE, check_figures
 from fedloom.report.group import read_groups
 from fedloom.report.latex import escape_latex, latex_table
 from fedloom.report.page import write_report
-from fedloom.report.paper import STYLE, check_paper
-from fedloom.report.read import read_run
+from fedloom.report.recorded import read_run
 from fedloom.report.sections import sections_of
 
 
@@ -47,10 +47,10 @@ def test_a_section_without_data_says_why(plain):
     groups, _ = read_groups([plain("run")])
     sections = {section.key: section for section in sections_of(groups, (), chosen=True)}
     for key in ("fairness", "coverage", "time", "losses", "targets"):
-        assert sections[key].value is None
+        assert sections[key].chart is None
         assert sections[key].lead.endswith(".")
     assert "similarity" not in sections
-    assert sections["accuracy"].value is not None
+    assert sections["accuracy"].chart is not None
 
 
 def test_a_run_without_rounds_is_shown(plain, tmp_path):
@@ -105,9 +105,9 @@ def test_a_page_that_cannot_be_written_is_said(folders, tmp_path):
 
 
 def test_missing_packages_are_named(folders, tmp_path, monkeypatch):
-    for module in ("page", "paper"):
+    for module in ("page", "figures"):
         monkeypatch.setattr(sys.modules[f"fedloom.report.{module}"], "find_spec", lambda name: None)
     with pytest.raises(BadExperiment, match=r"plotly.*pip install 'fedloom\[report\]'"):
         write_report(folders, tmp_path / "r.html")
     with pytest.raises(BadExperiment, match=r"matplotlib.*pip install 'fedloom\[report\]'"):
-        check_paper(tmp_path)
+        check_figures(tmp_path)

@@ -15,9 +15,9 @@ import torch
 from fedloom.data.load import load
 from fedloom.errors import RunStopped
 from fedloom.runs.build import Prepared, prepare
-from fedloom.runs.coroutine_thread import Strand
+from fedloom.runs.coroutine_thread import CoroutineThread
 from fedloom.runs.experiment import Experiment
-from fedloom.runs.many_runs import in_step, play_together, room_beside, run_all
+from fedloom.runs.many_runs import in_step, most_together, play_together, run_all
 from fedloom.runs.play import Result, run
 from fedloom.studies.compare import compare
 
@@ -117,22 +117,22 @@ def test_networks_that_differ_in_more_than_weights_are_told_apart(tmp_path: Any)
 
 def test_how_many_fit() -> None:
     small = prepare(Experiment(**SMALL))
-    room, why = room_beside(small)
+    room, why = most_together(small)
     assert room == 2**23 / (4 * 4 * small.inputs.setting.layout.total)
     assert "cache" in why
-    assert room_beside(prepare(Experiment(**SMALL, chunk=9)))[0] == 9 / 4
+    assert most_together(prepare(Experiment(**SMALL, chunk=9)))[0] == 9 / 4
     wide = prepare(Experiment(**{**SMALL, "model": {"name": "mlp", "settings": {"widths": [20_000]}}}))
-    assert room_beside(wide)[0] == 1
+    assert most_together(wide)[0] == 1
 
 
 def test_groups_of_as_many_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedloom.runs.many_runs.room_beside", lambda world: (2, "so"))
+    monkeypatch.setattr("fedloom.runs.many_runs.most_together", lambda world: (2, "so"))
     found, notes = together(seeded(5, rounds=1))
     assert [one.experiment.seed for one in found] == [0, 1, 2, 3, 4]
     assert (
         notes == ["2 runs are trained together: fedavg", "runs of fedavg are trained one by one: so"] or len(notes) == 1
     )
-    monkeypatch.setattr("fedloom.runs.many_runs.room_beside", lambda world: (1, "so"))
+    monkeypatch.setattr("fedloom.runs.many_runs.most_together", lambda world: (1, "so"))
     assert together(seeded(3, rounds=1))[1] == ["runs of fedavg are trained one by one: so"]
 
 
@@ -205,7 +205,7 @@ def test_ctrl_c_ends_all() -> None:
 
 def test_training_that_fails_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = threading.active_count()
-    monkeypatch.setattr("fedloom.engine.joint.learn_joined", lambda *_: 1 / 0)
+    monkeypatch.setattr("fedloom.engine.joint.learn_jointly", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         play_together(*group(None))
     assert threading.active_count() == threads
@@ -238,37 +238,37 @@ def test_threads_are_left_as_they_were() -> None:
     assert torch.get_num_threads() == before
 
 
-# ---- strands
+# ---- threads
 
 
-def test_a_strand_asks_and_goes_on() -> None:
-    strand: Strand[int, int, int] = Strand(lambda own: sum(own.ask(n) for n in range(3)))
-    asked = strand.begin()
+def test_a_thread_asks_and_goes_on() -> None:
+    thread: CoroutineThread[int, int, int] = CoroutineThread(lambda own: sum(own.ask(n) for n in range(3)))
+    asked = thread.begin()
     seen = []
     while asked is not None:
         seen.append(asked)
-        asked = strand.answer(10 * asked)
+        asked = thread.answer(10 * asked)
     assert seen == [0, 1, 2]
-    assert strand.result == 30
+    assert thread.result == 30
 
 
 def test_its_clock_stands_still_while_it_waits() -> None:
-    def call(own: Strand[int, int, float]) -> float:
+    def call(own: CoroutineThread[int, int, float]) -> float:
         began = own.clock()
         own.ask(0)
         own.charge(5.0)
         return own.clock() - began
 
-    strand = Strand(call)
-    strand.begin()
+    thread = CoroutineThread(call)
+    thread.begin()
     time.sleep(0.3)
-    assert strand.answer(1) is None
-    assert 5.0 <= strand.result < 5.2
+    assert thread.answer(1) is None
+    assert 5.0 <= thread.result < 5.2
 
 
 def test_one_that_never_asks() -> None:
     assert in_step([]) == []
-    strand: Strand[int, int, str] = Strand(lambda own: "done")
-    assert strand.begin() is None
-    assert strand.result == "done"
-    strand.abandon()
+    thread: CoroutineThread[int, int, str] = CoroutineThread(lambda own: "done")
+    assert thread.begin() is None
+    assert thread.result == "done"
+    thread.abandon()

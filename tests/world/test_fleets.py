@@ -136,7 +136,7 @@ def test_parquet_reads_like_csv(tmp_path):
         ("client,up\n0,1\n1,\n", "column up, row 1 is empty"),
         ("client,availability\n0,1\n1,1.2\n", "column availability, row 1 is 1.2.*at most 1"),
         ("client,upp\n0,1\n1,2\n", "unknown column 'upp'; did you mean 'up'"),
-        ("client,up,up\n0,1,1\n1,2,2\n", "column up is there 2 times"),
+        ("client,up,up\n0,1,1\n1,2,2\n", "column up occurs 2 times"),
         ("client,up\n", "no rows"),
         ("", "cannot be read as a table"),
         ("client,up\n0,1,2\n", "cannot be read as a table"),

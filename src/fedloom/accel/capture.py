@@ -1,4 +1,4 @@
-"""A function of tensors, replayed as a CUDA graph where the same shapes come again: one launch instead of many."""
+"""Functions of tensors replayed as CUDA graphs when shapes recur: one launch instead of many."""
 
 from __future__ import annotations
 
@@ -14,34 +14,36 @@ from torch import Tensor
 
 log = logging.getLogger("fedloom")
 
-SHAPES = 16  # graphs kept of each function; the least used goes first
+SHAPES = 16  # graphs kept per function at most; the least recently used go first
 Made = tuple[Tensor, ...]
 
 
 @dataclass
 class _Graph:
+    """A captured graph with its static inputs and outputs."""
+
     graph: torch.cuda.CUDAGraph
     inputs: Made
     outputs: Made
-    fixed: tuple[Any, ...]  # held, so that what the graph reads lives on
-    last: torch.cuda.Stream  # on which the last caller had its values
+    fixed: tuple[Any, ...]  # references that keep alive what the graph reads
+    last: torch.cuda.Stream  # stream of the last call
 
 
 class Captured:
-    """Calls `make(inputs, *fixed)`, which is pure and reads no value of a tensor on the host.
+    """Calls `make(inputs, *fixed)`, which must be pure and must not read a tensor's value on the host.
 
-    `inputs` may hold other values at every call. `fixed` are part of the graph: numbers and tuples by their value,
-    other things by what they are. The first call of a shape runs as it is: shapes that never recur cost nothing.
+    `inputs` may hold other values at every call. `fixed` is part of the graph: numbers, strings and tuples are compared
+    by value, other objects by identity. The first call with a shape runs eagerly: shapes that never recur cost nothing.
     """
 
     def __init__(self, make: Callable[..., Made]) -> None:
         self.make = make
-        self._graphs: OrderedDict[Any, _Graph | None] = OrderedDict()  # None: seen once
+        self._graphs: OrderedDict[Any, _Graph | None] = OrderedDict()  # None: called once, not captured yet
         self._lock = RLock()
         self._able = True
 
     def __call__(self, inputs: Made, *fixed: Any) -> Made:
-        """What the function gives, in tensors of the caller's own."""
+        """Return the function's results, in tensors that belong to the caller."""
         if inputs[0].device.type != "cuda" or not self._able or torch.cuda.is_current_stream_capturing():
             return self.make(inputs, *fixed)
         marks = tuple(one if isinstance(one, int | float | str | tuple) else id(one) for one in fixed)
@@ -54,7 +56,7 @@ class Captured:
             if found is None:
                 try:
                     found = self._captured(inputs, fixed)
-                except RuntimeError as problem:  # whatever the function does that cannot be captured
+                except RuntimeError as problem:  # the function does something that cannot be captured
                     self._able = False
                     name = getattr(self.make, "__name__", "a step")
                     log.warning("%s is not captured as a CUDA graph, which is slower: %s", name, problem)
@@ -66,9 +68,11 @@ class Captured:
             return tuple(value.clone() for value in found.outputs)
 
     def _follow(self, found: _Graph) -> None:
-        """A caller on another stream than the last waits until that one had its values."""
+        """Make a call on another stream wait for the call before it."""
         device = found.last.device_index
-        if torch._C._cuda_getCurrentRawStream(device) != found.last.cuda_stream:  # a torch.cuda.Stream takes longer
+        if (
+            torch._C._cuda_getCurrentRawStream(device) != found.last.cuda_stream
+        ):  # making a torch.cuda.Stream takes longer
             now = torch.cuda.current_stream(device)
             now.wait_stream(found.last)
             found.last = now
@@ -80,7 +84,7 @@ class Captured:
             self._graphs.popitem(last=False)
 
     def _captured(self, inputs: Made, fixed: tuple[Any, ...]) -> _Graph:
-        """Run once aside for what is lazy, then capture."""
+        """Warm up once on a side stream for what is initialised lazily, then capture."""
         places = tuple(value.clone() for value in inputs)
         side = torch.cuda.Stream(inputs[0].device)
         side.wait_stream(torch.cuda.current_stream(inputs[0].device))

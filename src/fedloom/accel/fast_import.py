@@ -1,4 +1,4 @@
-"""How are modules loaded quickly? Without looking for garbage meanwhile: they make many objects and throw few away."""
+"""Imports without garbage collection: modules make many objects and free few of them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from contextlib import contextmanager
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """No cyclic garbage is looked for meanwhile, and what was made counts as old: a tenth of PyTorch's loading time."""
+    """Turn garbage collection off meanwhile, then count new objects as old: saves a tenth of PyTorch's import."""
     was = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if was:
-            if not gc.get_freeze_count():  # nobody's frozen objects are thawed
-                gc.freeze()  # with the next line: all objects are among the oldest, and none is visited now
+            if not gc.get_freeze_count():  # objects that other code froze stay frozen
+                gc.freeze()  # with the next line: moves all objects to the oldest generation without a visit
                 gc.unfreeze()
             gc.enable()

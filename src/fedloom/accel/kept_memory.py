@@ -1,4 +1,4 @@
-"""Why fetch the same large blocks from the system every round? glibc gives them back when freed; here it keeps them.
+"""Freed memory stays with the process: glibc returns large blocks to the system otherwise, and asks for them anew.
 
 A block fresh from the system is zeroed page by page at first touch, which costs more than filling it.
 """
@@ -15,7 +15,7 @@ _ALL, _USUAL_TRIM, _USUAL_MAPPED = 2**31 - 1, 128 * 1024, 65536
 
 @contextmanager
 def kept_memory() -> Iterator[bool]:
-    """Freed blocks stay with the process meanwhile; False where the C library is another one."""
+    """Keep freed blocks in the process meanwhile; yields False where the C library is not glibc."""
     library = ctypes.CDLL(None)
     known = hasattr(library, "mallopt") and hasattr(library, "malloc_trim")
     if known:

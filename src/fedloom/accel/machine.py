@@ -1,4 +1,4 @@
-"""What may this process use of its machine? Cores and memory, as the system and its limits say, in words too."""
+"""Cores, memory, device and folders that this process may use, and sizes and durations in words."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ from torch import Tensor
 
 from fedloom.errors import BadExperiment
 
-CGROUP = Path("/sys/fs/cgroup")  # limits of a container, where there are any
-COMPANY = "FEDLOOM_PROCESSES"  # how many processes of ours share this machine
-NEIGHBOURS = ("LOCAL_WORLD_SIZE", "PYTEST_XDIST_WORKER_COUNT", COMPANY)  # torchrun's, pytest-xdist's, ours
-BATCH = 1024  # examples at a time, on a CPU
+CGROUP = Path("/sys/fs/cgroup")  # limits of a container, if there are any
+NEIGHBOURS = ("LOCAL_WORLD_SIZE", "PYTEST_XDIST_WORKER_COUNT")  # torchrun, pytest-xdist
+BATCH = 1024  # examples evaluated at a time on a CPU
 
 
 def cache_folder() -> Path:
-    """Where data sets, choices and compiled code are kept from run to run."""
+    """Folder in which data sets, measured choices and compiled code are kept from run to run."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedloom"
 
 
 def cores() -> int:
-    """Cores for this process: those it may run on and has time for, shared with processes started beside it."""
+    """Cores for this process: what affinity and container allow, divided by the processes started with it."""
     found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota, _, period = _read(CGROUP / "cpu.max").partition(" ")
     if quota.isdigit() and period.isdigit():
@@ -34,11 +33,11 @@ def cores() -> int:
 
 
 def free_memory() -> int:
-    """Bytes of memory that can be taken without pushing anything out."""
+    """Bytes of memory that can be taken without swapping."""
     fields = dict(line.split(":", 1) for line in _read(Path("/proc/meminfo")).splitlines() if ":" in line)
     if "MemAvailable" in fields:
         free = 1024 * int(fields["MemAvailable"].split()[0])
-    else:  # another system: half of what it has
+    else:  # not Linux: half of all memory
         free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     limit, used = _read(CGROUP / "memory.max"), _read(CGROUP / "memory.current")
     return min(free, max(0, int(limit) - int(used))) if limit.isdigit() and used.isdigit() else free
@@ -49,7 +48,7 @@ def _count(text: str) -> int:
 
 
 def _read(path: Path) -> str:
-    """A small file of the system's; empty where there is none."""
+    """Text of a small system file; empty where there is none."""
     try:
         return path.read_text().strip()
     except OSError:
@@ -57,7 +56,7 @@ def _read(path: Path) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes for people."""
+    """Format a number of bytes."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -66,7 +65,7 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people."""
+    """Format a number of seconds."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.1f} {unit}"
@@ -74,12 +73,12 @@ def duration(seconds: float) -> str:
 
 
 def at_once(x: Tensor) -> int:
-    """How many examples like these [n, ...] to look at together: a GPU wants many, a CPU's cache few."""
+    """How many examples like these [n, ...] to evaluate together: many on a GPU, as many as a cache holds on a CPU."""
     return BATCH if x.device.type == "cpu" else max(BATCH, 2**25 // x[0].numel())
 
 
 def device_of(name: str) -> torch.device:
-    """`auto` takes a GPU if there is one."""
+    """The torch device of this name; `auto` is a GPU if there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -95,5 +94,5 @@ def device_of(name: str) -> torch.device:
 
 @cache
 def own_kernels(device: str) -> bool:
-    """Can kernels of our own run there? Triton comes with torch for CUDA."""
+    """Whether our Triton kernels run on this type of device; torch for CUDA brings Triton."""
     return device == "cuda" and find_spec("triton") is not None

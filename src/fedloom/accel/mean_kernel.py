@@ -1,4 +1,4 @@
-"""A Triton kernel for means of masked replies: replies and masks are read once, and nothing else is made."""
+"""Triton kernel for means of masked replies: reads replies and masks once and makes no intermediate tensor."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-CLIENTS, NUMBERS = 16, 128  # read by a program at a time
+CLIENTS, NUMBERS = 16, 128  # that a program reads at a time
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -15,7 +15,7 @@ def _mean(  # type: ignore[no-untyped-def]
     model, replies, mask, weight, out, COUNT, SIZE, REPLIES, MASK,
     SPARSE: tl.constexpr, CLIENTS: tl.constexpr, NUMBERS: tl.constexpr,
 ):  # fmt: skip
-    """`model + sum w (x - model) / sum w m`, where anybody sent it, or (SPARSE) `sum w m x`, if anybody is there."""
+    """`model + sum w (x - model) / sum w m` for numbers that were sent; SPARSE: `sum w m x` if any client replied."""
     n = tl.program_id(0) * NUMBERS + tl.arange(0, NUMBERS)
     inside = n < SIZE
     old = tl.load(model + n, mask=inside, other=0.0)
@@ -44,10 +44,10 @@ def _mean(  # type: ignore[no-untyped-def]
 
 
 def masked_mean(model: Tensor, params: Tensor, mask: Tensor, weight: Tensor, sparse: bool) -> Tensor:
-    """The next model [P] from replies [C, P] by weights [C] whose sum is 1, or 0 if nobody is there.
+    """The next model [P] from replies [C, P] and weights [C], whose sum is 1, or 0 if no client replied.
 
-    Each number's mean is over those who sent it, where unsent numbers equal the model's own, or, `sparse`, over all,
-    where they count as zeros.
+    Each number is the mean over the clients that sent it (unsent numbers must equal the model's) or, if `sparse`, over
+    all clients, with unsent numbers as zeros.
     """
     out = torch.empty_like(model)
     _mean[(triton.cdiv(len(model), NUMBERS),)](

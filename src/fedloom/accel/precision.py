@@ -1,4 +1,4 @@
-"""How exactly are products computed? PyTorch's own way, or one of three choices for the duration of a run."""
+"""Precision of matrix products: PyTorch's settings, or one of three choices for the duration of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Precision = Literal["default", "float32", "tf32", "bf16"]
 
 @contextmanager
 def computing(precision: Precision) -> Iterator[None]:
-    """Set what CUDA may round, and put it back; `default` touches nothing, as bf16 does, whose rounding is our own."""
+    """Set PyTorch's precision meanwhile; `default` changes nothing, nor does `bf16`, which our own layers round."""
     if precision in ("default", "bf16"):
         yield
         return
@@ -28,19 +28,19 @@ def computing(precision: Precision) -> Iterator[None]:
 
 
 def _switches() -> tuple[Any, ...]:
-    """PyTorch's older settings; layers of ours read them."""
+    """PyTorch's older settings, which our layers read."""
     return torch.backends.cuda.matmul, torch.backends.cudnn
 
 
 def _named() -> tuple[Any, ...]:
-    """Its newer ones, which count where the two differ. Both are set alike: it refuses to read a mixture."""
+    """PyTorch's newer settings, which win over the older. Both are set alike: PyTorch refuses to read a mixture."""
     return torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn  # type: ignore[attr-defined]
 
 
 def _allowed(place: Any) -> bool | None:
     try:
         return bool(place.allow_tf32)
-    except RuntimeError:  # a mixture from before: only the newer settings are put back
+    except RuntimeError:  # a mixture was set before: only the newer settings are put back
         return None
 
 
@@ -53,7 +53,7 @@ def _set(old: list[tuple[Any, bool | None]], new: list[tuple[Any, str]]) -> None
 
 
 def precision_note(precision: Precision, device: torch.device) -> str | None:
-    """What should be known of the choice."""
+    """A note on what the choice does on this device; None where there is nothing to say."""
     if device.type == "cpu" and precision == "tf32":
         return "precision tf32 changes nothing on a CPU: it computes in float32"
     if device.type == "cpu" and precision == "bf16":

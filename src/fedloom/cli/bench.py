@@ -15,7 +15,7 @@ from fedloom.cli.options import DeviceOption
 from fedloom.errors import BadExperiment, unknown
 
 ENGINES = ("local", "loop")
-WIDTH = 120  # of a table in a file
+WIDTH = 120  # characters of a table that is not on a terminal
 
 
 def bench_command(
@@ -25,17 +25,22 @@ def bench_command(
     device: DeviceOption = "auto",
     engine: Annotated[str, typer.Option(help="local, or local,loop to compare them in one run")] = "local",
     cycles: Annotated[int, typer.Option(min=1, help="repetitions, of which the median counts")] = 5,
-    seconds: Annotated[float, typer.Option(min=0.1, help="for a workload, about; one cycle is always played")] = 5.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="for a workload, roughly; one cycle is always played")] = 5.0,
     quick: Annotated[bool, typer.Option("--quick", help="3 cycles and 2 seconds for a workload")] = False,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads, where a run would choose by itself")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads, in place of those a run would choose")
+    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write the figures here")] = None,
-    against: Annotated[Path | None, typer.Option(metavar="FILE", help="compare with figures written before")] = None,
+    against: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="compare with figures written earlier, also by an older version")
+    ] = None,
     fail_above: Annotated[
-        float | None, typer.Option(help="exit code 1 if a round takes more than so many times what it took before")
+        float | None,
+        typer.Option(help="exit code 1 if a round takes more than this many times as long as in --against"),
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="show the workloads and end")] = False,
 ) -> None:
-    """Measure rounds on invented data, beside what this device does at best.
+    """Measure rounds on synthetic data, and compare them with the device's limits.
 
     For example `fedloom bench W1 W2 --json now.json`, later `fedloom bench W1 W2 --against now.json --fail-above 1.2`.
     """
@@ -44,16 +49,18 @@ def bench_command(
     from fedloom.accel.machine import device_of
     from fedloom.studies.bench.limits import limits, machine
     from fedloom.studies.bench.measure import measure
-    from fedloom.studies.bench.report import Report, ratios, read, table
+    from fedloom.studies.bench.results import Results, ratios, read, table
     from fedloom.studies.bench.workloads import WORKLOADS, chosen
 
     notes, console = Console(stderr=True, highlight=False), Console()
     if not console.is_terminal:
         console = Console(width=WIDTH)
     if list_:
-        shown = Table(Column("workload", no_wrap=True), "what it is", "beside", title="workloads", title_justify="left")
+        shown = Table(
+            Column("workload", no_wrap=True), "what it is", "baseline", title="workloads", title_justify="left"
+        )
         for name, workload in WORKLOADS.items():
-            shown.add_row(name, workload.about, workload.beside or "")
+            shown.add_row(name, workload.about, workload.baseline or "")
         console.print(shown)
         return
     place = device_of(device)
@@ -62,14 +69,14 @@ def bench_command(
         if one not in ENGINES:
             raise BadExperiment(unknown("engine", one, ENGINES))
     if fail_above is not None and against is None:
-        raise BadExperiment("fail_above compares with figures written before, and there are none; add --against FILE.")
+        raise BadExperiment("fail_above compares with figures written earlier, and there are none; add --against FILE.")
     before = None if against is None else read(against)
     if quick:
         cycles, seconds = min(cycles, 3), min(seconds, 2.0)
     if threads is not None:
         torch.set_num_threads(threads)
-    with notes.status("what the device can do"):
-        report = Report(machine(place), limits(place))
+    with notes.status("the device's limits"):
+        results = Results(machine(place), limits(place))
     for name in names:
         for one in engines:
             title = f"{name} {one}"
@@ -85,23 +92,25 @@ def bench_command(
                         tell=partial(_update, status, title),
                         own_threads=threads is None,
                     )
-                report.rows.append(row)
+                results.rows.append(row)
                 notes.print(f"{title}: {row.round_ms:.2f} ms a round", markup=False)
             except Exception as problem:  # noqa: BLE001 one workload that fails, for want of memory say, leaves the others
-                report.failed[title] = f"{type(problem).__name__}: {problem}"
-                notes.print(f"{title} failed: {report.failed[title]}", style="red", markup=False)
+                results.failed[title] = f"{type(problem).__name__}: {problem}"
+                notes.print(f"{title} failed: {results.failed[title]}", style="red", markup=False)
             if json_file is not None:
-                report.write(json_file)
-    if report.rows:
-        console.print(table(report, before))
-    slower = {} if before is None or fail_above is None else ratios(report, before)
+                results.write(json_file)
+    if results.rows:
+        console.print(table(results, before))
+    slower = {} if before is None or fail_above is None else ratios(results, before)
     too_slow = [f"{name} {one} × {ratio:.2f}" for (name, one), ratio in slower.items() if ratio > (fail_above or 0)]
     if too_slow:
-        notes.print(f"slower than {fail_above:g} times what it was: {', '.join(too_slow)}", style="red", markup=False)
-    if report.failed or too_slow:
+        notes.print(
+            f"slower than {fail_above:g} times the earlier time: {', '.join(too_slow)}", style="red", markup=False
+        )
+    if results.failed or too_slow:
         raise typer.Exit(1)
 
 
 def _update(status: Status, title: str, state: str) -> None:
-    """Say on a terminal how far a workload is."""
+    """Show the state of a workload on a terminal."""
     status.update(f"{title}: {state}")

@@ -1,24 +1,19 @@
-"""What names are there? For `fedloom list`."""
+"""Tables of names for `fedloom list`."""
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import pkgutil
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import fedloom.methods
-import fedloom.parts
-import fedloom.world
 from fedloom.core.part import ServerPart, Upload
 from fedloom.core.rule import LocalRule
 from fedloom.data.load import DATASETS, settings_of as data_settings
 from fedloom.data.partition import PARTITIONS, settings_of as partition_settings
 from fedloom.methods import METHODS
 from fedloom.models import MODELS
-from fedloom.runs.choices import ADMITS, AGGREGATES, ATTACKS, TOLD
 from fedloom.runs.experiment import CHANNELS, SUPPLIED
+from fedloom.runs.named_parts import ADMITS, AGGREGATES, ATTACKS, FACTS
 from fedloom.runs.settings import settings_of
 from fedloom.world.fleets import FLEETS
 
@@ -26,7 +21,7 @@ CHOSEN: dict[str, dict[str, Any]] = {"aggregates": AGGREGATES, "checks": ADMITS,
 
 
 class Row(NamedTuple):
-    """One name."""
+    """One name, with its settings and what it is."""
 
     name: str
     settings: str
@@ -34,7 +29,7 @@ class Row(NamedTuple):
 
 
 def catalogue(kind: str) -> list[Row]:
-    """Everything of one kind, by name."""
+    """All names of one kind."""
     if kind == "methods":
         return [Row(name, _settings(maker), _about(inspect.getmodule(maker))) for name, maker in METHODS.items()]
     if kind == "models":
@@ -48,16 +43,12 @@ def catalogue(kind: str) -> list[Row]:
     if kind == "channels":
         return [Row(name, _settings(make), _about(make)) for name, make in CHANNELS.items()]
     if kind in CHOSEN:
-        return [Row(name, _settings(make, TOLD), _about(make)) for name, make in CHOSEN[kind].items()]
+        return [Row(name, _settings(make, FACTS), _about(make)) for name, make in CHOSEN[kind].items()]
     return _parts()
 
 
 def _parts() -> list[Row]:
-    """Every part that fills a slot, with the slot's folder."""
-    for room in (fedloom.parts, fedloom.methods, fedloom.world):
-        for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
-            if not module.name.endswith("_kernel"):  # these need Triton
-                importlib.import_module(module.name)
+    """Every part that fills a slot, with the slot; `fedloom.methods` has imported them all."""
     found, waiting = [], [ServerPart, Upload, LocalRule]
     while waiting:
         part = waiting.pop()
@@ -73,14 +64,17 @@ def _parts() -> list[Row]:
 
 
 def _about(thing: Any) -> str:
+    """The first line of a docstring."""
     return (inspect.getdoc(thing) or "").partition("\n")[0]
 
 
 def _settings(function: Callable[..., Any], skip: tuple[str, ...] = ()) -> str:
+    """A function's settings and their defaults, as text."""
     return _defaults({p.name: p.default for p in settings_of(function, skip).values()})
 
 
 def _defaults(settings: dict[str, Any]) -> str:
+    """Settings and their defaults, as text."""
     return ", ".join(
         name if value is inspect.Parameter.empty else f"{name}={value}" for name, value in settings.items()
     )

@@ -17,16 +17,16 @@ from fedloom.cli.options import (
     ResumeOption,
     checkpoints_of,
     new_folder_for,
+    note_printer,
     print_json,
-    telling,
 )
 from fedloom.errors import BadExperiment
 
 if TYPE_CHECKING:
-    from fedloom.flower.deploy.trial_result import Measured
+    from fedloom.flower.deploy.trial_result import TrialResult
 
 MethodArgument = Annotated[str, typer.Argument(help="a name from `fedloom list methods`, or my_file.py:my_method")]
-NodesOption = Annotated[int, typer.Option(min=1, help="SuperNodes; clients are dealt to them like cards")]
+NodesOption = Annotated[int, typer.Option(min=1, help="SuperNodes; clients are dealt to them in turn")]
 DeadlineOption = Annotated[float, typer.Option(min=1, help="seconds that a round waits for replies")]
 QuorumOption = Annotated[int, typer.Option(min=1, help="replies without which a round leaves the model as it was")]
 
@@ -39,9 +39,7 @@ def deploy_command(
     nodes: NodesOption = 10,
     host: Annotated[
         list[str] | None,
-        typer.Option(
-            help="a name or address of the link's machine; the first is what nodes are told; repeat as needed"
-        ),
+        typer.Option(help="a name or address of the link's machine; nodes use the first; repeat as needed"),
     ] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="of the link")] = 8000,
     run_folder: Annotated[str, typer.Option(help="on the link's machine; run/ in --out if left out")] = "",
@@ -61,14 +59,14 @@ def deploy_command(
     experiment = shared.experiment(method=method)
     checkpoints_of(checkpoint_every)
     config = {**CONFIG, "out": run_folder, "deadline": deadline, "quorum": quorum, "checkpoint-every": checkpoint_every}
-    made, told = deploy(out, experiment, nodes, config, tuple(host or ()), port)
+    made, typed = deploy(out, experiment, nodes, config, tuple(host or ()), port)
     if as_json:
-        print_json({"folder": str(made.root), **told._asdict()})
+        print_json({"folder": str(made.root), **typed._asdict()})
         return
     console = Console(highlight=False, soft_wrap=True)
     for title, lines in (
-        ("everywhere", [told.environment]), ("the link", [told.link]), ("once, for each node", told.register),
-        ("the nodes", told.nodes), ("the run", [told.run]), ("after a crash", [told.resume]),
+        ("everywhere", [typed.environment]), ("the link", [typed.link]), ("once, for each node", typed.register),
+        ("the nodes", typed.nodes), ("the run", [typed.run]), ("after a crash", [typed.resume]),
     ):  # fmt: skip
         console.print(f"# {title}", style="dim", markup=False)
         console.print("\n".join(lines), markup=False)
@@ -88,7 +86,7 @@ def trial_command(
     deadline: DeadlineOption = 300.0,
     out: Annotated[Path | None, typer.Option(help="the run folder; a new one under runs/ if left out")] = None,
     work: Annotated[
-        Path | None, typer.Option(help="keep app, certificates, keys and logs here; they are removed if left out")
+        Path | None, typer.Option(help="folder for app, certificates, keys and logs; a temporary one if left out")
     ] = None,
     resume: ResumeOption = False,
     checkpoint_every: EveryOption = "1",
@@ -96,8 +94,8 @@ def trial_command(
 ) -> None:
     """Run METHOD on a real Flower link and real nodes on this machine, with TLS and node authentication.
 
-    For example `fedloom trial fedspu --nodes 10 --rounds 5`. Everything that it started is stopped at the end, also
-    after Ctrl-C. A trial that was stopped goes on with `fedloom trial --resume DIR`.
+    For example `fedloom trial fedspu --nodes 10 --rounds 5`. All processes are stopped at the end, also after Ctrl-C.
+    A trial that was stopped continues with `fedloom trial --resume DIR`.
     """
     from fedloom.cli.show import progress, summary_table
     from fedloom.flower.deploy.trial import run_trial
@@ -117,11 +115,11 @@ def trial_command(
         with progress(console, name, experiment.rounds) as watch:
             found = run_trial(
                 experiment, nodes, out=folder, resume=resume, deadline=deadline, checkpoint_every=checkpoint_every,
-                work=work, watch=watch, tell=telling(console),
+                work=work, watch=watch, tell=note_printer(console),
             )  # fmt: skip
     except KeyboardInterrupt:
         errors.print(
-            f"interrupted, and everything stopped; go on with `fedloom trial --resume {folder} --nodes {nodes}`",
+            f"interrupted, all processes stopped; continue with `fedloom trial --resume {folder} --nodes {nodes}`",
             markup=False, highlight=False, soft_wrap=True,
         )  # fmt: skip
         raise typer.Exit(130) from None
@@ -133,8 +131,8 @@ def trial_command(
     console.print(node_table(found))
 
 
-def time_table(found: Measured) -> Table:
-    """Where the time went."""
+def time_table(found: TrialResult) -> Table:
+    """Seconds by stage and phase."""
     table = Table(title="where the time went", show_header=False, title_justify="left")
     for name, seconds in found.times.items():
         table.add_row(name, f"{seconds:.1f} s")
@@ -143,12 +141,12 @@ def time_table(found: Measured) -> Table:
     return table
 
 
-def node_table(found: Measured) -> Table:
-    """What went over each node's connections during the run, beside the ledger's bytes, and its memory."""
+def node_table(found: TrialResult) -> Table:
+    """Bytes of each node in the run, by the tables and on its connections, and its memory."""
     from fedloom.accel.machine import size
 
     table = Table(Column("node", no_wrap=True), "clients", title="nodes", title_justify="left")
-    for name in ("payload up, down", "transport", "on the sockets", "memory"):
+    for name in ("messages up, down", "transport (reckoned)", "on the sockets", "memory"):
         table.add_column(name, justify="right")
     for node in found.nodes:
         payload, transport = (node.payload_up, node.payload_down), (node.transport_up, node.transport_down)

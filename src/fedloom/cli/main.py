@@ -29,12 +29,12 @@ from fedloom.cli.options import (
     TryOption,
     checkpoints_of,
     choices_of,
-    complain,
-    counted,
     new_folder_for,
-    only_the_first_speaks,
+    note_printer,
+    print_error,
     print_json,
-    telling,
+    runs_progress,
+    silence_other_ranks,
 )
 from fedloom.cli.report import report_command, watch_command
 from fedloom.cli.reproduce import reproduce_command
@@ -85,7 +85,7 @@ def run_command(
     Exit codes: 0 finished, 2 wrong input, 3 stopped by a fault (what was saved is kept), 130 stopped by Ctrl-C.
     """
     from fedloom.cli.show import progress, summary_table
-    from fedloom.report.track import tracked
+    from fedloom.report.trackers import tracked
     from fedloom.runs.play import run
 
     if resume and out is None:
@@ -106,7 +106,7 @@ def run_command(
         ):
             result = run(
                 experiment, out=folder, resume=resume, checkpoints=when, watch=watch,
-                tell=telling(console),
+                tell=note_printer(console),
             )  # fmt: skip
     except KeyboardInterrupt:
         errors.print(
@@ -161,8 +161,8 @@ def compare_command(
     }
     console = errors if as_json else Console()
     total = seeds * sum(experiment.rounds for experiment in experiments.values())
-    with counted(console, "compare", total, progress) as each:
-        contenders = compare(experiments, range(shared.seed, shared.seed + seeds), each, stack, telling(console))
+    with runs_progress(console, "compare", total, progress) as each:
+        contenders = compare(experiments, range(shared.seed, shared.seed + seeds), each, stack, note_printer(console))
     if as_json:
         print_json({"target": target, "methods": comparison_rows(contenders, target)})
     else:
@@ -201,8 +201,8 @@ def plan_command(
     console = errors if as_json else Console()
     every = range(shared.seed, shared.seed + seeds)
     total = seeds * sum(one.rounds for one in candidates(experiment, chosen, CODECS, choices).values())
-    tell = telling(console)
-    with counted(console, "plan", total, progress) as each:
+    tell = note_printer(console)
+    with runs_progress(console, "plan", total, progress) as each:
         found = plan(experiment, target, chosen, every, CODECS, choices, each, stack, tell)
     if chart is not None:
         draw_chart(found, chart)
@@ -259,11 +259,11 @@ def list_command(
 
 def main() -> None:
     """Run the command; errors become one line and an exit code: 2 bad input, 3 a run that stopped, 130 Ctrl-C."""
-    only_the_first_speaks(errors)
+    silence_other_ranks(errors)
     shown = RichHandler(logging.WARNING, console=errors, show_path=False, show_time=False)
     logging.basicConfig(format="%(message)s", handlers=[shown])
     try:
         app()
     except FedloomError as problem:
-        complain(errors, problem)
+        print_error(errors, problem)
         raise SystemExit(3 if isinstance(problem, RunStopped) else 2) from None

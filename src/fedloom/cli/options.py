@@ -1,4 +1,4 @@
-"""What commands share: their options, how settings are read and how results are printed."""
+"""Options of several commands, the reading of settings, and the printing of results and errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedloom.runs.checkpoint.saver import checkpoints_of as checkpoints_of
 if TYPE_CHECKING:
     from fedloom.runs.experiment import Experiment
 
-SPEAKING = 1.0  # seconds that a silent rank waits before it ends: torchrun then ends the others too
+SILENCE = 1.0  # seconds that a silent rank waits before it ends, since torchrun then ends the others too
 
 EngineOption = Annotated[
     str, typer.Option(help="local: the cohort at once; loop: one after another; distributed: under torchrun")
@@ -63,14 +63,14 @@ StackOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object at the end and nothing else")]
 
 
-def telling(console: Console) -> Callable[[str], None]:
-    """Prints what should be known."""
+def note_printer(console: Console) -> Callable[[str], None]:
+    """A function that prints notes."""
     return lambda note: console.print(note, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
-def counted(console: Console, title: str, total: int, progress: Any) -> Iterator[Callable[[str, int, Any], None]]:
-    """Progress over several runs: told name, seed and row of every round."""
+def runs_progress(console: Console, title: str, total: int, progress: Any) -> Iterator[Callable[[str, int, Any], None]]:
+    """Show progress over several runs; call what it yields with name, seed and row of every round."""
     done = 0
     with progress(console, title, total) as watch:
 
@@ -83,7 +83,7 @@ def counted(console: Console, title: str, total: int, progress: Any) -> Iterator
 
 
 def print_json(facts: dict[str, Any]) -> None:
-    """JSON has no NaN: null stands there."""
+    """Print JSON, with null in place of NaN and infinity, which JSON lacks."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, dict):
@@ -96,7 +96,7 @@ def print_json(facts: dict[str, Any]) -> None:
 
 
 def pairs_of(texts: list[str]) -> dict[str, Any]:
-    """`--set` arguments as a dictionary."""
+    """The arguments of `--set` as a dictionary."""
     from fedloom.runs.settings import parse_value
 
     pairs = {}
@@ -118,7 +118,7 @@ def new_folder_for(experiment: Experiment) -> Path:
 
 
 def choices_of(texts: list[str]) -> dict[str, list[Any]]:
-    """`--try` arguments: the values of each setting."""
+    """The arguments of `--try` as a dictionary: the values of each setting."""
     from fedloom.runs.settings import parse_value
 
     choices = {}
@@ -133,16 +133,16 @@ def choices_of(texts: list[str]) -> dict[str, list[Any]]:
     return choices
 
 
-def only_the_first_speaks(errors: Console) -> None:
-    """Of several processes under torchrun, all but rank 0 are silent."""
+def silence_other_ranks(errors: Console) -> None:
+    """Silence all processes under torchrun but rank 0."""
     if os.environ.get("RANK", "0") != "0":
         sys.stdout, errors.quiet = open(os.devnull, "w"), True  # noqa: SIM115  open until the process ends
 
 
-def complain(errors: Console, problem: FedloomError) -> None:
-    """Say what is wrong once; before the ranks have met, once on every machine, since it may be wrong on one alone."""
+def print_error(errors: Console, problem: FedloomError) -> None:
+    """Print an error once; before the ranks have met, once per machine, since it may concern one machine alone."""
     if os.environ.get("LOCAL_RANK", "0") != "0" or (errors.quiet and isinstance(problem, RunStopped)):
-        time.sleep(SPEAKING)
+        time.sleep(SILENCE)
         return
     errors.quiet = False
     errors.print(Text.assemble(("error:", "bold red"), f" {problem}"), soft_wrap=True)

@@ -10,25 +10,27 @@ from rich.console import Console
 
 
 def report_command(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="run folders; several are shown side by side")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="run folders; several are shown next to each other")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="the page")] = Path("report.html"),
     target: Annotated[
-        list[float] | None, typer.Option(help="accuracy to reach: a line and what it cost; repeat as needed")
+        list[float] | None, typer.Option(help="accuracy to reach, shown with its costs; repeat as needed")
     ] = None,
     title: Annotated[str | None, typer.Option(help="the page's title")] = None,
     png: Annotated[Path | None, typer.Option(metavar="DIR", help="write figures for papers here, as PNG")] = None,
     pdf: Annotated[Path | None, typer.Option(metavar="DIR", help="write figures for papers here, as PDF")] = None,
     latex: Annotated[Path | None, typer.Option(metavar="FILE", help="write a LaTeX table (booktabs) here")] = None,
 ) -> None:
-    """Show runs on one page that needs no network: open it in a browser, print it, or send it to someone.
+    """Show runs on one HTML page that needs no network: open it in a browser, print it or send it.
 
     For example `fedloom report runs/fedavg-digits-1 runs/feddd-digits-1 --target 0.8 -o report.html`. Runs of one
     experiment with several seeds become one line with a band.
     """
+    from fedloom.report.figures import check_figures, write_figures
     from fedloom.report.group import read_groups
     from fedloom.report.latex import write_latex
     from fedloom.report.page import check_page, saving, write_page
-    from fedloom.report.paper import check_paper, write_figures
     from fedloom.report.sections import sections_of
     from fedloom.report.tables import check_targets, own_target
 
@@ -36,7 +38,7 @@ def report_command(
     check_page(out)
     for folder in (png, pdf):
         if folder is not None:
-            check_paper(folder)
+            check_figures(folder)
     groups, notes = read_groups(runs)
     sections = sections_of(groups, targets or own_target(groups), chosen=not targets)
     console = Console(soft_wrap=True, highlight=False, markup=False)
@@ -53,15 +55,15 @@ def report_command(
 
 
 def watch_command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a run that goes on")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a run that is not over")],
     every: Annotated[float, typer.Option(min=0.1, help="seconds between looks")] = 1.0,
 ) -> None:
-    """Look on while a run goes on: accuracy, the last rounds, bytes, losses and the time left.
+    """Watch a run: accuracy, the last rounds, bytes, lost replies and the time left.
 
-    It only reads the run's folder, whose tables are written every ten seconds, and ends with the run: exit code 0 if
-    that was finished, 3 if it stopped. On a terminal the view is live, elsewhere every round is a line.
+    The command only reads the run's folder, whose tables are written every ten seconds, and ends with the run: exit
+    code 0 if it finished, 3 if it stopped. On a terminal the view is live, elsewhere each round is a line.
     """
-    from fedloom.cli.report_text import follow
+    from fedloom.cli.watch_view import follow
 
     try:
         finished = follow(run, Console(), every)

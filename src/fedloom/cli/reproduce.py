@@ -1,4 +1,4 @@
-"""`fedloom reproduce`: tables and figures of the papers."""
+"""The command `fedloom reproduce`: tables and figures of the papers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from fedloom.cli.options import DeviceOption, JsonOption, counted, print_json, telling
+from fedloom.cli.options import DeviceOption, JsonOption, note_printer, print_json, runs_progress
 from fedloom.errors import BadExperiment, RunStopped, unknown
 
 if TYPE_CHECKING:
@@ -32,38 +32,29 @@ def reproduce_command(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="a smaller version, which says that it is smaller")] = False,
     seeds: Annotated[int | None, typer.Option(min=1, help="how many seeds, from 0 on; 3, or 2 with --quick")] = None,
-    scale: Annotated[float, typer.Option(help="so many times the rounds, above 0 and at most 1")] = 1.0,
+    scale: Annotated[float, typer.Option(help="factor on the number of rounds, above 0 and at most 1")] = 1.0,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="TEXT", help="only runs with this in their label, at its start or behind a slash"),
+        typer.Option(metavar="TEXT", help="only runs with this text in their label, at its start or after a slash"),
     ] = None,
-    out: Annotated[Path, typer.Option(help="results; what is there already is not run again")] = Path("reproduced"),
+    out: Annotated[Path, typer.Option(help="results; runs that are there are not run again")] = Path("reproduced"),
     device: DeviceOption = "auto",
     data_dir: Annotated[
         Path | None, typer.Option(help="where mnist.npz, cifar10.npz ... lie, else FEDLOOM_DATA or the cache folder")
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(min=0, help="begin no more runs after so long; the same command goes on")
+        float | None, typer.Option(min=0, help="begin no runs after this time; the same command continues")
     ] = None,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="processes that play runs side by side on the device; left out, 1 on a CPU, and on a GPU what is "
-            "quickest and fits its memory. 1 if memory runs out",
-        ),
-    ] = None,
-    page: Annotated[Path | None, typer.Option(metavar="FILE.md", help="write all pages into this one file too")] = None,
     pages: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="run nothing: write the pages of DIR's Parquets anew")
+        Path | None, typer.Option(metavar="DIR", help="run nothing: write the pages of the Parquet files in DIR again")
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="show the recipes and end")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run the tables and figures of the papers behind our methods, and say what comes out.
+    """Run the tables and figures of the papers behind our methods, and judge the papers' claims.
 
     For example `fedloom reproduce fedumf-table1 --quick`. Finished runs are kept in --out: after Ctrl-C the same
-    command goes on. Verdicts: reproduced, direction only, not reproduced, not run.
+    command continues. Verdicts: reproduced, direction only, not reproduced, not run.
     """
     from fedloom.studies.recipes.page import write_pages
     from fedloom.studies.recipes.table import RECIPES
@@ -80,22 +71,22 @@ def reproduce_command(
     for name in names:
         if name not in RECIPES:
             raise BadExperiment(unknown("recipe", name, RECIPES))
-    from fedloom.studies.recipes.recipe import only as only_of, scaled
+    from fedloom.studies.recipes.recipe import scaled, selected
 
-    recipes = [only_of(scaled(RECIPES[name](quick), scale), only or ()) for name in dict.fromkeys(names)]
+    recipes = [selected(scaled(RECIPES[name](quick), scale), only or ()) for name in dict.fromkeys(names)]
     count = seeds or (QUICK_SEEDS if quick else SEEDS)
-    _reproduce(recipes, list(range(count)), scale, out, device, data_dir, minutes, processes, page, as_json)
+    _reproduce(recipes, list(range(count)), scale, out, device, data_dir, minutes, as_json)
 
 
 def _reproduce(
     recipes: list[Recipe], seeds: list[int], scale: float, out: Path, device: str, data_dir: Path | None,
-    minutes: float | None, processes: int | None, page: Path | None, as_json: bool,
+    minutes: float | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Run, keep, print."""
+    """Run the recipes, store and print their results."""
     from fedloom.accel.machine import device_of, duration
     from fedloom.cli.show import progress
     from fedloom.runs.lock import locked
-    from fedloom.studies.recipes.cost import expected, runs_of
+    from fedloom.studies.recipes.estimate import expected, runs_of
     from fedloom.studies.recipes.runner import play
 
     errors = Console(stderr=True, highlight=False)
@@ -103,22 +94,17 @@ def _reproduce(
     runs = runs_of(recipes, seeds)
     guess = expected(recipes, seeds, device_of(device).type)
     console.print(
-        f"{len(runs)} runs of {len(recipes)} recipes, about {duration(guess)} if none is there yet", style="dim"
+        f"{len(runs)} runs of {len(recipes)} recipes, about {duration(guess)} if none is stored yet", style="dim"
     )
     out.mkdir(parents=True, exist_ok=True)
     with locked(out / "lock", f"folder '{out}'"):
         try:
-            with counted(console, "reproduce", sum(one.rounds for one in runs.values()), progress) as watch:
-                played = play(recipes, seeds, out, device, data_dir, watch, telling(console), minutes, processes)
+            with runs_progress(console, "reproduce", sum(one.rounds for one in runs.values()), progress) as watch:
+                played = play(recipes, seeds, out, device, data_dir, watch, note_printer(console), minutes)
         except KeyboardInterrupt:
-            errors.print(f"interrupted; finished runs are in {out}, the same command goes on", soft_wrap=True)
+            errors.print(f"interrupted; finished runs are in {out}, the same command continues", soft_wrap=True)
             raise typer.Exit(130) from None
         found = _write(played, seeds, scale, out, device, time.perf_counter() - began)
-    if page is not None:
-        from fedloom.studies.recipes.page import page as page_of
-        from fedloom.studies.recipes.store import read_table
-
-        page.write_text("\n".join(page_of(read_table(out / f"{_stem(one)}.parquet")) for one in played.recipes))
     if as_json:
         print_json({name: [one.record() for one in some] for name, some in found.items()})
     else:
@@ -134,11 +120,11 @@ def _stem(recipe: Recipe) -> str:
 def _write(
     played: Played, seeds: list[int], scale: float, out: Path, device: str, seconds: float
 ) -> dict[str, list[Finding]]:
-    """Every recipe's Parquet, and all findings as JSON."""
+    """Write each recipe's Parquet file, and all findings as JSON."""
     from fedloom.accel.machine import device_of
     from fedloom.files import replace_file
     from fedloom.studies.bench.limits import machine
-    from fedloom.studies.recipes.page import found_in, place_of
+    from fedloom.studies.recipes.page import findings_in, place_of
     from fedloom.studies.recipes.runner import kept_runs
     from fedloom.studies.recipes.store import Store, read_table, write_table
 
@@ -156,43 +142,45 @@ def _write(
             "run_seconds": sum(one.facts["seconds"] for one in kept.values()),
             "places": sorted({place_of(one.facts["machine"]) for one in kept.values()}),
             "commands": [*before, *([command] if played.ran or not before else [])],
-            "failed": {k: v for k, v in played.failed.items() if k.startswith(recipe.name)},
+            "failed": {k: v for k, v in played.failed.items() if k.startswith((f"{recipe.name} ", f"{recipe.name}:"))},
             "experiments": {label: one.model_dump(mode="json") for label, one in recipe.experiments.items()},
         }  # fmt: skip
         write_table(file, about, kept)
-        found[recipe.name] = found_in(read_table(file))
+        found[recipe.name] = findings_in(read_table(file))
     records = {name: [one.record() for one in some] for name, some in found.items()}
     replace_file(out / "claims.json", [json.dumps(records, indent=1).encode()])
     return found
 
 
 def _typed() -> str:
-    """The command as it was typed, by its short name."""
+    """The command as typed, with its short name."""
     return shlex.join(["fedloom", *sys.argv[1:]])
 
 
 def _table(recipe: Recipe, found: list[Finding]) -> Table:
-    """Comparisons and controls of a recipe; values by themselves are on its page."""
-    from fedloom.studies.recipes.claims import said
+    """Comparisons and controls of a recipe, or its values if it has none."""
+    from fedloom.studies.recipes.claims import verdict_of
     from fedloom.studies.recipes.page import paper_says, summary, we_found
 
     compared = [one for one in found if one.claim.how != "value" or one.claim.control]
     rest = len(found) - len(compared)
-    caption = summary(found) + (f" {rest} values by themselves are on the page and in claims.json." if rest else "")
+    caption = summary(found)
+    if rest:
+        caption += f" {rest} values without a comparison are in claims.json and on the page that --pages writes."
     title = f"{recipe.name}: {recipe.about}" + (" (a smaller version)" if recipe.quick else "")
     table = Table("what", Column("paper", justify="right"), Column("ours", justify="right"), "verdict", title=title)
     table.title_justify, table.caption = "left", caption
     for one in compared or found:
-        verdict = said(one)
+        verdict = verdict_of(one)
         cells = (one.claim.what, paper_says(one), we_found(one))
         table.add_row(*(Text(cell) for cell in cells), Text(verdict, style=STYLES.get(verdict, "red")))
     return table
 
 
 def _complain(played: Played, errors: Console) -> None:
-    """What was not run, and an exit code for it."""
+    """Print what was not run; raise if nothing was."""
     if played.left:
-        errors.print(f"{played.left} runs are left for want of time; the same command goes on", style="yellow")
+        errors.print(f"{played.left} runs are left because the time is over; the same command goes on", style="yellow")
     if not played.failed:
         return
     reasons = dict.fromkeys(played.failed.values())
@@ -204,9 +192,9 @@ def _complain(played: Played, errors: Console) -> None:
 
 
 def _show_list(as_json: bool) -> None:
-    """Names, what they are, what data they need and how long they should take."""
+    """Print each recipe's name, data sets, number of runs and expected time."""
     from fedloom.accel.machine import duration
-    from fedloom.studies.recipes.cost import expected
+    from fedloom.studies.recipes.estimate import expected
     from fedloom.studies.recipes.table import RECIPES
 
     rows: list[dict[str, Any]] = []
@@ -223,7 +211,7 @@ def _show_list(as_json: bool) -> None:
         return
     table = Table(
         Column("name", no_wrap=True), "what it is", "data", "runs", "quick, 2 cores", "2 cores", "one H200",
-        title="recipes, three seeds (two if quick); times are reckoned, see recipes/cost.py", title_justify="left",
+        title="recipes, three seeds (two if quick); times are estimates", title_justify="left",
     )  # fmt: skip
     for row in rows:
         times = [duration(row[key]) for key in ("quick_cpu_seconds", "cpu_seconds", "h200_seconds")]

@@ -1,4 +1,4 @@
-"""What does a person see? Progress while a run goes on, and tables."""
+"""What commands print on a terminal: progress of a run, and tables of results."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from fedloom.studies.chart import letters
 from fedloom.studies.compare import Contender, ratio_of
 from fedloom.studies.plan import Plan
 
-LINES = 10  # how often a run reports where there is no terminal
+LINES = 10  # of progress without a terminal
 
 
 @contextmanager
 def progress(console: Console, title: str, rounds: int) -> Iterator[Watch]:
-    """A bar on a terminal, a few plain lines elsewhere."""
+    """Show progress: a bar on a terminal, a few plain lines elsewhere."""
     if not console.is_terminal:
         yield lambda row: _line(console, row, rounds)
         return
@@ -39,13 +39,14 @@ def progress(console: Console, title: str, rounds: int) -> Iterator[Watch]:
 
 
 def _line(console: Console, row: dict[str, Any], rounds: int) -> None:
+    """Print a line of progress, for about `LINES` of all rounds."""
     every = max(1, rounds // LINES)
     if row["round"] % every == 0 or row["round"] in (1, rounds):
         console.print(f"round {row['round']}/{rounds} {_state(row)}", highlight=False)
 
 
 def _state(row: dict[str, Any]) -> str:
-    """How a run stands; a comparison says which run it is."""
+    """The state of a run; in a comparison, with the run's name."""
     parts = [
         f"{name} {row[key]:.4f}" for name, key in (("accuracy", "accuracy"), ("loss", "loss")) if row[key] is not None
     ]
@@ -54,7 +55,7 @@ def _state(row: dict[str, Any]) -> str:
 
 
 def summary_table(result: Result) -> Table:
-    """A finished run at a glance."""
+    """The summary of a finished run."""
     facts = result.summary()
     last = next((row for row in reversed(result.rounds) if row["per_class"] is not None), None)
     table = Table(title=f"{facts['method']} on {result.experiment.data.name}", show_header=False, title_justify="left")
@@ -83,7 +84,7 @@ def summary_table(result: Result) -> Table:
 
 
 def comparison_rows(contenders: list[Contender], target: float | None) -> list[dict[str, Any]]:
-    """One row a method, for machines; costs are to the target where one is given, else of the whole run."""
+    """One row per method, for JSON; costs are to the target if one is given, else of the whole run."""
     rows = []
     for contender in contenders:
         costs = contender.reached(target)
@@ -98,7 +99,7 @@ def comparison_rows(contenders: list[Contender], target: float | None) -> list[d
 
 
 def comparison_table(contenders: list[Contender], target: float | None) -> Table:
-    """The same for people; ratios are to the first method."""
+    """The comparison as a table; ratios are to the first method."""
     rows = comparison_rows(contenders, target)
     what = "of the whole run" if target is None else f"to reach {target:g}"
     caption = f"mean over seeds ± 95 % interval; costs {what}, below them relative to {rows[0]['method']}, seed by seed"
@@ -128,18 +129,19 @@ def comparison_table(contenders: list[Contender], target: float | None) -> Table
 
 
 def _with_half(value: dict[str, Any], write: Callable[[float], str]) -> str:
+    """A mean with the half width of its interval."""
     return write(value["mean"]) + ("" if value["half"] is None else f" ± {write(value['half'])}")
 
 
 def plan_rows(plan: Plan) -> list[dict[str, Any]]:
-    """The options, for machines."""
+    """The options of a plan, for JSON."""
     costs = ("rounds", "seconds", "bytes", "joules")
     front = plan.front
     return [{"name": o.name, **{what: getattr(o, what) for what in costs}, "front": o in front} for o in plan.options]
 
 
 def plan_table(plan: Plan) -> Table:
-    """The candidates by time to the target; letters mark the trade-off, options that no other beats."""
+    """The candidates by time to the target; letters mark the trade-off: options that no other beats."""
     best = {what: plan.best(what) for what in ("seconds", "bytes", "joules")}
     names = {"seconds": "soonest", "bytes": "fewest bytes", "joules": "least energy"}
     caption = "with a letter: on the trade-off between time, bytes and energy, no other is better in all three"

@@ -1,10 +1,10 @@
-"""How does a message become bytes and back, strictly checked?"""
+"""The codec: messages as bytes, and bytes as strictly checked messages."""
 
 from fedloom.codec.codec import Codec
 from fedloom.codec.expected import Expected, Message
 from fedloom.codec.frame import Frame, Range
 from fedloom.codec.inbox import Inbox
-from fedloom.codec.part import AnyKeep, AnyMask, Part
+from fedloom.codec.model_part import AnyKeep, AnyMask, ModelPart
 from fedloom.codec.price import price, size
 from fedloom.codec.read import decode
 from fedloom.codec.rejected import Rejected
@@ -20,7 +20,7 @@ __all__ = [
     "Frame",
     "Inbox",
     "Message",
-    "Part",
+    "ModelPart",
     "Range",
     "Reason",
     "Rejected",

@@ -1,13 +1,13 @@
-"""How does a message become bytes, and when is it one? A safetensors file with a header of known length.
+"""The container of a message: a safetensors file with a header of known length.
 
     8 bytes    length of the header
     header     {"__metadata__":{"format":"fedloom-1","checksum":"...", ...},"values":{...}, ...} and spaces
-    data       the tensors, one after the other in the header's order, without gaps
+    data       the tensors in the header's order, without gaps
 
-All numbers of the header are padded to one width, so that its length depends on names only and the size of a message
-can be computed without writing it. The checksum is the CRC-32 of the header's length and of everything behind the
-checksum itself. It finds damage (any burst of up to 32 bits, others but one in 2^32) at two to three gigabytes a
-second, where blake2b manages less than one; it is no signature: who may speak is settled by the connection.
+All numbers in the header are padded to one width, so that its length depends on names only and the size of a message
+can be computed without encoding it. The checksum is the CRC-32 of the header's length and of all that follows the
+checksum. It detects damage (all bursts of at most 32 bits, all others but one in 2^32) at two to three gigabytes per
+second, where blake2b reaches less than one. It is no signature: senders are authenticated by the connection.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ OPENING = b'{"__metadata__":{"format":"fedloom-'
 VERSION = b"1"
 CHECKSUM = b'","checksum":"'
 BEFORE = 8 + len(OPENING) + len(VERSION) + len(CHECKSUM)  # bytes before the checksum
-BEHIND = BEFORE + 8  # it has 8 hexadecimal digits
-WIDTH = 10  # decimal digits: up to ten gigabytes
+AFTER = BEFORE + 8  # bytes up to the end of its 8 hexadecimal digits
+WIDTH = 10  # decimal digits: at most ten gigabytes
 FORMATS = {"F64": "<f8", "I64": "<i8", "F32": "<f4", "F16": "<f2", "U16": "<u2", "I8": "i1", "U8": "u1"}
 
 
 def header(fields: Mapping[str, str], entries: Sequence[Entry]) -> bytes:
-    """The header with its length before it; eight zeros stand for the checksum."""
+    """The header, preceded by its length, with eight zeros in place of the checksum."""
     facts = "".join(f',"{name}":"{value}"' for name, value in fields.items())
     text, start = "", 0
     for entry in entries:
@@ -46,49 +46,49 @@ def header(fields: Mapping[str, str], entries: Sequence[Entry]) -> bytes:
     if start >= 10**WIDTH:
         raise BadExperiment(f"a message of {start} bytes; expected less than {10**WIDTH}.")
     body = OPENING + VERSION + CHECKSUM + b"0" * 8 + f'"{facts}}}{text}}}'.encode("ascii")
-    body += b" " * (-len(body) % 8)  # the data are aligned
+    body += b" " * (-len(body) % 8)  # aligns the data
     return len(body).to_bytes(8, "little") + body
 
 
 def seal(head: bytes, arrays: Sequence[NDArray[np.generic]]) -> bytes:
-    """The whole message."""
+    """The whole message, with its checksum."""
     views = [raw_bytes(array) for array in arrays]
-    found = crc32(head[BEHIND:], crc32(head[:8]))
+    found = crc32(head[AFTER:], crc32(head[:8]))
     for view in views:
         found = crc32(view, found)
-    return b"".join([head[:BEFORE], b"%08x" % found, head[BEHIND:], *views])
+    return b"".join([head[:BEFORE], b"%08x" % found, head[AFTER:], *views])
 
 
 def raw_bytes(array: NDArray[Any]) -> memoryview:
-    """An array's bytes, lowest first."""
+    """An array's bytes, in little-endian order."""
     return array.astype(array.dtype.newbyteorder("<"), copy=False).reshape(-1).view(np.uint8).data
 
 
 def unseal(data: bytes | bytearray | memoryview, cap: int, longest: int) -> tuple[bytes, memoryview]:
-    """The header with its length before it, and the data, if size, version and checksum are right."""
+    """The header, preceded by its length, and the data; raise `Rejected` if size, version or checksum is wrong."""
     if not isinstance(data, bytes | bytearray | memoryview):
         raise Rejected("size", f"expected bytes; got {type(data).__name__}.")
     view = memoryview(data)
     if view.format != "B" or view.ndim != 1 or not view.c_contiguous:
-        raise Rejected("size", "expected bytes that lie one after the other.")
-    if not BEHIND <= len(view) <= cap:
-        raise Rejected("size", f"the message has {len(view)} bytes; expected {BEHIND} to {cap}.")
+        raise Rejected("size", "expected contiguous bytes.")
+    if not AFTER <= len(view) <= cap:
+        raise Rejected("size", f"the message has {len(view)} bytes; expected {AFTER} to {cap}.")
     length = int.from_bytes(view[:8], "little")
-    if length > longest or 8 + length < BEHIND or 8 + length > len(view):
+    if length > longest or 8 + length < AFTER or 8 + length > len(view):
         raise Rejected("header", f"the header has {length} bytes; expected at most {longest} and all of them.")
     head = bytes(view[: 8 + length])
     if not head.startswith(OPENING, 8):
-        raise Rejected("header", "the message does not begin as a fedloom message does.")
+        raise Rejected("header", "the message does not start like a message of fedloom.")
     if not head.startswith(VERSION + CHECKSUM, 8 + len(OPENING)):
         raise Rejected("version", f"the format is not version {VERSION.decode()}; both ends need the same fedloom.")
-    found = b"%08x" % crc32(view[BEHIND:], crc32(head[:8]))
-    if head[BEFORE:BEHIND] != found:
-        raise Rejected("checksum", f"the message says {head[BEFORE:BEHIND]!r}, its bytes give {found!r}.")
+    found = b"%08x" % crc32(view[AFTER:], crc32(head[:8]))
+    if head[BEFORE:AFTER] != found:
+        raise Rejected("checksum", f"the message has {head[BEFORE:AFTER]!r}, its bytes give {found!r}.")
     return head, view[8 + length :]
 
 
 def parse(head: bytes) -> tuple[dict[str, str], dict[str, Any]]:
-    """The header's facts, and what it says of each tensor (of any form)."""
+    """The header's facts about the message, and its entries of tensors, unchecked."""
     try:
         tensors = json.loads(head[8:].decode("ascii"))
     except (ValueError, RecursionError) as problem:
@@ -99,9 +99,9 @@ def parse(head: bytes) -> tuple[dict[str, str], dict[str, Any]]:
     return facts, tensors
 
 
-def agree(head: bytes, fields: Mapping[str, str], tensors: Mapping[str, Any], entries: Sequence[Entry]) -> None:
-    """Refuse a header that is not, byte for byte, the one that belongs to these entries."""
-    if head[:BEFORE] + b"0" * 8 + head[BEHIND:] == header(fields, entries):
+def check_header(head: bytes, fields: Mapping[str, str], tensors: Mapping[str, Any], entries: Sequence[Entry]) -> None:
+    """Raise `Rejected` if the header is not, byte for byte, the one of these entries."""
+    if head[:BEFORE] + b"0" * 8 + head[AFTER:] == header(fields, entries):
         return
     for entry in entries:
         said = tensors.get(entry.name)

@@ -1,4 +1,4 @@
-"""What does the receiver expect? Everything else is refused. P numbers in the model."""
+"""`Expected`, what a receiver accepts; everything else is refused. P numbers in the model."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ from torch import Tensor
 
 from fedloom.codec.container import header
 from fedloom.codec.frame import Frame
-from fedloom.codec.kinds import DTYPES, Kind
-from fedloom.codec.part import AnyKeep, AnyMask, Part, check_mask, keep_word, must
-from fedloom.codec.places import CHUNK
+from fedloom.codec.mask_bytes import CHUNK
+from fedloom.codec.model_part import AnyKeep, AnyMask, ModelPart, check_mask, keep_word, require
+from fedloom.codec.number_formats import DTYPES, Kind
 from fedloom.codec.stamp import Stamp
 from fedloom.codec.write import fields
 from fedloom.errors import BadExperiment, unknown
 
-ROOM = 512  # bytes
+SLACK = 512  # bytes
 
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """The receiver's manifest of one message.
+    """What a receiver expects of one message.
 
-    Reading a message allocates less than twice the bytes of a message of the whole model in float32, which is also the
-    default of `cap`; a smaller `cap` refuses long messages earlier.
+    Decoding allocates less than twice the bytes of a message of the whole model in float32, which is also the default
+    of `cap`; a smaller `cap` refuses long messages earlier.
     """
 
     frame: Frame
     stamp: Stamp
-    part: Part | AnyKeep | AnyMask = field(default_factory=Part)  # a Part: exactly this one
+    part: ModelPart | AnyKeep | AnyMask = field(default_factory=ModelPart)  # a ModelPart: exactly this one
     kinds: tuple[Kind, ...] = ("float32",)
     cap: int | None = None  # bytes
 
     def __post_init__(self) -> None:
-        """Kinds must exist, and the part be one of this model."""
+        """Refuse unknown kinds, and a part that does not fit the model."""
         for kind in self.kinds:
             if kind not in DTYPES:
                 raise BadExperiment(unknown("kind of values", kind, DTYPES))
-        if isinstance(self.part, Part) and self.part.mask is not None:
+        if isinstance(self.part, ModelPart) and self.part.mask is not None:
             check_mask(self.part.mask, self.frame.total, 1)
-        if isinstance(self.part, Part) and self.part.keep is not None:
-            must(self.frame.neurons).flat(self.part.keep)
+        if isinstance(self.part, ModelPart) and self.part.keep is not None:
+            require(self.frame.neurons).flat(self.part.keep)
         if isinstance(self.part, AnyKeep):
-            must(self.frame.neurons)
+            require(self.frame.neurons)
 
     @cached_property
     def words(self) -> tuple[str, ...]:
-        """The ways in which the part may travel."""
+        """The words for how the part may be written."""
         if isinstance(self.part, AnyMask):
             return "bits", "gaps"
         if isinstance(self.part, AnyKeep):
@@ -64,13 +64,13 @@ class Expected:
 
     @cached_property
     def longest_header(self) -> int:
-        """Bytes of the longest header that is read; any that can be right is shorter, wrong ones get a fair reason."""
+        """Bytes of the longest header that is read: above any valid one, so that wrong ones get a specific reason."""
         facts = fields(self.frame, self.stamp, "int8/tensor", keep_word(False, True))
-        return len(header(facts, self.frame.entries("int8/tensor", "bits", 0, 0))) + ROOM
+        return len(header(facts, self.frame.entries("int8/tensor", "bits", 0, 0))) + SLACK
 
     @cached_property
     def limit(self) -> int:
-        """The most bytes that are looked at."""
+        """Bytes of the longest message that is read."""
         if self.cap is not None:
             return self.cap
         largest = self.frame.entries("int8/block", "bits", self.frame.total, self.frame.index_size("bits"))
@@ -78,16 +78,16 @@ class Expected:
 
 
 class Message(NamedTuple):
-    """What a message says."""
+    """A decoded message."""
 
     values: Tensor  # [n] float32
-    mask: Tensor | None  # [P] where they belong; None: everywhere
-    keep: Tensor | None  # [K] or [K + O] the neurons behind the mask
+    mask: Tensor | None  # [P] where the values belong; None: everywhere
+    keep: Tensor | None  # [K] or [K + O] the neurons that the mask was made of
     extras: Mapping[str, Tensor]
     report: Mapping[str, float]
 
     def on(self, base: Tensor) -> Tensor:
-        """The base [P] with the values in their places."""
+        """The base [P] with the values written into their places."""
         if self.mask is None:
             return self.values.to(base)
         out, values, mask = (

@@ -1,7 +1,7 @@
-"""What has arrived of a round? Bytes in, replies out: each awaited client's first valid message counts, once.
+"""`Inbox`, the messages of a round: each awaited client's first valid message counts, once.
 
-Nothing here waits: whoever listens hands over what comes, from whom the connection says it comes, and asks whether the
-round is over. C clients in the cohort, P numbers in the model.
+Nothing here waits: the caller hands over messages with the senders that the connection authenticated, and asks whether
+the round is over. C clients in the cohort, P numbers in the model.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedloom.codec.expected import Expected, Message
-from fedloom.codec.part import Part
+from fedloom.codec.model_part import ModelPart
 from fedloom.codec.read import decode
 from fedloom.codec.rejected import Rejected
 from fedloom.core.refused import Reason
@@ -26,18 +26,18 @@ from fedloom.errors import BadExperiment
 
 @dataclass(eq=False)
 class Inbox:
-    """The messages of one attempt at a round; whatever is refused is counted by its reason and changes nothing."""
+    """The messages of one attempt at a round; refused messages are counted by reason and change nothing."""
 
     awaited: Mapping[int, Expected]  # by client
     quorum: int = 1  # replies without which a round does not count
-    seconds: float | None = None  # from now on, until it is too late; None: never
-    clock: Callable[[], float] = time.monotonic  # not the wall's, which may jump
+    seconds: float | None = None  # from now on, until replies are late; None: no limit
+    clock: Callable[[], float] = time.monotonic  # not the wall clock, which may jump
     accepted: dict[int, Message] = field(default_factory=dict, init=False)
     refused: Counter[Reason] = field(default_factory=Counter, init=False)
     why: dict[int, Rejected] = field(default_factory=dict, init=False)  # the last refusal of an awaited client
 
     def __post_init__(self) -> None:
-        """The time runs from here."""
+        """Check the settings and start the clock."""
         if not self.quorum >= 1:
             raise BadExperiment(f"quorum (replies a round needs) is {self.quorum}; expected 1 or more.")
         if self.seconds is not None and not self.seconds > 0:
@@ -45,7 +45,7 @@ class Inbox:
         self._closes = torch.inf if self.seconds is None else self.clock() + self.seconds
 
     def take(self, sender: int, data: bytes | bytearray | memoryview) -> Reason | None:
-        """Accept a message (None) or refuse it; `sender` is who the connection says it is, not what the bytes say."""
+        """Accept a message (None) or refuse it; `sender` is known from the connection, not from the bytes."""
         try:
             message = self._read(sender, data)
         except Rejected as why:
@@ -55,13 +55,13 @@ class Inbox:
         return None
 
     def refuse(self, sender: int, why: Rejected) -> None:
-        """Count a message that was refused, here or before it came here."""
+        """Count a message that was refused, here or before."""
         self.refused[why.reason] += 1
         if sender in self.awaited:
             self.why[sender] = why
 
     def _read(self, sender: int, data: bytes | bytearray | memoryview) -> Message:
-        """The message, if it may still count; who cannot count is not decoded."""
+        """Decode the message if it can still count."""
         if self.late:
             raise Rejected("late", f"the round closed {self.clock() - self._closes:.1f} seconds ago.")
         if sender not in self.awaited:
@@ -77,20 +77,20 @@ class Inbox:
 
     @property
     def over(self) -> bool:
-        """Whether there is nothing left to wait for."""
+        """Whether no more messages are awaited."""
         return self.late or len(self.accepted) == len(self.awaited)
 
     @property
     def enough(self) -> bool:
-        """Whether those that arrived make a round."""
+        """Whether enough messages arrived for a round."""
         return len(self.accepted) >= self.quorum
 
     def reply(self, ids: Tensor, task: Task, changes: bool = False) -> Reply:
-        """The cohort's replies; all count as lost where there are too few. `changes`: values are added to the model."""
+        """The cohort's replies; all count as lost if there are too few. `changes`: values are added to the model."""
         found = [self.accepted.get(client) if self.enough else None for client in ids.tolist()]
         model = task.model.detach().cpu()
         frame = next(iter(self.awaited.values())).frame
-        whole = all(isinstance(e.part, Part) and e.part.whole for e in self.awaited.values())
+        whole = all(isinstance(e.part, ModelPart) and e.part.whole for e in self.awaited.values())
 
         def rows(read: Callable[[Message], Tensor], missing: Tensor) -> Tensor:
             return torch.stack([missing if one is None else read(one) for one in found]).to(task.model.device)

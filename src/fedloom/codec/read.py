@@ -1,7 +1,7 @@
-"""When is a message accepted? When every byte of it is what the receiver's manifest allows.
+"""`decode`, which accepts a message only if every byte is one that the receiver expects.
 
-Nothing is allocated before its size is known to be right, and a mask that the receiver knows is never read from the
-message. P numbers in the model, n of them sent.
+Nothing is allocated before its size is checked, and a mask that the receiver has is never taken from the message. P
+numbers in the model, n of them sent.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedloom.codec.container import agree, arrays, parse, unseal
+from fedloom.codec.container import arrays, check_header, parse, unseal
 from fedloom.codec.expected import Expected, Message
 from fedloom.codec.frame import Frame
-from fedloom.codec.kinds import Kind, check_finite, unpack
-from fedloom.codec.part import AnyKeep, AnyMask, Part, must
-from fedloom.codec.places import unpack_bits, unpack_gaps
+from fedloom.codec.mask_bytes import unpack_bits, unpack_gaps
+from fedloom.codec.model_part import AnyKeep, AnyMask, ModelPart, require
+from fedloom.codec.number_formats import Kind, check_finite, unpack
 from fedloom.codec.rejected import Rejected
-from fedloom.codec.write import fields, sent_of_each
+from fedloom.codec.write import fields, sent_per_tensor
 from fedloom.core.refused import Reason
 
 BLAME: dict[str, Reason] = {"run": "run", "round": "round", "attempt": "round", "client": "client", "base": "base"}
-SLACK = 1e-6  # a share in single precision is meant as it is written
+SLACK = 1e-6  # a share may have been rounded to single precision
 
 
 def decode(data: bytes | bytearray | memoryview, expected: Expected) -> Message:
-    """What a message says, or `Rejected` with the reason why it is not accepted."""
+    """Decode a message; raise `Rejected` with the reason if it is not accepted."""
     frame = expected.frame
     head, body = unseal(data, expected.limit, expected.longest_header)
     facts, tensors = parse(head)
     kind, word = check_facts(facts, expected)
-    count, index = announced(tensors, frame, word)
+    count, index = read_lengths(tensors, frame, word)
     entries = frame.entries(kind, word, count, index)
-    agree(head, fields(frame, expected.stamp, kind, word), tensors, entries)
+    check_header(head, fields(frame, expected.stamp, kind, word), tensors, entries)
     found = arrays(body, entries)
     mask, keep = read_part(found.get("mask"), word, expected)
     implied = frame.total if mask is None else int(np.count_nonzero(mask))
@@ -45,7 +45,7 @@ def decode(data: bytes | bytearray | memoryview, expected: Expected) -> Message:
         raise Rejected("shape", f"the message has {count} numbers; its mask implies {implied}.")
     if isinstance(expected.part, AnyMask):
         check_mask_share(count, expected.part, frame)
-    numbers = unpack(kind, found["values"], found.get("scale"), sent_of_each(kind, frame.layout.sizes, mask))
+    numbers = unpack(kind, found["values"], found.get("scale"), sent_per_tensor(kind, frame.layout.sizes, mask))
     return Message(
         values=torch.from_numpy(numbers),
         mask=None if mask is None else torch.from_numpy(mask),
@@ -56,7 +56,7 @@ def decode(data: bytes | bytearray | memoryview, expected: Expected) -> Message:
 
 
 def check_facts(facts: Mapping[str, str], expected: Expected) -> tuple[Kind, str]:
-    """The kind of values and the way the part travels, if the message is the one that is expected."""
+    """The kind of values and the word for the part; raise `Rejected` if another message is expected."""
     pieces, said = expected.stamp.pieces(), facts.get("stamp", "").split("/")
     if len(said) != len(pieces):
         raise Rejected("header", f"the stamp has {len(said)} pieces; expected {len(pieces)}.")
@@ -68,12 +68,12 @@ def check_facts(facts: Mapping[str, str], expected: Expected) -> tuple[Kind, str
         raise Rejected("dtype", f"values are {facts.get('codec')!r}; expected {' or '.join(expected.kinds)}.")
     word = facts.get("part")
     if word not in expected.words:
-        raise Rejected("mask", f"the part travels as {word!r}; expected {' or '.join(expected.words)}.")
+        raise Rejected("mask", f"the part is written as {word!r}; expected {' or '.join(expected.words)}.")
     return kind, word
 
 
-def announced(tensors: Mapping[str, Any], frame: Frame, word: str) -> tuple[int, int]:
-    """The two lengths that only the message knows: its numbers, and its bytes of places where these are gaps."""
+def read_lengths(tensors: Mapping[str, Any], frame: Frame, word: str) -> tuple[int, int]:
+    """The two lengths that only the message has: of its numbers, and of its mask if that is written as gaps."""
     count = length_of(tensors, "values")
     if count > frame.total:
         raise Rejected("shape", f"'values' has {count} numbers; the model has {frame.total}.")
@@ -87,7 +87,7 @@ def announced(tensors: Mapping[str, Any], frame: Frame, word: str) -> tuple[int,
 
 
 def length_of(tensors: Mapping[str, Any], name: str) -> int:
-    """The length of a vector, as its header has it."""
+    """The length of a vector by its header."""
     said = tensors.get(name)
     if not isinstance(said, dict):
         raise Rejected("header", f"'{name}' is missing.")
@@ -100,30 +100,30 @@ def length_of(tensors: Mapping[str, Any], name: str) -> int:
 def read_part(
     data: NDArray[np.uint8] | None, word: str, expected: Expected
 ) -> tuple[NDArray[np.bool_] | None, Tensor | None]:
-    """The mask [P] (None: everything) and the keep behind it, if they are allowed."""
+    """The mask [P] (None: all numbers) and the keep it was made of; raise `Rejected` if they are not allowed."""
     frame, part = expected.frame, expected.part
     if word == "all":
         return None, None
-    if isinstance(part, Part):
+    if isinstance(part, ModelPart):
         part = part.cpu()
         mask = part.numbers(frame.host)
         assert mask is not None
         own = mask.numpy()
-        if data is not None and not same(data, word, part, own):
+        if data is not None and not same_mask(data, word, part, own):
             raise Rejected("mask", "the mask is not the one that was asked for.")
         return own, part.keep
     assert data is not None
     if isinstance(part, AnyMask):
         chosen = unpack_bits(data, frame.total) if word == "bits" else unpack_gaps(data, frame.total)
         return chosen, None
-    neurons = must(frame.host)
+    neurons = require(frame.host)
     keep = torch.from_numpy(unpack_bits(data, neurons.full_size if part.outputs else neurons.size))
     check_keep_share(keep, part, frame)
     return neurons.expand(keep, part.rows).numpy(), keep
 
 
-def same(data: NDArray[np.uint8], word: str, part: Part, own: NDArray[np.bool_]) -> bool:
-    """Whether the sender's copy is the receiver's mask."""
+def same_mask(data: NDArray[np.uint8], word: str, part: ModelPart, own: NDArray[np.bool_]) -> bool:
+    """Whether the sender's copy equals the receiver's mask."""
     if word == "gaps":
         return bool(np.array_equal(unpack_gaps(data, len(own)), own))
     wanted = own if part.keep is None else part.keep.numpy()
@@ -131,15 +131,15 @@ def same(data: NDArray[np.uint8], word: str, part: Part, own: NDArray[np.bool_])
 
 
 def check_mask_share(count: int, part: AnyMask, frame: Frame) -> None:
-    """Refuse more numbers than the share allows."""
+    """Raise `Rejected` for more numbers than the share allows."""
     most = sum(ceil(part.share * size * (1 - SLACK)) for size in frame.layout.sizes)
     if count > most:
         raise Rejected("share", f"the mask has {count} of {frame.total} numbers; share {part.share} allows {most}.")
 
 
 def check_keep_share(keep: Tensor, part: AnyKeep, frame: Frame) -> None:
-    """Refuse more neurons of a group than the share allows."""
-    neurons = must(frame.neurons)
+    """Raise `Rejected` for more neurons of a group than the share allows."""
+    neurons = require(frame.neurons)
     for group, span in neurons.spans(len(keep)):
         width, count = neurons.widths[group], int(keep[span].sum())
         most = max(ceil(part.share * width * (1 - SLACK)), neurons.steps[group])
@@ -148,14 +148,14 @@ def check_keep_share(keep: Tensor, part: AnyKeep, frame: Frame) -> None:
 
 
 def read_extra(name: str, data: NDArray[Any]) -> Tensor:
-    """One of the tensors that go with the model's numbers."""
+    """Read one of the tensors that travel with the model's numbers."""
     if data.dtype.kind == "f":
         check_finite(name, data.reshape(-1))
     return torch.from_numpy(data.astype(data.dtype.newbyteorder("=")))
 
 
 def read_report(frame: Frame, data: NDArray[np.float64]) -> dict[str, float]:
-    """The reported numbers, all of them possible."""
+    """Read the reported numbers; raise `Rejected` if one is out of its range."""
     report = {name: float(number) for name, number in zip(frame.report_names, data)}
     for name, number in report.items():
         low, high, whole = frame.report[name]

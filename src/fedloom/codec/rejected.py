@@ -1,11 +1,11 @@
-"""Why is a message refused? One error with one of a few reasons, so that a run can count them."""
+"""`Rejected`, the error of a refused message, with a reason to count."""
 
 from fedloom.core.refused import Reason
 from fedloom.errors import FedloomError
 
 
 class Rejected(FedloomError):
-    """A message that is not accepted; `reason` is for counting, `text` for reading."""
+    """A message is not accepted; `reason` is for counting, `text` for reading."""
 
     def __init__(self, reason: Reason, text: str) -> None:
         super().__init__(reason, text)
@@ -13,5 +13,5 @@ class Rejected(FedloomError):
         self.text = text
 
     def __str__(self) -> str:
-        """Both."""
+        """Reason and text."""
         return f"{self.reason}: {self.text}"

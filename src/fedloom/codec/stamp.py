@@ -1,4 +1,4 @@
-"""Which message is it? Run, round, client, attempt, direction and base model, bound into its bytes."""
+"""`Stamp`, the identity of a message: run, round, client, attempt, direction and base model, written into its bytes."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from fedloom.codec.container import raw_bytes
 from fedloom.errors import BadExperiment, unknown
 
 Direction = Literal["down", "up"]  # a task, a reply
-WIDTHS = {"round": 8, "client": 20, "attempt": 4}  # decimal digits: a client may be known by a 64-bit number
+WIDTHS = {"round": 8, "client": 20, "attempt": 4}  # decimal digits; a client may have a 64-bit number
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """What tells a message from every other of its run and of all runs."""
+    """The identity of a message, unique among all messages of all runs."""
 
     run: str
     round: int
     client: int
-    base: str  # `base_hash` of the model that the message is about
+    base: str  # `base_hash` of the model that the message belongs to
     attempt: int = 1
     direction: Direction = "up"
 
     def __post_init__(self) -> None:
-        """Every field must fit its place in the header."""
+        """Refuse fields that do not fit the header."""
         for name, width in WIDTHS.items():
             number = getattr(self, name)
             if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 10**width:
@@ -41,21 +41,21 @@ class Stamp:
             raise BadExperiment(unknown("direction of a stamp", str(self.direction), get_args(Direction)))
 
     def pieces(self) -> dict[str, str]:
-        """What it says: always equally long, so that a header's length is known beforehand."""
+        """The stamp's fields as texts of fixed lengths, so that a header's length is known beforehand."""
         return {
-            "run": short_hash(self.run.encode()),  # a run may have any name
+            "run": short_hash(self.run.encode()),  # hashed, since a run may have any name
             **{name: f"{getattr(self, name):0{width}}" for name, width in WIDTHS.items()},
             "direction": f"{self.direction:4}",
             "base": self.base,
         }
 
     def __str__(self) -> str:
-        """As the header has it: one text, since six names would be a tenth of a small message's overhead."""
+        """The text in the header: one entry, since six names would be a tenth of a small message's overhead."""
         return "/".join(self.pieces().values())
 
 
 def base_hash(model: Tensor) -> str:
-    """A short hash of a model's numbers [P]; computed once a round, not once a message."""
+    """A short hash of a model's numbers [P], computed once per round, not per message."""
     return short_hash(raw_bytes(model.detach().to("cpu", torch.float32).contiguous().numpy()))
 
 

@@ -1,4 +1,4 @@
-"""How is a message written? Equal input gives equal bytes. P numbers in the model, n of them sent."""
+"""`encode`, a pure function from a message to its bytes. P numbers in the model, n of them sent."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch import Tensor
 
 from fedloom.codec.container import header, seal
 from fedloom.codec.frame import Frame
-from fedloom.codec.kinds import DTYPES, Floats, Kind, draws, pack
-from fedloom.codec.part import Part, check_mask, must
-from fedloom.codec.places import Bits, Places, gather, pack as pack_places, pack_bits, sparse
+from fedloom.codec.mask_bytes import Bits, Places, gather, pack as pack_places, pack_bits, sparse
+from fedloom.codec.model_part import ModelPart, check_mask, require
+from fedloom.codec.number_formats import DTYPES, Floats, Kind, draws, pack
 from fedloom.codec.stamp import Stamp
 from fedloom.errors import BadExperiment, unknown
 
@@ -23,16 +23,16 @@ def encode(
     frame: Frame,
     stamp: Stamp,
     values: Tensor,
-    part: Part = Part(),  # noqa: B008  a NamedTuple does not change
+    part: ModelPart = ModelPart(),  # noqa: B008  a NamedTuple does not change
     kind: Kind = "float32",
     extras: Mapping[str, Tensor] | None = None,
     report: Mapping[str, float] | None = None,
     key: Tensor | None = None,
 ) -> bytes:
-    """The bytes of a model's numbers [P], of which `part` is sent, with what goes with them.
+    """Encode the numbers of a model [P] that are in `part`, with extras and report.
 
-    int8 needs a key, such as `Chance.key("codec", client)`. What is not finite is written as it is: the receiver
-    refuses it and says so.
+    int8 needs a key, such as `Chance.key("codec", client)`. Numbers that are not finite are written as they are: the
+    receiver refuses them with a reason.
     """
     check_kind(kind, key)
     if values.shape != (frame.total,):
@@ -40,15 +40,15 @@ def encode(
     flat = values.detach().to("cpu", torch.float32).contiguous()
     part = part.cpu()
     rounds = DTYPES[kind] == "I8"
-    mask = mask_of(frame, part) if part.keep is None or rounds else None  # else it need not be made
+    mask = mask_of(frame, part) if part.keep is None or rounds else None  # else it is not needed
     thin = None if mask is None else sparse(mask)
-    numbers = [gather(flat.numpy(), mask, thin)] if part.keep is None else taken(frame, part, flat)
+    numbers = [gather(flat.numpy(), mask, thin)] if part.keep is None else gather_kept(frame, part, flat)
     draw = gather(draws(key.reshape(1), frame.total)[0].numpy(), mask, thin) if rounds and key is not None else None
     word, places = write_places(frame, part, mask, thin)
     pieces: dict[str, NDArray[np.generic]] = {}
     if kind != "float32":
         joined = numbers[0] if len(numbers) == 1 else np.concatenate(numbers)
-        written = pack(kind, joined, draw, sent_of_each(kind, frame.layout.sizes, mask))
+        written = pack(kind, joined, draw, sent_per_tensor(kind, frame.layout.sizes, mask))
         pieces = dict(zip(("values", "scale"), written))
     pieces |= {} if places is None else {"mask": places}
     pieces |= {f"extra.{name}": array for name, array in extra_arrays(frame, extras or {}).items()}
@@ -67,23 +67,25 @@ def fields(frame: Frame, stamp: Stamp, kind: str, word: str) -> dict[str, str]:
 
 
 def check_kind(kind: str, key: Tensor | None) -> None:
-    """Refuse a kind that does not exist, and rounding by chance without a key."""
+    """Refuse an unknown kind, and stochastic rounding without a key."""
     if kind not in DTYPES:
         raise BadExperiment(unknown("kind of values", kind, DTYPES))
     if key is None and DTYPES[kind] == "I8":
-        raise BadExperiment(f"values as {kind} are rounded by chance and need a key; give Chance.key('codec', client).")
+        raise BadExperiment(
+            f"values as {kind} are rounded stochastically and need a key; give Chance.key('codec', client)."
+        )
 
 
-def mask_of(frame: Frame, part: Part) -> Bits | None:
-    """The mask [P] of one client; None is everything."""
+def mask_of(frame: Frame, part: ModelPart) -> Bits | None:
+    """The mask [P] of one client; None: all numbers."""
     mask = part.numbers(frame.host)
     return None if mask is None else check_mask(mask, frame.total, 1).numpy()
 
 
 def write_places(
-    frame: Frame, part: Part, mask: Bits | None, thin: Places | None
+    frame: Frame, part: ModelPart, mask: Bits | None, thin: Places | None
 ) -> tuple[str, NDArray[np.uint8] | None]:
-    """The word for how the part travels, and the bytes that say which it is, if they travel."""
+    """The word for how the part is written, and the bytes of its mask, if that is sent."""
     word = part.word(frame.host)
     if word in ("all", "asked"):
         return word, None
@@ -93,10 +95,10 @@ def write_places(
     return pack_places(mask, thin)
 
 
-def taken(frame: Frame, part: Part, values: Tensor) -> list[Floats]:
-    """The numbers of `values` [P] that belong to kept neurons, tensor by tensor; faster than through a mask."""
+def gather_kept(frame: Frame, part: ModelPart, values: Tensor) -> list[Floats]:
+    """The numbers in `values` [P] of kept neurons, tensor by tensor; faster than through a mask."""
     assert part.keep is not None
-    neurons = must(frame.host)
+    neurons = require(frame.host)
     kept = neurons.padded(part.keep)
     if kept.dim() != 1:
         raise BadExperiment(f"keep must be of one client, a vector; got shape {tuple(part.keep.shape)}.")
@@ -110,8 +112,8 @@ def taken(frame: Frame, part: Part, values: Tensor) -> list[Floats]:
     return pieces
 
 
-def sent_of_each(kind: Kind, sizes: Sequence[int], mask: Bits | None) -> list[int]:
-    """How many numbers of each tensor are sent; only asked where a scale belongs to each."""
+def sent_per_tensor(kind: Kind, sizes: Sequence[int], mask: Bits | None) -> list[int]:
+    """How many numbers of each tensor are sent; counted only for one scale per tensor."""
     if mask is None or kind != "int8/tensor":
         return list(sizes)
     ends = np.cumsum([0, *sizes])
@@ -119,7 +121,7 @@ def sent_of_each(kind: Kind, sizes: Sequence[int], mask: Bits | None) -> list[in
 
 
 def extra_arrays(frame: Frame, extras: Mapping[str, Tensor]) -> dict[str, NDArray[np.generic]]:
-    """The extras, which must be those of the frame."""
+    """The extras as arrays; others than the frame's are refused."""
     given = {name: (value.dtype, tuple(value.shape)) for name, value in extras.items()}
     agreed = {name: (dtype, tuple(shape)) for name, (dtype, shape) in frame.extras.items()}
     if given != agreed:
@@ -128,7 +130,7 @@ def extra_arrays(frame: Frame, extras: Mapping[str, Tensor]) -> dict[str, NDArra
 
 
 def report_array(frame: Frame, report: Mapping[str, float]) -> NDArray[np.float64]:
-    """The report's numbers, which must be those of the frame."""
+    """The report as an array; others than the frame's numbers are refused."""
     if set(report) != set(frame.report):
         raise BadExperiment(f"the report has {sorted(report)}; the frame has {list(frame.report_names)}.")
     return np.array([float(report[name]) for name in frame.report_names], "<f8")

@@ -1,4 +1,4 @@
-"""How long does a client take, and what does it burn? Download, compute, upload."""
+"""Seconds and joules of a client's round: download, compute, upload."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PASSES = 3  # a training step is one pass forward and about two back
 
 
 class Seconds(NamedTuple):
-    """What each of some clients takes [C each]."""
+    """Seconds that each client takes [C each]."""
 
     down: Tensor
     compute: Tensor
@@ -26,7 +26,7 @@ class Seconds(NamedTuple):
 
     @property
     def total(self) -> Tensor:
-        """One after the other."""
+        """The sum: one after the other."""
         return self.down + self.compute + self.up
 
     def joules(self, devices: Devices) -> Tensor:
@@ -35,7 +35,7 @@ class Seconds(NamedTuple):
 
 
 def processed(work: Work, sizes: Tensor) -> Tensor:
-    """How many examples clients with so many train on in a round [C], repeats counted."""
+    """The number of examples that clients of these `sizes` train on in a round [C], with repeats."""
     if work.steps is None:
         return sizes * work.epochs
     batch = work.batch if work.batch else sizes
@@ -44,24 +44,24 @@ def processed(work: Work, sizes: Tensor) -> Tensor:
 
 
 def transfer(size: Tensor | int, rate: Tensor, latency: Tensor) -> Tensor:
-    """Seconds for so many bytes at a rate in bit/s."""
+    """Seconds to transfer `size` bytes at a rate in bit/s."""
     return latency + 8 * size / rate
 
 
 def by_cycles(devices: Devices, examples: Tensor) -> Tensor:
-    """Compute seconds by FedDD's formula `c * b / f`, whatever the network (b: examples processed in the round)."""
+    """Compute seconds by FedDD's formula `c * b / f` for any network (b: examples processed in the round)."""
     return devices.cycles_per_example * examples / devices.cycles
 
 
 def by_flops(devices: Devices, examples: Tensor, forward: Tensor) -> Tensor:
-    """Compute seconds from the operations of one example's forward pass."""
+    """Compute seconds from the floating-point operations of one example's forward pass."""
     return PASSES * forward * examples / devices.flops
 
 
 def forward_flops(setting: Setting, rule: LocalRule, keep: Tensor | None, count: int) -> Tensor:
-    """Operations of one example's forward pass on each of `count` clients [C].
+    """Floating-point operations of one example's forward pass on each of `count` clients [C].
 
-    Of the sub-model where the rule leaves the rest out, else of the whole network: masked neurons run all the same.
+    They are of the sub-model if the rule cuts the network, else of the whole network: masked neurons run nevertheless.
     """
     neurons = setting.neurons
     if keep is None or not rule.traits.cuts:
@@ -70,7 +70,7 @@ def forward_flops(setting: Setting, rule: LocalRule, keep: Tensor | None, count:
 
 
 def full_seconds(setting: Setting, devices: Devices, work: Work, compute: Compute = "cycles") -> Seconds:
-    """What every client of the fleet takes for the whole model [N each], uncompressed and with nothing added to it."""
+    """Seconds of every client of the fleet for the whole model [N each], uncompressed and without extras."""
     examples, size = processed(work, setting.fleet.examples).double(), BYTES * setting.layout.total
     if compute == "flops":
         inner = by_flops(devices, examples, forward_flops(setting, LocalRule(), None, devices.size))

@@ -1,4 +1,4 @@
-"""Whose replies are these? Strangers are refused, and of several replies of one client the first valid one counts."""
+"""Matching of replies to the cohort: unknown clients are refused, and one valid reply per client counts."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from fedloom.core.refused import REASONS, stray
 from fedloom.core.types import Cohort, Reply
 from fedloom.core.unsent import read_unsent_as_unchanged
 
-STRANGER = -1  # stands for an id that nobody has, so that tables can still be asked for it
+UNKNOWN = -1  # replaces unknown ids; a valid index, so that tables can still be read with it
 
 
 def place_of(ids: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
-    """Where each of `ids` [R] stands among the `known` [C], and whether it does."""
+    """The index of each of `ids` [R] among the `known` ids [C], and whether it is among them [R]."""
     order = known.argsort()
     place = order[torch.searchsorted(known[order], ids).clamp(max=len(known) - 1)]
     return place, known[place] == ids
 
 
 def recognised(cohort: Cohort, reply: Reply) -> Reply:
-    """The replies with who was to send [R]; those of others have not arrived, and the reason is `client`."""
-    if reply.ids is cohort.ids and reply.arrived is cohort.authorised:  # an engine of our own, and nothing was lost
+    """The replies with `awaited` [R] filled in; replies of other clients are refused with reason `client`."""
+    if reply.ids is cohort.ids and reply.arrived is cohort.authorised:  # a local engine, and nothing was lost
         return reply._replace(awaited=cohort.authorised)
     place, known = place_of(reply.ids, cohort.ids)
     awaited = cohort.authorised[place] & known
@@ -30,22 +30,22 @@ def recognised(cohort: Cohort, reply: Reply) -> Reply:
     if bad.device.type == "cpu" and not bool(bad.any() | ~known.all()):
         return reply
     return reply._replace(
-        ids=torch.where(known, reply.ids, STRANGER),
+        ids=torch.where(known, reply.ids, UNKNOWN),
         arrived=reply.arrived & awaited,
         rejected=torch.where(bad, REASONS.index("client"), 0).to(torch.int8),
     )
 
 
 def once(cohort: Cohort, model: Tensor, reply: Reply) -> Reply:
-    """One row for each of the cohort, if a row is a stranger's or a repetition; the replies as they are if not.
+    """One row for each of the cohort, the first valid reply, if any row is of an unknown or repeated client.
 
-    An engine on an accelerator that answers with as many rows as it was asked for is taken at its word: to look would
-    wait for the device, and engines that hear from a network do this on the host.
+    An engine on an accelerator that returns as many rows as the cohort is trusted: a check would wait for the device,
+    and engines behind a network match their replies on the host.
     """
     ids = reply.ids
     if len(ids) == len(cohort.ids) and ids.device.type != "cpu":
         return reply
-    if ids.device.type == "cpu" and len(ids.unique()) == len(ids) and not bool((ids == STRANGER).any()):
+    if ids.device.type == "cpu" and len(ids.unique()) == len(ids) and not bool((ids == UNKNOWN).any()):
         return reply
     same = cohort.ids[:, None] == ids  # [C, R]
     valid = same & reply.arrived
@@ -58,6 +58,6 @@ def once(cohort: Cohort, model: Tensor, reply: Reply) -> Reply:
         arrived=valid.any(1),
         awaited=cohort.authorised,
         rejected=None if kept.rejected is None else torch.where(same.any(1), kept.rejected, 0),
-        strays=stray({"client": ((ids == STRANGER) & heard).sum(), "repeated": repeated}, reply.strays),
+        strays=stray({"client": ((ids == UNKNOWN) & heard).sum(), "repeated": repeated}, reply.strays),
     )
     return read_unsent_as_unchanged(model, reply)

@@ -1,4 +1,7 @@
-"""How does a gradient become a step? Optimisers over a cohort's rows, in place; no state between rounds by default."""
+"""Optimisers: step rules over a cohort's rows [C, T], in place; by default without state between rounds.
+
+C clients in the cohort, T trained numbers of the model.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ from fedloom.errors import BadExperiment
 
 @dataclass(frozen=True, kw_only=True)
 class Optimiser(ABC):
-    """A step rule; `rate * decay**(round - 1)` is the learning rate, `clip` bounds each client's gradient norm."""
+    """A step rule with learning rate `rate * decay**(round - 1)`; `clip` bounds each client's gradient norm."""
 
     rate: float = 0.1
     decay: float = 1.0  # of the learning rate, per round
     weight_decay: float = 0.0
     clip: float | None = None  # after corrections, before weight decay
-    fresh: bool = True  # False: moments stay with the client from round to round
+    fresh: bool = True  # False: moments are kept in the client's state from round to round
 
     def __post_init__(self) -> None:
         if not self.rate > 0:
@@ -34,17 +37,17 @@ class Optimiser(ABC):
 
     @property
     def plain(self) -> bool:
-        """Is a step no more than `w <- (1 - rate * weight_decay) * w - rate * gradient`?"""
+        """Whether a step is just `w <- (1 - rate * weight_decay) * w - rate * gradient`."""
         return False
 
     @property
     def heavy(self) -> bool:
-        """Is it no more than that with momentum, which begins anew every round?"""
+        """Whether a step is just that with heavy-ball `momentum` whose velocity starts from zero every round."""
         return False
 
     @property
     def momentum(self) -> float:
-        """The factor of the velocity in every step; 0 where there is none."""
+        """The momentum of a `heavy` optimiser."""
         return 0.0
 
     def rate_at(self, round: int) -> float:
@@ -53,14 +56,14 @@ class Optimiser(ABC):
 
     @abstractmethod
     def begin(self, params: Tensor) -> State:
-        """Moments before the first step, one row per client; `params` [C, T] gives the shape."""
+        """Return the moments before the first step, one row per client; `params` [C, T] gives the shape."""
 
     @abstractmethod
     def move(self, moments: State, grads: Tensor, rate: float) -> Tensor:
-        """What to subtract from the weights [C, T]; `moments` change in place."""
+        """Return what to subtract from the weights [C, T]; changes `moments` in place."""
 
     def step(self, moments: State, params: Tensor, grads: Tensor, rate: float, trains: Tensor | None) -> None:
-        """Move `params` [C, T] in place; numbers outside `trains` neither move nor count."""
+        """Update `params` [C, T] in place; numbers outside `trains` neither change nor count in the gradient norm."""
         if trains is not None:
             grads = torch.where(trains, grads, 0)
         if self.clip is not None:
@@ -71,16 +74,16 @@ class Optimiser(ABC):
         if trains is None:
             params.sub_(self.move(moments, grads, rate))
             return
-        kept = {} if self.fresh else moments  # fresh ones are read nowhere else
+        kept = {} if self.fresh else moments  # fresh moments are read nowhere else
         before = {name: value.clone() for name, value in kept.items() if value.shape == params.shape}
         params.sub_(torch.where(trains, self.move(moments, grads, rate), 0))
-        for name, value in before.items():  # nor do kept moments change there
+        for name, value in before.items():  # kept moments do not change there either
             moments[name].copy_(torch.where(trains, moments[name], value))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sgd(Optimiser):
-    """Stochastic gradient descent, with heavy-ball momentum if asked for."""
+    """Stochastic gradient descent, optionally with heavy-ball momentum."""
 
     momentum: float = 0.0
 
@@ -91,16 +94,16 @@ class Sgd(Optimiser):
 
     @property
     def plain(self) -> bool:
-        """Neither momentum nor clipping."""
+        """No momentum and no clipping."""
         return self.momentum == 0 and self.clip is None
 
     @property
     def heavy(self) -> bool:
-        """Momentum of its own for every round, and no clipping."""
+        """Momentum that is reset every round, and no clipping."""
         return self.momentum > 0 and self.clip is None and self.fresh
 
     def begin(self, params: Tensor) -> State:
-        """A velocity, where there is momentum."""
+        """A velocity of zeros if there is momentum."""
         return {"velocity": torch.zeros_like(params)} if self.momentum else {}
 
     def move(self, moments: State, grads: Tensor, rate: float) -> Tensor:
@@ -112,7 +115,7 @@ class Sgd(Optimiser):
 
 @dataclass(frozen=True, kw_only=True)
 class Adam(Optimiser):
-    """Adam with bias correction; weight decay is added to the gradient, as in the first paper."""
+    """Adam with bias correction; weight decay is added to the gradient, as in the original paper."""
 
     rate: float = 0.001
     beta1: float = 0.9
@@ -126,7 +129,7 @@ class Adam(Optimiser):
                 raise BadExperiment(f"{name} is {beta}; it lies in [0, 1).")
 
     def begin(self, params: Tensor) -> State:
-        """Both moments, and each client's own count of steps."""
+        """Zeros for both moments, and each client's count of steps."""
         count = torch.zeros(params.shape[0], 1, dtype=params.dtype, device=params.device)
         return {"first": torch.zeros_like(params), "second": torch.zeros_like(params), "count": count}
 

@@ -1,13 +1,16 @@
-"""What is a slot's contract? One abstract class per decision the server takes in a round.
+"""The contracts of a method's slots: one abstract class per decision that the server takes in a round.
 
 Every part is pure: it is given its memory and facts, and returns its decision and its new memory. A part is a frozen
-dataclass, so that it prints, compares and can be rebuilt elsewhere; a leaf is not subclassed further.
+dataclass, so that it prints, compares and can be rebuilt elsewhere; a leaf is not subclassed further. What others need
+to know of a part without calling it is a property declared here, with the default of most parts.
+
+Shapes: N clients in the fleet, C in the cohort, P numbers in the model, K hidden neurons.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from torch import Tensor
 
@@ -15,47 +18,63 @@ from fedloom.chance import Chance
 from fedloom.core.types import Cohort, Portion, Reply, Setting, State, Task
 
 if TYPE_CHECKING:
+    from fedloom.core.work import Work
     from fedloom.method import Method
+    from fedloom.neurons.leading import LeadingNeurons
 
 
 class Part(ABC):  # noqa: B024  its subclasses below each add the one abstract call
     """What fills a slot of a method."""
 
+    @property
+    def networks(self) -> tuple[LeadingNeurons | None, ...]:
+        """The networks that this part takes clients to own (None: the whole one); empty if it does not matter."""
+        return ()
+
     def clash(self, method: Method) -> str | None:
-        """Why this part cannot work in that method; None: it can."""
+        """Why this part cannot work in `method`, as a sentence; None if it can."""
         return None
 
 
 class ServerPart(Part):
-    """A decision of the server's."""
+    """A decision of the server."""
 
     def init(self, setting: Setting, model: Tensor) -> State:
-        """The memory before the first round."""
+        """The memory before the first round; `model` is the initial model [P]."""
         return {}
 
     def resume(self, setting: Setting, model: Tensor, saved: State) -> State:
-        """The memory of a run that goes on: copies, where they belong, of what `saved` has on the host."""
+        """The memory of a resumed run: copies, on the model's device, of the tensors that `saved` has on the host."""
         return {name: value.to(model.device, copy=True) for name, value in saved.items()}
 
+    def for_work(self, work: Work) -> Self:
+        """This part for clients that do this work in a round; a part that reckons with it has it as a field."""
+        return self
+
     def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
-        """Learn from the replies, before repair and aggregation."""
+        """Update the memory from the replies, before repair and aggregation."""
         return memory
 
     @property
     def learns(self) -> bool:
-        """Do its decisions follow from what single replies said? Then they tell of them."""
+        """Whether decisions depend on single replies, which they then give away; assumed of parts with `observe`."""
         return type(self).observe is not ServerPart.observe
 
+    @property
+    def needs_losses(self) -> bool:
+        """Whether decisions depend on the training losses that clients report."""
+        return False
+
     def record(self, memory: State) -> State:
-        """What is worth keeping of this round: single numbers become columns, of larger tensors the last stays."""
+        """Values of this round for the run folder: scalars become columns; of larger tensors the last is kept."""
         return {}
 
     def note(self, setting: Setting) -> str | None:
-        """What should be known before a run begins, such as what the memory will weigh."""
+        """A sentence for the user before the run begins, such as how large the memory will be."""
         return None
 
     def outcome(self, setting: Setting, rounds: int) -> dict[str, float]:
-        """What is to be said of a finished run of so many rounds, such as the privacy it has spent."""
+        """Results of a finished run of this many rounds, such as the privacy it has spent."""
         return {}
 
 
@@ -63,43 +82,83 @@ class NobodyLeft(Exception):
     """No client will ever take part again: the run is over."""
 
 
+class Sampling(NamedTuple):
+    """How a cohort is drawn by chance alone: a fixed number of clients, or each client with a probability."""
+
+    cohort: int | None = None
+    probability: float | None = None
+
+
 class Select(ServerPart):
-    """Who takes part."""
+    """Which clients take part."""
+
+    @property
+    def drawn(self) -> Sampling | None:
+        """How clients that may send are drawn, if by chance alone; None if anything else decides."""
+        return None
+
+    @property
+    def whole_fleet(self) -> bool:
+        """Whether every client trains in every round, even if not all may send."""
+        return False
+
+    @property
+    def skips_stopped(self) -> bool:
+        """Whether clients that have reported `stopped` are left out."""
+        return False
+
+    def cohort_size(self, fleet_size: int) -> int:
+        """At most how many of `fleet_size` clients train in a round."""
+        return fleet_size
+
+    def with_count(self, count: int) -> Select | None:
+        """This part choosing `count` clients a round; None if their number cannot be set (`per_round` is refused)."""
+        return None
 
     @abstractmethod
     def __call__(self, memory: State, setting: Setting, chance: Chance) -> tuple[Cohort, State]:
-        """Choose this round's cohort, at least one client; `NobodyLeft` if there is none and never will be."""
+        """Choose this round's cohort of at least one client; raise `NobodyLeft` if there will never be one again."""
 
 
 class Allocate(ServerPart):
-    """How much each may use."""
+    """How much of the model each client may use."""
 
     @property
     def steady(self) -> bool:
-        """Has a client the same share in every round?"""
+        """Whether a client has the same share in every round."""
         return False
 
     @abstractmethod
     def __call__(self, memory: State, setting: Setting, ids: Tensor, chance: Chance) -> tuple[Tensor, State]:
-        """A share in (0, 1] for each of the cohort [C]."""
+        """Return a share in (0, 1] for each of the cohort [C]."""
 
 
 class Mask(ServerPart):
-    """Which part of the model each is sent."""
+    """Which part of the model each client is sent."""
+
+    @property
+    def sends_all(self) -> bool:
+        """Whether every client is always sent the whole model."""
+        return False
 
     @property
     def rows(self) -> bool:
-        """Are masks made of whole rows, all that leads into a neuron? Then they travel as neurons."""
+        """Whether masks are made of whole rows, all that leads into a neuron; they then travel as neurons."""
         return False
 
     @property
     def steady(self) -> bool:
-        """Does the same share always keep equally many neurons of every group?"""
+        """Whether the same share always keeps the same number of neurons of every group."""
+        return False
+
+    @property
+    def depends_on_cohort(self) -> bool:
+        """Whether what a client is sent depends on who else takes part."""
         return False
 
     def clash(self, method: Method) -> str | None:
-        """Clients must know what to do without the rest."""
-        if method.local.traits.cuts or method.local.traits.needs_whole:
+        """Refuse rules that train numbers which clients were not sent."""
+        if self.sends_all or method.local.traits.cuts or method.local.traits.needs_whole:
             return None
         rule = type(method.local).__name__
         return f"it sends part of the model, but {rule} trains all of it; put SubModel() or KeepOwn() into local."
@@ -108,22 +167,32 @@ class Mask(ServerPart):
     def __call__(
         self, memory: State, setting: Setting, model: Tensor, ids: Tensor, share: Tensor, chance: Chance
     ) -> tuple[Portion, State]:
-        """A mask [C, P], and the neurons [C, K] if it is made of whole ones."""
+        """Return a mask [C, P], and the neurons [C, K] if the mask is made of whole ones."""
 
 
 class Upload(Part):
-    """What goes back; decided on the client."""
+    """What each client sends back; runs on the client."""
+
+    @property
+    def sends_what_came(self) -> bool:
+        """Whether a client sends back exactly the numbers that it was sent, so that the mask need not travel."""
+        return False
 
     @property
     def rows(self) -> bool:
-        """Are masks made of whole rows, all that leads into a neuron? Then they travel as neurons."""
+        """Whether masks are made of whole rows, all that leads into a neuron; they then travel as neurons."""
+        return False
+
+    @property
+    def sends_all_outputs(self) -> bool:
+        """Whether the output layer is sent whole, whatever the share."""
         return False
 
     @abstractmethod
     def __call__(
         self, setting: Setting, task: Task, state: State, first: Tensor, last: Tensor, chance: Chance
     ) -> Tensor | None:
-        """A mask [C, P] from the weights before and after training, or None for everything."""
+        """Return a mask [C, P] from the weights before and after training [C, P each], or None for everything."""
 
 
 class Admit(ServerPart):
@@ -131,20 +200,30 @@ class Admit(ServerPart):
 
     @abstractmethod
     def __call__(self, memory: State, setting: Setting, model: Tensor, task: Task, reply: Reply) -> tuple[Reply, State]:
-        """The replies, of which those refused have not `arrived`, and `rejected` says why."""
+        """Return the replies; refused ones have not `arrived`, and `rejected` holds the reason."""
 
 
 class Repair(ServerPart):
-    """What stands in for what is missing."""
+    """What replaces missing replies."""
+
+    @property
+    def stands_in(self) -> bool:
+        """Whether one client's reply may count for another client too."""
+        return True
 
     @abstractmethod
     def __call__(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> tuple[Reply, State]:
-        """The replies without gaps."""
+        """Return the replies, with gaps filled."""
 
 
 class Aggregate(ServerPart):
     """How replies become the next model."""
 
+    @property
+    def replaceable(self) -> bool:
+        """Whether a user may put another aggregate in its place by name; not if it is what the method is about."""
+        return False
+
     @abstractmethod
     def __call__(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> tuple[Tensor, State]:
-        """The new model [P]."""
+        """Return the new model [P]."""

@@ -1,4 +1,4 @@
-"""Which single weights are worth keeping? Scores [C, P] of a cohort's weights, and the cut at the share to keep.
+"""Pruning of single weights: scores [C, P] of a cohort's weights, and masks that keep the best share of them.
 
 The definitions are those of Tanaka et al. (arXiv:2006.05467) and the papers they compare with. Only weights of dense
 and convolution layers are pruned; biases, norm layers, embeddings and running statistics always stay. Networks are
@@ -40,9 +40,8 @@ def pruned(
 ) -> Tensor:
     """The weights each client keeps [C, P]: a `share` [C] of its `params` [C, P], by the named pruner.
 
-    `batches` are the clients' examples for `snip` and `grasp`, clients with more batches standing first; `ids` and
-    `chance` serve `rand`. Rows of `params` that are one and the same (`model.expand(C, -1)`) are scored once where no
-    data come in.
+    `batches` are the clients' examples for `snip` and `grasp`, clients with more batches first; `ids` and `chance` are
+    for `rand`. Rows of `params` that share memory (`model.expand(C, -1)`) are scored once by pruners without data.
     """
     if by == "synflow":
         return synflow_mask(setting, params, share, scope)
@@ -73,7 +72,7 @@ def prune(setting: Setting, scores: Tensor, share: Tensor, scope: Scope = "globa
         values = torch.cat([scores[:, span] for span in group], 1)
         removed = _removed(share, values)
         least = values.new_full((len(share), 1), -torch.inf)
-        for count in set(removed.tolist()) - {0}:  # far quicker than sorting, and shares come in a few tiers
+        for count in set(removed.tolist()) - {0}:  # far faster than sorting, since shares come in a few tiers
             rows = removed == count
             least[rows] = (values[rows] if len(values) > 1 else values).kthvalue(count, 1, keepdim=True).values
         for span in group:
@@ -82,7 +81,7 @@ def prune(setting: Setting, scores: Tensor, share: Tensor, scope: Scope = "globa
 
 
 def _prune(inputs: tuple[Tensor, ...], setting: Setting, scope: Scope) -> tuple[Tensor, ...]:
-    """The same by sorting, where counting would wait for the device."""
+    """As `prune`, by sorting: reading the counts would wait for the device."""
     scores, share = inputs[0], as_written(inputs[1])
     mask = torch.ones(len(share), scores.shape[1], dtype=torch.bool, device=scores.device)
     for group in _groups(setting, scope):
@@ -99,20 +98,20 @@ _pruned = Captured(_prune)
 
 
 def _groups(setting: Setting, scope: Scope) -> list[list[slice]]:
-    """The weights that are ranked together."""
+    """The groups of weights that are ranked together."""
     spans = weights_of(setting)
     return [[span] for span in spans] if scope == "layer" else [spans] * bool(spans)
 
 
 def _removed(share: Tensor, values: Tensor) -> Tensor:
-    """How many of the values [C, n] each client prunes [C], rounded down."""
+    """The number of values [C, n] that each client prunes [C], rounded down."""
     return ((1 - share) * values.shape[1]).long()
 
 
 def rand(params: Tensor, ids: Tensor, chance: Chance) -> Tensor:
-    """Normal numbers, each client its own, anew every round."""
+    """Normal random numbers [C, P], new for each client and round."""
     keys = chance.key("prune", ids[:, None], torch.arange(params.shape[1], device=ids.device))
-    place = ((keys >> 11).double() + 0.5) / 2**52  # in (-1, 1), fine enough that hardly two are equal
+    place = ((keys >> 11).double() + 0.5) / 2**52  # in (-1, 1), fine enough that ties are rare
     return sqrt(2) * torch.erfinv(place)
 
 
@@ -122,7 +121,7 @@ def mag(params: Tensor) -> Tensor:
 
 
 def snip(setting: Setting, params: Tensor, batches: Iterable[Batch]) -> Tensor:
-    """`|w * dL/dw|`, gradients summed over the batches, scores of a client adding up to 1."""
+    """`|w * dL/dw|`, with gradients summed over the batches, and scores of each client that add up to 1."""
     slope = vmap(grad(loss_of(setting)))
     total = torch.zeros_like(params, memory_format=torch.contiguous_format)
     for x, y, weight, _ in at_least_one(batches):
@@ -137,12 +136,12 @@ def grasp(setting: Setting, params: Tensor, batches: Iterable[Batch]) -> Tensor:
     gradient = grad(loss_of(setting, TEMPERATURE))
 
     def along(flat: Tensor, direction: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        return torch.dot(gradient(flat, x, y, weight), direction)  # its gradient is H g, g standing still
+        return torch.dot(gradient(flat, x, y, weight), direction)  # its gradient is H g for constant g
 
     slope, curve = (torch.zeros_like(params, memory_format=torch.contiguous_format) for _ in range(2))
     for x, y, weight, _ in batches:
         slope[: len(y)] += vmap(gradient)(params[: len(y)], x, y, weight)
-    slope = torch.where(where, slope, 0)  # only what can be pruned counts, in g and in H
+    slope = torch.where(where, slope, 0)  # only prunable weights count, in g and in H
     for x, y, weight, _ in batches:
         curve[: len(y)] += vmap(grad(along))(params[: len(y)], slope[: len(y)], x, y, weight)
     scores = torch.where(where, params * curve, 0)
@@ -150,14 +149,14 @@ def grasp(setting: Setting, params: Tensor, batches: Iterable[Batch]) -> Tensor:
 
 
 def synflow(setting: Setting, params: Tensor) -> Tensor:
-    """`|w * dR/dw|` where R sums the outputs for an input of ones, every number of the model being made positive."""
+    """`|w * dR/dw|`, where R sums the outputs for an input of ones through the absolute values of the model."""
     module, ones = setting.module.eval(), torch.ones_like(setting.example[:1])
     ones = ones.double() if ones.is_floating_point() else ones
 
     def flow(flat: Tensor) -> Tensor:
         return functional_call(module, tensors_of(setting, flat), (ones,)).sum()  # type: ignore[no-any-return]
 
-    positive = params.double().abs()  # the flow grows with every layer, beyond single precision in deep networks
+    positive = params.double().abs()  # the flow grows with every layer, in deep networks beyond single precision
     slope: Tensor = vmap(grad(flow))(positive)
     return positive * slope.abs()
 
@@ -165,7 +164,7 @@ def synflow(setting: Setting, params: Tensor) -> Tensor:
 def synflow_mask(
     setting: Setting, params: Tensor, share: Tensor, scope: Scope = "global", steps: int = STEPS
 ) -> Tensor:
-    """SynFlow cut step by step to `share^(1/steps)`, `share^(2/steps)`, ...; equal clients are cut once."""
+    """SynFlow pruned step by step to `share^(1/steps)`, `share^(2/steps)`, ...; equal shares are pruned once."""
     share, which = as_written(share.to(params.device)), slice(None)
     if alike(params):
         share, which = share.unique(return_inverse=True)
@@ -177,7 +176,7 @@ def synflow_mask(
 
 
 def weights_of(setting: Setting) -> list[slice]:
-    """Where in the vector the weights of every dense and convolution layer lie."""
+    """The slices of the vector that hold weights of dense and convolution layers."""
     names = {f"{name}.weight".lstrip(".") for name, m in setting.module.named_modules() if isinstance(m, PRUNED)}
     spans, start = [], 0
     for name, size in zip(setting.layout.names, setting.layout.sizes):
@@ -196,7 +195,7 @@ def prunable(setting: Setting, device: torch.device) -> Tensor:
 
 
 def loss_of(setting: Setting, temperature: float = 1) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-    """One client's loss as a function of its vector and a batch."""
+    """The loss of one client as a function of its vector [P] and a batch."""
     module = setting.module.eval()
 
     def loss(flat: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
@@ -207,13 +206,13 @@ def loss_of(setting: Setting, temperature: float = 1) -> Callable[[Tensor, Tenso
 
 
 def tensors_of(setting: Setting, flat: Tensor) -> dict[str, Tensor]:
-    """The vector [P] by name; running statistics cannot be differentiated."""
+    """Split the vector [P] by name; running statistics are detached, since they have no gradient."""
     trained = setting.layout.parameters
     return {name: t if name in trained else t.detach() for name, t in setting.layout.split(flat).items()}
 
 
 def at_least_one(batches: Iterable[Batch]) -> list[Batch]:
-    """The batches, refused if there are none."""
+    """The batches as a list; `BadExperiment` if there are none."""
     found = list(batches)
     if not found:
         raise BadExperiment("batches is empty; snip and grasp score weights on at least 1 batch of each client's data.")
@@ -221,10 +220,10 @@ def at_least_one(batches: Iterable[Batch]) -> list[Batch]:
 
 
 def as_written(share: Tensor) -> Tensor:
-    """A share in double precision; one in single precision is meant as its seven decimals."""
+    """The share in double precision; one in single precision is rounded to seven decimals."""
     return share if share.dtype == torch.float64 else (share.double() * 1e7).round() / 1e7
 
 
 def alike(params: Tensor) -> bool:
-    """Are all rows the same memory?"""
+    """Whether all rows share their memory."""
     return params.stride(0) == 0

@@ -1,4 +1,4 @@
-"""What becomes of a refused reply? It did not arrive, and a code says why; the round goes on."""
+"""Refused replies: they count as not arrived, with a code for the reason, and the round goes on."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from fedloom.core.types import Reply
 from fedloom.core.unsent import read_unsent_as_unchanged
 
 Reason = Literal[
-    "size",  # longer than the receiver takes, or too short to be a message
+    "size",  # longer than the receiver accepts, or too short to be a message
     "header",  # not written as the receiver would write it
     "checksum",  # damaged on the way
     "version",  # written by another version of the format
     "run",  # of another run
     "round",  # of another round or another attempt
-    "client",  # of another client, or of one that was not asked
+    "client",  # of another client, or of one that was not selected
     "base",  # about another model
-    "dtype",  # numbers of a kind that was not agreed
-    "shape",  # more or fewer numbers than agreed, or than the mask implies
+    "dtype",  # numbers of a dtype that was not agreed on
+    "shape",  # more or fewer numbers than agreed on, or than the mask implies
     "mask",  # not the mask that was asked for, or not a mask
     "share",  # more of the model than was allowed
     "value",  # a number that is not finite
-    "report",  # a reported number that cannot be
+    "report",  # a reported number that is impossible
     "duplicate",  # a second reply of a client whose first was accepted
     "late",  # after the round was closed
 ]
 
-# code -> reason: those of a message that cannot be decoded, and those that only the whole round shows
+# the code of a reason is its index: reasons why a message cannot be decoded, then reasons that the round finds
 REASONS: tuple[str, ...] = ("admitted", *get_args(Reason), "norm", "repeated")
 
 
 def refuse(model: Tensor, reply: Reply, bad: Tensor, reason: str, read: bool = False) -> Reply:
-    """The replies without those of `bad` [C], for this reason; what did not arrive cannot be refused.
+    """Refuse the replies in `bad` [C] for this reason; replies that did not arrive cannot be refused.
 
-    `read`: what was not sent is known to be the model's own by now.
+    `read`: numbers not sent already equal the model's.
     """
     bad = bad & reply.arrived
-    if bad.device.type == "cpu" and not bool(bad.any()):  # elsewhere asking would wait for the device
+    if bad.device.type == "cpu" and not bool(bad.any()):  # elsewhere a check would wait for the device
         return reply
     code = REASONS.index(reason)
     rejected = bad.to(torch.int8) * code if reply.rejected is None else torch.where(bad, code, reply.rejected)
@@ -49,9 +49,9 @@ def refuse(model: Tensor, reply: Reply, bad: Tensor, reason: str, read: bool = F
 
 
 def counted(rejected: Tensor | None, strays: Tensor | None) -> dict[str, int]:
-    """How many replies of a round were refused, as `rejected.REASON`, from their codes [C] and the counts of `stray`.
+    """The number of replies refused in a round, as `rejected.REASON`, from their codes [C] and the counts of `stray`.
 
-    On an accelerator this waits for it.
+    Waits for an accelerator.
     """
     counts = torch.zeros(len(REASONS), dtype=torch.int64) if strays is None else strays.cpu()
     if rejected is not None:
@@ -60,7 +60,7 @@ def counted(rejected: Tensor | None, strays: Tensor | None) -> dict[str, int]:
 
 
 def stray(counts: Mapping[str, Tensor], before: Tensor | None = None) -> Tensor:
-    """How many replies beside the cohort's own were refused [R], by reason; those counted `before` are added."""
+    """Counts of refused messages that belong to no client of the cohort, by reason [R], added to `before`."""
     like = next(iter(counts.values()))
     total = torch.zeros(len(REASONS), dtype=torch.int64, device=like.device) if before is None else before.clone()
     for reason, count in counts.items():

@@ -23,7 +23,7 @@ def expanded(state: State, count: int) -> State:
 
 
 def cat_rows(parts: Sequence[Tensor], at: Sequence[Tensor] | None = None) -> Tensor:
-    """Tensors [c, ...] one below the other; with `at`, row k of `parts[n]` becomes row `at[n][k]` of the result."""
+    """Concatenate tensors [c, ...]; with `at`, row k of `parts[n]` becomes row `at[n][k]` of the result."""
     if at is None:
         return torch.cat(list(parts))
     whole = parts[0].new_empty(sum(map(len, parts)), *parts[0].shape[1:])
@@ -33,7 +33,7 @@ def cat_rows(parts: Sequence[Tensor], at: Sequence[Tensor] | None = None) -> Ten
 
 
 def cat_states(states: Sequence[State], at: Sequence[Tensor] | None = None) -> State:
-    """States of equal names as `cat_rows` joins them."""
+    """Concatenate states with equal names like `cat_rows`."""
     return {name: cat_rows([state[name] for state in states], at) for name in states[0]}
 
 

@@ -1,7 +1,9 @@
-"""How does a client train? A local rule: hooks around plain descent, on the client and on the server.
+"""The contract of local rules: hooks around plain local descent, on the client and on the server.
 
-Client hooks work on a cohort's rows at once, `[C, P]`; a real device calls them with one row. The hooks as they stand
-here are plain local descent from the global model, which is FedAvg.
+Client hooks work on the rows of a whole cohort at once, [C, P]; a real device calls them with one row. The hooks of
+`LocalRule` itself are plain local descent from the global model, which is FedAvg.
+
+Shapes: N clients in the fleet, C in the cohort, P numbers in the model.
 """
 
 from __future__ import annotations
@@ -23,17 +25,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Traits:
-    """What a local rule declares about its hooks, for engines and other parts to plan with."""
+    """What a local rule declares about its hooks, so that engines and other parts can plan with it."""
 
-    corrects: bool = False  # `view` or `correct` does something; else a step may be fused into the backward pass
+    corrects: bool = False  # `view` or `correct` changes anything; else steps may be fused into the backward pass
     scales: bool = False  # `view` and `correct` only multiply, by what `LocalRule.scales` returns
-    cuts: bool = False  # only the sent part exists on the client, so engines may train a smaller network
-    freezes: bool = False  # the whole network runs, and exactly the sent part of it is trained
-    needs_whole: bool = False  # the client must have the whole network, whatever was sent
-    keeps_network: bool = False  # a cut network lives on between rounds; `extras["sent"]` is the mask that came down
-    chooses: bool = False  # the client chooses what to train: engines call `narrow`
-    looks: int = 0  # how many of its own examples of each class the client chooses by; 0: none
-    judges: bool = False  # the client tests its model on examples it does not train on: engines call `judge`
+    cuts: bool = False  # only the part sent exists on the client, so engines may train a smaller network
+    freezes: bool = False  # the whole network runs, and exactly the part sent is trained
+    needs_whole: bool = False  # the client must have the whole network, whatever part is sent
+    keeps_network: bool = False  # a cut network is kept between rounds; `extras["sent"]` is the mask sent down
+    chooses: bool = False  # clients choose what to train: engines call `narrow`
+    looks: int = 0  # examples of each of its classes that a client chooses by; 0: it chooses without data
+    masks_classes: bool = False  # outputs of classes that a client has no example of are neither used nor trained
+    judges: bool = False  # clients test their models on held-out examples: engines call `judge`
 
     def __post_init__(self) -> None:
         for name, needs in (("scales", "corrects"), ("looks", "chooses")):
@@ -41,7 +44,7 @@ class Traits:
                 raise BadExperiment(f"Traits has {name}={getattr(self, name)} but {needs}=False; set {needs}=True too.")
 
     def __or__(self, other: Traits) -> Traits:
-        """The traits of two rules that work together; `Chain` takes `freezes` back where both restrict training."""
+        """The traits of two rules together; `Chain` clears `freezes` where both restrict training."""
         correcting = [one for one in (self, other) if one.corrects]
         return Traits(
             corrects=bool(correcting),
@@ -52,13 +55,14 @@ class Traits:
             keeps_network=self.keeps_network or other.keeps_network,
             chooses=self.chooses or other.chooses,
             looks=max(self.looks, other.looks),
+            masks_classes=self.masks_classes or other.masks_classes,
             judges=self.judges or other.judges,
         )
 
 
 @dataclass(frozen=True)
 class LocalRule:
-    """How clients train, and what both ends remember of it."""
+    """How clients train, and the state of clients and memory of the server for it."""
 
     @property
     def traits(self) -> Traits:
@@ -66,78 +70,78 @@ class LocalRule:
         return Traits()
 
     def members(self) -> tuple[LocalRule, ...]:
-        """The rule, and those it is made of."""
+        """This rule and the rules it is made of."""
         return (self,)
 
     def defining(self, hook: str) -> tuple[LocalRule, ...]:
-        """The single rules in this one that define a hook themselves, such as `debrief`."""
+        """The single rules in this one that define a hook of their own, such as `debrief`."""
         single = (rule for rule in self.members() if len(rule.members()) == 1)
         return tuple(rule for rule in single if getattr(type(rule), hook) is not getattr(LocalRule, hook))
 
     def clash(self, method: Method) -> str | None:
-        """Why this rule cannot work in that method; None: it can."""
+        """Why this rule cannot work in `method`, as a sentence; None if it can."""
         return None
 
-    # on the client
+    # ---- on the client
     def client_state(self, setting: Setting, model: Tensor) -> State:
-        """One client's state at its first contact, given the model it is sent [P]."""
+        """The state of one client when it first takes part, given the global model [P]."""
         return {}
 
     def narrow(
         self, setting: Setting, ids: Tensor, task: Task, state: State, look: Iterable[Batch], chance: Chance
     ) -> tuple[Tensor | None, State]:
-        """The numbers each client chooses to train [C, P] of those it was sent, and its state; only if it `chooses`."""
+        """Return which of the numbers sent each client chooses to train [C, P], and its state; only if `chooses`."""
         return task.mask, state
 
     def start(self, task: Task, state: State, params: Tensor) -> Tensor:
-        """The weights to begin from [C, P]; `params` is what came down."""
+        """Return the weights to start from [C, P]; `params` are the weights sent down."""
         return params
 
     def trains(self, task: Task) -> Tensor | None:
-        """Which numbers may move [C, P]; None: all."""
+        """Return which numbers are trained [C, P]; None means all."""
         return None
 
     def view(self, task: Task, params: Tensor) -> Tensor:
-        """The weights that run forward [C, P]; `correct` must then bring gradients back to `params`."""
+        """Return the weights of the forward pass [C, P]; `correct` must then map gradients back to `params`."""
         return params
 
     def scales(self, task: Task, at: Tensor, dtype: torch.dtype) -> Tensor | None:
-        """What numbers at some places [R] run multiplied by [C, R], if `view` and `correct` do no more; None: they do.
+        """Return the factors [C, R] by which `view` multiplies the numbers at places `at` [R]; None if it does more.
 
-        It is the same for a whole row of a tensor, all that leads into a neuron: engines ask for one number of each.
+        The factor must be equal for all numbers that lead into one neuron: engines ask for one of them.
         """
         return None
 
     def correct(self, task: Task, state: State, first: Tensor, params: Tensor, grads: Tensor) -> Tensor:
-        """The gradients to follow [C, P]; `first` is what the client started from."""
+        """Return the gradients to follow [C, P]; `first` are the weights that the client started from."""
         return grads
 
     def finish(
         self, task: Task, state: State, first: Tensor, last: Tensor, steps: Tensor
     ) -> tuple[Tensor, State, State]:
-        """What to send [C, P], extras to send along, and the new state; `steps` [C] were taken."""
+        """Return the weights to send [C, P], extras to send with them, and the new state, after `steps` [C] steps."""
         return last, {}, state
 
     def judge(self, task: Task, state: State, training: Tensor, held_out: Tensor) -> tuple[State, State]:
-        """Columns for the report [C each] and the state, from mean losses [C]; only if it `judges`.
+        """Return columns for the report [C each] and the state, from mean losses [C each]; only if `judges`.
 
-        `held_out` is of the trained model on examples kept back, NaN where a client has none.
+        `held_out` is the loss of the trained model on held-out examples, NaN where a client has none.
         """
         return {}, state
 
     def personal(self, setting: Setting, model: Tensor, state: State) -> Tensor | None:
-        """The clients' own models [C, P]; None: the global one serves everybody."""
+        """Return the clients' own models [C, P]; None if the global model serves all."""
         return None
 
-    # on the server
+    # ---- on the server
     def server_state(self, setting: Setting, model: Tensor) -> State:
-        """The memory before the first round."""
+        """Return the memory before the first round."""
         return {}
 
     def brief(self, memory: State, setting: Setting, ids: Tensor) -> State:
-        """Extras for each of the cohort [C, ...]; expand what all share."""
+        """Return extras for each client of the cohort [C, ...]; expand rows that all share."""
         return {}
 
     def debrief(self, memory: State, setting: Setting, old: Tensor, new: Tensor, reply: Reply) -> tuple[Tensor, State]:
-        """The model after aggregation, adjusted, and the new memory."""
+        """Return the aggregated model `new` [P], adjusted, and the new memory; `old` is the model before."""
         return new, memory

@@ -1,6 +1,10 @@
-"""The nouns of a round.
+"""The nouns of a round: fleet, setting, cohort, task, batch, reply.
 
-N clients in the fleet, C in the cohort, P numbers in the model, S local steps, B examples in a batch.
+A model is one vector of P numbers, a cohort of C clients one matrix [C, P]. Letters in shapes, here and everywhere:
+
+    N clients in the fleet         P numbers in the model, parameters first, then float buffers
+    C clients in the cohort        K hidden neurons, O outputs
+    S local steps of a client      B examples in a batch
 """
 
 from __future__ import annotations
@@ -22,74 +26,74 @@ if TYPE_CHECKING:
     from fedloom.core.devices import Devices
     from fedloom.neurons.map import NeuronMap
 
-State = dict[str, Tensor]  # tensors by name and nothing else: stacks, saves, travels
+State = dict[str, Tensor]  # tensors by name and nothing else, so that it can be stacked, saved and sent
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs [B, ...], targets [B]) -> one loss per example [B]
 
 
 class Fleet(NamedTuple):
-    """All N clients, as the server knows them."""
+    """All N clients, with the facts that the server has about them."""
 
-    examples: Tensor  # [N] training examples of each client (int64)
-    labels: Tensor  # [N, classes] how many of each class (int64)
-    devices: Devices | None = None  # how fast and how well connected they are, where that is simulated
+    examples: Tensor  # [N] number of training examples (int64)
+    labels: Tensor  # [N, classes] number of examples of each class (int64)
+    devices: Devices | None = None  # speed and links of each client, where they are simulated
 
     @property
     def size(self) -> int:
-        """N."""
+        """N, the number of clients."""
         return int(self.examples.shape[0])
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What stands still during a run: the fleet, the network and how its output is scored."""
+    """What is fixed during a run: the fleet, the network and the loss."""
 
     fleet: Fleet
     module: nn.Module
     layout: Layout
     loss: Loss
-    example: Tensor  # [2, ...] two inputs, for tracing
+    example: Tensor  # [2, ...] two inputs, to trace the network with
 
     @cached_property
     def neurons(self) -> NeuronMap:
-        """Which neuron owns which number; derived when first asked for, since FedAvg works without."""
+        """Which neuron owns which number; computed at first use, since FedAvg does not need it."""
         from fedloom.neurons.trace import neuron_map
 
         return neuron_map(self.module, self.example).to(self.example.device)
 
 
 class Cohort(NamedTuple):
-    """Who takes part in a round."""
+    """The clients that take part in a round."""
 
-    ids: Tensor  # [C] rising; on the host where chance alone decides, so that nobody waits to read them
-    authorised: Tensor  # [C] False: trains, but may send nothing back
+    ids: Tensor  # [C] rising; on the host where chance alone decides, so that reading them does not wait for a GPU
+    authorised: Tensor  # [C] False: the client trains but may send nothing back
 
 
 class Portion(NamedTuple):
-    """Which part of the model each client is sent; None means everything."""
+    """The part of the model that each client is sent; None means everything."""
 
     mask: Tensor | None = None  # [C, P] bool, over numbers
-    keep: Tensor | None = None  # [C, K] bool, over neurons, where the mask is a sub-model of whole neurons
+    keep: Tensor | None = None  # [C, K] bool, over neurons, if the mask is a sub-model of whole neurons
 
 
 class Task(NamedTuple):
-    """What goes down, server to cohort. `mask` None means everything."""
+    """What the server sends down to the cohort. `mask` None means everything."""
 
     model: Tensor  # [P] the global model
-    mask: Tensor | None  # [C, P] what each client is sent (bool)
-    keep: Tensor | None  # [C, K] the neurons behind the mask: engines may cut a smaller model
-    share: Tensor  # [C] how much of the model each may use
-    authorised: Tensor  # [C]
-    extras: State  # [C, ...] each: what the local rule's server half adds
-    round: int  # counted from 1; a tensor where steps are captured, as is the rate
+    mask: Tensor | None  # [C, P] the numbers that each client is sent (bool)
+    keep: Tensor | None  # [C, K] the neurons behind the mask (bool): engines may train a smaller network
+    share: Tensor  # [C] the fraction of the model that each client may use
+    authorised: Tensor  # [C] whether each client may send back (bool)
+    extras: State  # [C, ...] each: tensors that the local rule's server half adds
+    round: int  # counted from 1; a tensor while steps are captured, like `rate`
     rate: float  # the learning rate of this round
     base_rate: float  # the learning rate before any decay
-    trained: int  # the first so many of the P numbers are trained, the rest are running statistics
-    ids: Tensor | None = None  # [C] whose rows these are, where a client's own chance is needed
-    all_send: bool = False  # known on the host: everyone is authorised
-    everyone: bool = False  # known on the host: row n is client n, for the whole fleet
+    trained: int  # the first `trained` of the P numbers are trained, the others are running statistics
+    ids: Tensor | None = None  # [C] the clients, needed where a client draws its own chance
+    all_send: bool = False  # True: the host knows that all are authorised
+    everyone: bool = False  # True: the host knows that row n is client n, for the whole fleet
 
     def rows(self, keep: slice | Tensor) -> Task:
-        """The task of some of the cohort."""
+        """The task of some clients of the cohort."""
         return self._replace(
             mask=None if self.mask is None else self.mask[keep],
             keep=None if self.keep is None else self.keep[keep],
@@ -102,7 +106,7 @@ class Task(NamedTuple):
 
     @staticmethod
     def cat(tasks: Sequence[Task]) -> Task:
-        """Tasks of several groups of clients, one below the other; the model and the round are the first one's."""
+        """Concatenate the tasks of several groups of clients; model and round are those of the first task."""
         keeps, ids = [task.keep for task in tasks], [task.ids for task in tasks]
         return tasks[0]._replace(
             mask=_cat_masks([t.mask for t in tasks], [t.model.expand(len(t.share), -1) for t in tasks]),
@@ -117,40 +121,40 @@ class Task(NamedTuple):
 
 
 class Examples(NamedTuple):
-    """A data set, on the device that trains."""
+    """A data set of n examples, on the device that trains."""
 
     x: Tensor  # [n, ...]
     y: Tensor  # [n]
 
 
 class Batch(NamedTuple):
-    """One step's examples, of the clients that take the step."""
+    """The examples of one step, for the clients that take it."""
 
     x: Tensor  # [C, B, ...]
     y: Tensor  # [C, B]
-    weight: Tensor  # [C, B] sums to 1 for every client; 0 pads short batches
-    keys: Tensor  # [C] chance for the network's own randomness
+    weight: Tensor  # [C, B] adds up to 1 for every client; 0 marks padding of short batches
+    keys: Tensor  # [C] random keys for the network's own randomness, such as dropout
 
 
 class Reply(NamedTuple):
-    """What comes up, cohort to server. `mask` None means everything."""
+    """What the cohort sends up to the server. `mask` None means everything."""
 
-    ids: Tensor  # [C]
-    params: Tensor  # [C, P] weights after training
-    mask: Tensor | None  # [C, P] what each client sends back (bool)
-    extras: State  # [C, ...] each: what the local rule's client half adds
+    ids: Tensor  # [C] the clients
+    params: Tensor  # [C, P] weights after training; the round replaces those not sent by the model's own
+    mask: Tensor | None  # [C, P] the numbers that each client sends back (bool)
+    extras: State  # [C, ...] each: tensors that the local rule's client half adds
     report: State  # [C] each: examples, steps, loss, ...
     arrived: Tensor  # [C] False: lost, late or refused
-    rate: float = 1.0  # the learning rate of the round, which the server knows by itself
-    awaited: Tensor | None = None  # [C] who was to send; None: everyone
-    rejected: Tensor | None = None  # [C] why a reply was refused, places in `REASONS`; 0, None: it was not
-    strays: Tensor | None = None  # [R] how many others were refused, by their places in `REASONS`
-    chance: Chance | None = None  # of the round, for what the server draws once replies are there
-    everyone: bool = False  # known on the host: row n is client n, for the whole fleet
+    rate: float = 1.0  # the learning rate of the round; filled in by the server
+    awaited: Tensor | None = None  # [C] who was to send; None: all
+    rejected: Tensor | None = None  # [C] the reason of a refusal as its index in `REASONS`; 0 or None: not refused
+    strays: Tensor | None = None  # [R] the number of other refused messages by reason, in the order of `REASONS`
+    chance: Chance | None = None  # of the round, for what the server draws after replies arrived
+    everyone: bool = False  # True: the host knows that row n is client n, for the whole fleet
     costs: Costs | None = None  # what the round cost, where the engine measures or simulates it
 
     def rows(self, at: slice | Tensor) -> Reply:
-        """The replies of some of the cohort, or of all in another order."""
+        """The replies of some clients of the cohort, or of all in another order."""
         return self._replace(
             ids=self.ids[at],
             params=self.params[at],
@@ -165,10 +169,10 @@ class Reply(NamedTuple):
 
     @staticmethod
     def cat(replies: Sequence[Reply], at: Sequence[Tensor] | None = None) -> Reply:
-        """Engines' replies of several groups of clients as one, one below the other.
+        """Concatenate engines' replies of several groups of clients.
 
-        With `at`, row k of `replies[n]` becomes row `at[n][k]`. A mask is made for those that send everything if others
-        do not.
+        With `at`, row k of `replies[n]` becomes row `at[n][k]`. Clients that send everything get a mask of ones if
+        others do not.
         """
         return Reply(
             ids=cat_rows([reply.ids for reply in replies], at),
@@ -180,9 +184,9 @@ class Reply(NamedTuple):
         )
 
     def scatter(self, at: Tensor, ids: Tensor, model: Tensor) -> Reply:
-        """An engine's reply of all clients `ids` [C], of which those here are at places `at`; the others send nothing.
+        """An engine's reply of all clients `ids` [C], of which these are at rows `at`; the others send nothing.
 
-        Their parameters are the model's [P]; all else of them is zero.
+        The parameters of the others are those of `model` [P]; all else of them is zero.
         """
         count = len(ids)
         return Reply(
@@ -198,7 +202,7 @@ class Reply(NamedTuple):
 def _cat_masks(
     masks: Sequence[Tensor | None], like: Sequence[Tensor], at: Sequence[Tensor] | None = None
 ) -> Tensor | None:
-    """Masks as `cat_rows` joins them; None, which means everything, becomes a mask if others are not None."""
+    """Concatenate masks like `cat_rows`; None, which means everything, becomes ones if others are not None."""
     if all(mask is None for mask in masks):
         return None
     whole = [torch.ones_like(own, dtype=torch.bool) if mask is None else mask for mask, own in zip(masks, like)]
@@ -206,31 +210,31 @@ def _cat_masks(
 
 
 def _some(value: Tensor, keep: slice | Tensor) -> Tensor:
-    """Some rows; what all share stays one row in memory."""
+    """Some rows; a row that all share stays one row in memory."""
     if isinstance(keep, Tensor) and value.dim() > 1 and value.stride(0) == 0:
         return value[:1].expand(len(keep), *value.shape[1:])
     return value[keep]
 
 
 def listed(values: Sequence[int] | Sequence[float] | list[list[int]], device: torch.device) -> Tensor:
-    """Plain numbers on a device; nobody waits for it."""
+    """Copy Python numbers to a device without waiting for it."""
     return torch.tensor(values).to(device, non_blocking=True)
 
 
 def column(values: Tensor, like: Tensor) -> Tensor:
-    """One value per client [C], shaped to broadcast over `like` [C, ...]."""
+    """Reshape one value per client [C] to broadcast over `like` [C, ...]."""
     return values.view(-1, *(1,) * (like.dim() - 1))
 
 
 def largest(values: Tensor) -> Tensor:
-    """The largest size in each row [C] of the values [C, n]; a NaN shows. Nothing is written but that."""
+    """The largest absolute value in each row [C] of values [C, n], or NaN; makes no copy of the values."""
     if values.device.type == "cpu":
         return torch.maximum(values.amax(1), -values.amin(1))
-    return torch.linalg.vector_norm(values, torch.inf, 1)  # type: ignore[no-any-return]  # one pass, slow on a CPU
+    return torch.linalg.vector_norm(values, torch.inf, 1)  # type: ignore[no-any-return]  # one pass; slow on a CPU
 
 
 def on_host(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The same on the host: those that lie elsewhere come together, one transfer for each kind of number."""
+    """Copy tensors to the host, those of each device and dtype in one transfer."""
     found = [t for t in tensors if t.device.type == "cpu"]
     here = dict(zip(map(id, found), found))
     kinds: dict[tuple[torch.dtype, torch.device], dict[int, Tensor]] = {}
@@ -245,9 +249,9 @@ def on_host(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def senders(mask: Tensor) -> Tensor:
-    """How many rows of a mask [C, P] have each number [P].
+    """The number of clients that send each number [P], from a mask [C, P].
 
-    Counted in bytes, a few rows at a time: a sum of bools first makes a copy in eight times as many.
+    Counted in bytes, at most 255 rows at a time: a sum of bools first makes a copy of eight times the size.
     """
     counts = [part.sum(0, dtype=torch.uint8).long() for part in mask.view(torch.uint8).split(255)]
     return counts[0] if len(counts) == 1 else torch.stack(counts).sum(0)

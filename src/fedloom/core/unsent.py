@@ -1,4 +1,4 @@
-"""What was not sent is not read."""
+"""Numbers that were not sent or did not arrive are replaced by the model's own."""
 
 import torch
 from torch import Tensor
@@ -8,10 +8,10 @@ from fedloom.core.types import Reply, State, column
 
 
 def read_unsent_as_unchanged(model: Tensor, reply: Reply, whole: bool = False, read: bool = False) -> Reply:
-    """The model's own numbers, and zeros for extras and reports, stand where nothing was sent or arrived.
+    """Replace what was not sent or did not arrive: numbers by the model's own, extras and reports by zeros.
 
-    `whole`: everything is known to have arrived. On an accelerator asking would wait for the device. `read`: those that
-    arrived were read so before. Where there are kernels of our own, `reply.params` itself changes.
+    `whole`: everything is known to have arrived, which need not be checked; on an accelerator a check would wait for
+    the device. `read`: replies that arrived were processed before. With Triton kernels `reply.params` changes in place.
     """
     arrived, mask = reply.arrived, reply.mask
     whole = whole or (arrived.device.type == "cpu" and bool(arrived.all()))
@@ -34,10 +34,10 @@ def read_unsent_as_unchanged(model: Tensor, reply: Reply, whole: bool = False, r
 
 
 def _in_place(model: Tensor, reply: Reply) -> bool:
-    """May a kernel write into `reply.params`?
+    """Whether a kernel may write into `reply.params`.
 
-    Engines hand over rows of their own, and what clients remember of them was copied before. Only what a rule sends
-    beside its weights could lie in the same memory.
+    The rows that engines return are fresh, and client states were copied from them before. Only extras that a rule
+    sends could share their memory.
     """
     params, mask = reply.params, reply.mask
     if not own_kernels(params.device.type) or params.numel() == 0:
@@ -49,9 +49,9 @@ def _in_place(model: Tensor, reply: Reply) -> bool:
 
 
 def _without(lost: Tensor, values: State) -> State:
-    """The values [C, ...] with zeros where nothing arrived; never in place, since a rule may send what is not its own.
+    """The values [C, ...] with zeros where nothing arrived; never in place, since a rule may send shared memory.
 
-    Matrices in one pass: `masked_fill` copies first.
+    Matrices take one pass with `where`; `masked_fill` copies first.
     """
     return {
         name: torch.where(column(lost, v), 0, v)

@@ -1,4 +1,7 @@
-"""How much does a client work in a round, and on which examples at each step?"""
+"""Work of clients in a round: how many steps they take, and on which examples.
+
+Shapes: C clients in the cohort, M examples of the largest client, S steps, B examples in a batch, E epochs.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +17,22 @@ from fedloom.accel.capture import Captured
 from fedloom.chance import Chance, absorb, absorb_here
 from fedloom.errors import BadExperiment
 
-FEW = 2**14  # examples that are dealt by NumPy: so few that calls take most of the time
+FEW = 2**14  # examples; fewer are shuffled by NumPy, since calls then take most of the time
 
 
 class Batches(NamedTuple):
-    """A cohort's examples for one round. Clients stand in falling order of steps."""
+    """A cohort's examples for one round. Clients are in falling order of steps."""
 
     examples: Tensor  # [C, S, B] rows of the data set
     real: Tensor  # [C, S, B] False pads short batches
     steps: Tensor  # [C]
-    active: list[int]  # for every step, how many clients (the first so many) still take it
-    keys: Tensor  # [C, S] chance for the network's own randomness (dropout)
+    active: list[int]  # for every step, the number of clients that take it: the first ones
+    keys: Tensor  # [C, S] random keys for the network's own randomness (dropout)
 
 
 @dataclass(frozen=True)
 class Work:
-    """So many passes over the client's data, or so many steps, in batches; `batch` 0 takes all examples at once."""
+    """`epochs` passes over a client's data, or `steps` steps, in batches; `batch` 0 takes all examples at once."""
 
     epochs: int = 5
     steps: int | None = None  # instead of epochs
@@ -44,23 +47,23 @@ class Work:
             raise BadExperiment(f"batch is {self.batch}; a batch has at least 1 example, or 0 for all of them.")
 
     def steps_of(self, sizes: list[int]) -> list[int]:
-        """How many steps clients with so many examples take."""
+        """The number of steps of clients that have `sizes` examples."""
         if self.steps is not None:
             return [self.steps] * len(sizes)
         return [self.epochs * (-(-size // self.batch) if self.batch else 1) for size in sizes]
 
     def plan(self, ids: Tensor, examples: Tensor, sizes: list[int], chance: Chance) -> Batches:
-        """Each epoch is a fresh order of the client's own examples [C, M] (padded), cut into batches."""
+        """Shuffle each client's examples [C, M] (padded) anew for every epoch, and cut them into batches."""
         facts, active, width, epochs = _schedule(self, tuple(sizes), ids.device)
         inputs = (ids, examples, facts, chance.key("batches"), chance.key("network"))
         few = ids.device.type == "cpu" and examples.numel() * epochs < FEW
         chosen, real, keys = (_deal_few if few else _dealt)(inputs, len(active), width, epochs)
-        return Batches(chosen, real, facts[2].clone(), list(active), keys)  # facts are needed again
+        return Batches(chosen, real, facts[2].clone(), list(active), keys)  # the cached facts must not change
 
 
 @lru_cache(maxsize=16)
 def _schedule(work: Work, sizes: tuple[int, ...], device: torch.device) -> tuple[Tensor, tuple[int, ...], int, int]:
-    """Examples, steps in an epoch and steps of each client [3, C], who is active at each step, batch and epochs."""
+    """Examples, steps per epoch and steps of clients [3, C], active clients per step, batch size and epochs."""
     steps, widest = work.steps_of(list(sizes)), max(sizes)
     width = min(work.batch, widest) if work.batch else widest
     passes = [-(-size // width) for size in sizes]
@@ -71,24 +74,24 @@ def _schedule(work: Work, sizes: tuple[int, ...], device: torch.device) -> tuple
 
 
 def _deal(inputs: tuple[Tensor, ...], longest: int, width: int, epochs: int) -> tuple[Tensor, ...]:
-    """Examples and which of them are real [C, S, B], and keys for the network [C, S]."""
+    """Examples, which of them are real [C, S, B each], and keys for the network [C, S]."""
     ids, examples, facts, order_key, network_key = inputs
     widest, device = examples.shape[1], ids.device
     size, per_epoch = facts[0, :, None], facts[1, :, None]
     place, epoch = torch.arange(widest, device=device), torch.arange(epochs, device=device)
     keys = absorb(absorb(absorb(order_key, ids[:, None, None]), epoch[:, None]), place)  # [C, E, M]
-    keys = keys.masked_fill((place >= size)[:, None], torch.iinfo(torch.int64).max)  # padding goes last
+    keys = keys.masked_fill((place >= size)[:, None], torch.iinfo(torch.int64).max)  # padding sorts last
     order = keys.argsort(dim=-1, stable=True)
     step = torch.arange(longest, device=device)
     inside = ((step % per_epoch) * width)[:, :, None] + torch.arange(width, device=device)  # [C, S, B]
-    epoch_of = (step // per_epoch).clamp(max=epochs - 1)  # those who are done wait in their last epoch
+    epoch_of = (step // per_epoch).clamp(max=epochs - 1)  # clients that are done stay in their last epoch
     which = epoch_of[:, :, None] * widest + inside.clamp(max=widest - 1)
     chosen = examples.gather(1, order.flatten(1).gather(1, which.flatten(1))).view_as(inside)
     return chosen, inside < size[:, :, None], absorb(absorb(network_key, ids[:, None]), step)
 
 
 def _deal_few(inputs: tuple[Tensor, ...], longest: int, width: int, epochs: int) -> tuple[Tensor, ...]:
-    """The same on the host, in half the time where there are few examples."""
+    """As `_deal`, by NumPy on the host: half the time for few examples."""
     ids, examples, facts, order_key, network_key = (one.numpy() for one in inputs)
     size, per_epoch = facts[0, :, None], facts[1, :, None]
     widest, clients = examples.shape[1], len(ids)
@@ -100,7 +103,7 @@ def _deal_few(inputs: tuple[Tensor, ...], longest: int, width: int, epochs: int)
     if not full:
         keys[np.broadcast_to((place >= size)[:, None], keys.shape)] = np.iinfo(np.int64).max  # padding goes last
     order, row = keys.argsort(axis=-1, kind="stable").reshape(clients, -1), np.arange(clients)[:, None]
-    if full and widest % width == 0:  # every batch is full, and begins where the one before ends
+    if full and widest % width == 0:  # every batch is full and starts where the one before ends
         chosen = examples[row, order[:, : longest * width]].reshape(clients, longest, width)
         real = np.ones(chosen.shape, np.bool_)
     else:

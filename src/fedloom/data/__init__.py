@@ -1,1 +1,1 @@
-"""Where the examples come from, and which client gets which."""
+"""Datasets, and their division among clients."""

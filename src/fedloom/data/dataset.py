@@ -1,4 +1,4 @@
-"""What a dataset is, and what is wrong with one that cannot be used."""
+"""`Dataset`, and checks of its arrays."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -6,33 +6,32 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedloom.data.draw import Ints
+from fedloom.data.sampling import Ints
 from fedloom.errors import BadData
 
 NEEDED = ("x_train", "y_train", "x_test", "y_test")
 OPTIONAL = ("client_train", "client_test")
-MOST_CLASSES = 1_000_000
-BLOCK = 4096  # rows looked at together, so that checking needs little memory
+MAX_CLASSES = 1_000_000
+BLOCK = 4096  # rows checked at a time, to save memory
 
 
 class Dataset(NamedTuple):
     """Examples for training and testing, ready for a model."""
 
     name: str
-    x_train: NDArray[
-        Any
-    ]  # images float32 [n, channels, h, w], other numbers float32 [n, ...], tokens int64 [n, length]
+    # images are float32 [n, channels, h, w], other numbers float32 [n, ...], tokens int64 [n, length]
+    x_train: NDArray[Any]
     y_train: Ints  # [n]
     x_test: NDArray[Any]
     y_test: Ints
-    client_train: Ints | None  # [n] whose example it is, where the data say so
+    client_train: Ints | None  # [n] the client of each example, if the data have clients
     client_test: Ints | None
     classes: int
     vocabulary: int  # token ids run from 0 (padding) to vocabulary - 1; 0 where the data are not text
 
 
 def check(arrays: Mapping[str, Any], file: str, classes: int | None = None) -> None:
-    """Refuse arrays that cannot be used, naming file, array and row (rows count from 0)."""
+    """Refuse arrays that cannot be used, with file, array and row in the error (rows count from 0)."""
     for name in NEEDED:
         if arrays.get(name) is None:
             found = ", ".join(sorted(arrays)) or "none"
@@ -42,7 +41,7 @@ def check(arrays: Mapping[str, Any], file: str, classes: int | None = None) -> N
         _check_values(f"{file}: array x_{part}", x, client)
         _check_whole(f"{file}: array y_{part}", y, "labels", client)
         if len(x) != len(y):
-            raise BadData(f"{file}: array x_{part} has {len(x)} rows and y_{part} has {len(y)}; expected as many")
+            raise BadData(f"{file}: array x_{part} has {len(x)} rows and y_{part} has {len(y)}; expected equal numbers")
         if client is not None:
             _check_whole(f"{file}: array client_{part}", client, "client ids", None)
             if len(client) != len(y):
@@ -51,7 +50,7 @@ def check(arrays: Mapping[str, Any], file: str, classes: int | None = None) -> N
         shapes = f"{arrays['x_train'].shape[1:]} and {arrays['x_test'].shape[1:]}"
         raise BadData(f"{file}: rows of arrays x_train and x_test have shapes {shapes}; expected equal ones")
     if classes is None:
-        classes = min(max(int(arrays["y_train"].max()) + 1, 1), MOST_CLASSES)
+        classes = min(max(int(arrays["y_train"].max()) + 1, 1), MAX_CLASSES)
     for part in ("train", "test"):
         y = arrays[f"y_{part}"]
         _refuse_row(
@@ -64,7 +63,7 @@ def check(arrays: Mapping[str, Any], file: str, classes: int | None = None) -> N
 
 
 def _check_values(where: str, x: NDArray[Any], client: NDArray[Any] | None) -> None:
-    """Refuse inputs that are not finite numbers, row by row."""
+    """Refuse inputs that are not finite numbers."""
     if x.dtype.kind not in "fiub":
         raise BadData(f"{where} has type {x.dtype}; expected numbers (float, integer or uint8)")
     if x.ndim < 2 or not x.size:
@@ -74,7 +73,7 @@ def _check_values(where: str, x: NDArray[Any], client: NDArray[Any] | None) -> N
     largest = np.finfo(np.float32).max
     for start in range(0, len(x), BLOCK):
         block = x[start : start + BLOCK].reshape(len(x[start : start + BLOCK]), -1)
-        if not (block.min() >= -largest and block.max() <= largest):  # NaN is its own extreme and compares false
+        if not (block.min() >= -largest and block.max() <= largest):  # a NaN becomes the minimum, and compares false
             row, place = np.argwhere(~(np.abs(block) <= largest))[0]
             whose = _whose(client, start + row)
             raise BadData(
@@ -83,7 +82,7 @@ def _check_values(where: str, x: NDArray[Any], client: NDArray[Any] | None) -> N
 
 
 def _check_whole(where: str, values: NDArray[Any], what: str, client: NDArray[Any] | None) -> None:
-    """Refuse labels or ids that are not whole numbers."""
+    """Refuse labels or ids that are not integers."""
     if values.dtype.kind not in "fiub":
         raise BadData(f"{where} has type {values.dtype}; expected whole numbers as {what}")
     if values.ndim != 1 or not values.size:
@@ -97,12 +96,12 @@ def _check_whole(where: str, values: NDArray[Any], what: str, client: NDArray[An
 def _refuse_row(
     bad: NDArray[np.bool_], where: str, values: NDArray[Any], client: NDArray[Any] | None, expected: str
 ) -> None:
-    """Name the first bad row, if there is one."""
+    """Raise `BadData` with the first bad row, if there is one."""
     if bad.any():
         row = int(bad.argmax())
         raise BadData(f"{where}, row {row}{_whose(client, row)} holds {values[row]}; {expected}")
 
 
 def _whose(client: NDArray[Any] | None, row: int) -> str:
-    """The client of a row, for a message."""
+    """The client of a row, for an error message."""
     return "" if client is None or row >= len(client) else f" (client {client[row]})"

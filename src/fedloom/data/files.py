@@ -1,4 +1,4 @@
-"""Reading arrays (.npz) and tables of texts (.csv, .parquet), with errors that name file, array or column, and row."""
+"""Readers of arrays (.npz) and tables of texts (.csv, .parquet); errors name file, array or column, and row."""
 
 import glob
 import lzma
@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedloom.data.dataset import NEEDED, OPTIONAL
-from fedloom.data.draw import Ints
+from fedloom.data.sampling import Ints
 from fedloom.errors import BadData
 
 TABLES = (".csv", ".parquet")
-# what reading a damaged archive can raise
+# exceptions from reading a damaged archive
 DAMAGE = (
     *(OSError, ValueError, EOFError, MemoryError, NotImplementedError, RuntimeError),
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
@@ -24,7 +24,7 @@ DAMAGE = (
 
 
 class Table(NamedTuple):
-    """Texts, their labels and, where known, whose they are."""
+    """Texts, their labels and, if known, their clients."""
 
     text: list[str]
     label: Ints
@@ -37,7 +37,7 @@ class Table(NamedTuple):
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of an .npz file that a dataset uses; nothing is ever unpickled."""
+    """Read the arrays of an .npz file that a dataset uses; nothing is unpickled."""
     arrays, name = {}, ""
     try:
         with path.open("rb") as handle:
@@ -58,7 +58,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def read_tables(paths: Sequence[Path]) -> Table:
-    """Tables joined in the order given."""
+    """Read tables and join them in the order given."""
     tables = [_read_table(path) for path in paths]
     texts = [text for table in tables for text in table.text]
     labels = np.concatenate([table.label for table in tables])
@@ -67,15 +67,15 @@ def read_tables(paths: Sequence[Path]) -> Table:
         return Table(texts, labels, None)
     for path, client in zip(paths, clients):
         if client is None:
-            raise BadData(f"{path}: column client is missing; the tables beside it have one")
+            raise BadData(f"{path}: column client is missing; the other tables have one")
     return Table(texts, labels, [one for client in clients for one in client or ()])
 
 
 def find_tables(path: Path) -> tuple[list[Path], list[Path]]:
-    """The training and the test tables meant by a path; no test tables where one table must be cut.
+    """Find the training and the test tables of a path; without test tables, part of the training table is for testing.
 
     A folder gives its *train* and *test* tables. NAME.csv gives itself, or NAME_train*.csv with NAME_test*.csv;
-    NAME_train*.csv brings the NAME_test*.csv beside it.
+    NAME_train*.csv gives the NAME_test*.csv of its folder, too.
     """
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix in TABLES)
@@ -86,23 +86,23 @@ def find_tables(path: Path) -> tuple[list[Path], list[Path]]:
         return train, test
     if path.is_file():
         before, train_word, _ = path.stem.rpartition("train")
-        return [path], beside(path.parent, before + "test", path.suffix) if train_word else []
+        return [path], matching(path.parent, before + "test", path.suffix) if train_word else []
     return pair(path)
 
 
 def pair(path: Path) -> tuple[list[Path], list[Path]]:
-    """NAME_train*.csv and NAME_test*.csv for NAME.csv, and so for .parquet; both lists are empty unless both exist."""
-    train, test = (beside(path.parent, f"{path.stem}_{part}", path.suffix) for part in ("train", "test"))
+    """NAME_train*.csv and NAME_test*.csv for NAME.csv, likewise .parquet; both lists are empty unless both exist."""
+    train, test = (matching(path.parent, f"{path.stem}_{part}", path.suffix) for part in ("train", "test"))
     return (train, test) if train and test else ([], [])
 
 
-def beside(folder: Path, start: str, suffix: str) -> list[Path]:
-    """The folder's files whose names begin and end so."""
+def matching(folder: Path, start: str, suffix: str) -> list[Path]:
+    """The folder's files whose names begin with `start` and end with `suffix`."""
     return sorted(folder.glob(f"{glob.escape(start)}*{suffix}"))
 
 
 def client_codes(train: list[str] | None, test: list[str] | None) -> tuple[Ints | None, Ints | None]:
-    """Client ids as numbers: themselves where all are whole numbers, else their places in sorted order."""
+    """Client ids as integers: as they are if all are integers, else their ranks in sorted order."""
     names = {*(train or ()), *(test or ())}
     try:
         code = {name: int(name) for name in names}
@@ -116,13 +116,13 @@ def client_codes(train: list[str] | None, test: list[str] | None) -> tuple[Ints 
 
 
 def _names(files: Sequence[Path]) -> str:
-    """File names for a message."""
+    """File names for an error message."""
     return ", ".join(file.name for file in files) or "none"
 
 
 def _read_table(path: Path) -> Table:
-    """One table with columns text, label and perhaps client."""
-    import pyarrow as pa  # only here: it takes a while to load, and most data are arrays
+    """Read one table with columns text, label and optionally client."""
+    import pyarrow as pa  # here, since it is slow to import and most data are arrays
     import pyarrow.csv
     import pyarrow.parquet
 
@@ -148,12 +148,12 @@ def _read_table(path: Path) -> Table:
     labels = np.array([_label(value, path, row) for row, value in enumerate(found["label"])], np.int64)
     client = found.get("client")
     if client is not None and None in client:
-        raise BadData(f"{path}: column client, row {client.index(None)} is empty; expected whose example it is")
+        raise BadData(f"{path}: column client, row {client.index(None)} is empty; expected the client of the example")
     return Table(found["text"], labels, None if client is None else [str(one) for one in client])
 
 
 def _label(value: object, path: Path, row: int) -> int:
-    """A label as an int, refused unless it is a whole number from 0."""
+    """A label as an int; anything but a whole number from 0 is refused."""
     try:
         label = int(value) if isinstance(value, str) else value
         if isinstance(label, int | float) and label == int(label) and 0 <= label < 2**31:

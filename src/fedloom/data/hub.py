@@ -1,4 +1,4 @@
-"""Fetching named datasets from Hugging Face, once, into the data folder."""
+"""Downloads of named datasets from Hugging Face, once, into the data folder."""
 
 import csv
 import io
@@ -10,15 +10,15 @@ from typing import IO, Any
 
 import numpy as np
 
-from fedloom.data.draw import held_out
 from fedloom.data.files import client_codes
-from fedloom.data.known import KNOWN, Hub, expected
+from fedloom.data.named import NAMED, Hub, expected
+from fedloom.data.sampling import held_out
 from fedloom.errors import BadData
 
 
 def fetch(name: str, folder: Path) -> None:
-    """Download a named set and write it to the folder; if that cannot be, say which file to put there."""
-    hub = KNOWN[name].hub
+    """Download a named dataset into the folder; if that fails, raise which file to put there."""
+    hub = NAMED[name].hub
     if hub is None:
         raise _missing(name, folder, "No download is known for this set")
     try:
@@ -29,15 +29,15 @@ def fetch(name: str, folder: Path) -> None:
     try:
         train = datasets.load_dataset(hub.repository, split="train")
         test = None if hub.test is None else datasets.load_dataset(hub.repository, split=hub.test)
-        write = _write_images if KNOWN[name].rows else _write_texts
+        write = _write_images if NAMED[name].rows else _write_texts
         write(name, hub, train, test, folder)
-    except Exception as error:  # whatever the downloader raises, the way out is the same
+    except Exception as error:  # the remedy does not depend on what the downloader raises
         tried = f"Downloading {hub.repository} with fedloom[hub] failed ({type(error).__name__}: {error})"
         raise _missing(name, folder, f"{tried}; to have it downloaded, check the connection and the disk") from error
 
 
 def _missing(name: str, folder: Path, remedy: str) -> BadData:
-    """The error for a set that is not in the folder."""
+    """The error for a dataset that is not in the folder."""
     return BadData(
         f"data '{name}' are missing. Put in place {expected(name, folder)}. {remedy}. "
         "The folder is the one given, else FEDLOOM_DATA, else fedloom's cache folder."
@@ -45,7 +45,7 @@ def _missing(name: str, folder: Path, remedy: str) -> BadData:
 
 
 def _write_images(name: str, hub: Hub, train: Any, test: Any, folder: Path) -> None:
-    """Images, labels and writers as one .npz."""
+    """Write images, labels and writers as one .npz."""
     arrays: dict[str, Any] = {}
     clients: dict[str, list[str] | None] = {"train": None, "test": None}
     for part, rows in (("train", train), ("test", test)):
@@ -68,7 +68,7 @@ def _write_images(name: str, hub: Hub, train: Any, test: Any, folder: Path) -> N
 
 
 def _write_texts(name: str, hub: Hub, train: Any, test: Any, folder: Path) -> None:
-    """Texts and labels as two tables."""
+    """Write texts and labels as two tables."""
     for part, rows in (("train", train), ("test", test)):
         table = io.StringIO(newline="")
         csv.writer(table).writerows([("text", "label"), *zip(rows[hub.x], rows[hub.y])])
@@ -77,12 +77,12 @@ def _write_texts(name: str, hub: Hub, train: Any, test: Any, folder: Path) -> No
 
 
 def _write_bytes(content: bytes, file: IO[bytes]) -> None:
-    """Write what is ready."""
+    """Write bytes."""
     file.write(content)
 
 
 def _atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write a file under another name and rename it, so that no half-written file is ever found."""
+    """Write a file under another name and rename it, so that no half-written file is left."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:

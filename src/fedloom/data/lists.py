@@ -1,4 +1,4 @@
-"""Whose examples are whose: one list after another in one array, so that a large fleet is not so many objects."""
+"""Each client's list of examples, all lists in one array, so that a large fleet needs few objects."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from fedloom.data.draw import Ints
+from fedloom.data.sampling import Ints
 
 
 class Lists(Sequence[Ints]):
-    """A list of examples for each client; reads like a list of arrays."""
+    """A list of examples for each client; it can be read like a list of arrays."""
 
     def __init__(self, examples: Ints, sizes: Ints) -> None:
         self.examples = examples  # [n] one list after another
@@ -21,7 +21,7 @@ class Lists(Sequence[Ints]):
 
     @classmethod
     def of(cls, lists: Iterable[Ints]) -> Lists:
-        """The same from separate arrays."""
+        """Join separate arrays."""
         if isinstance(lists, cls):
             return lists
         arrays = list(lists)
@@ -43,16 +43,16 @@ class Lists(Sequence[Ints]):
 
     @property
     def owner(self) -> Ints:
-        """Whose each example is [n]."""
+        """The client of each example [n]."""
         return np.repeat(np.arange(len(self)), self.sizes)
 
     @property
     def place(self) -> Ints:
-        """Each example's place in its list [n]."""
+        """Each example's index in its list [n]."""
         return np.arange(len(self.examples)) - np.repeat(self._end - self.sizes, self.sizes)
 
     def where(self, chosen: NDArray[np.bool_]) -> Lists:
-        """Of each list, the examples that are `chosen` [n]."""
+        """The lists with only the examples in the mask `chosen` [n]."""
         return Lists(self.examples[chosen], np.bincount(self.owner[chosen], minlength=len(self)))
 
     def at(self, clients: Ints) -> Lists:

@@ -1,4 +1,4 @@
-"""Loading a dataset by name or path."""
+"""`load`, which reads a dataset by name or path."""
 
 import os
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from fedloom.accel.machine import cache_folder
 from fedloom.data.dataset import NEEDED, Dataset
-from fedloom.data.draw import held_out
 from fedloom.data.files import TABLES, client_codes, find_tables, pair, read_arrays, read_tables
 from fedloom.data.hub import fetch
-from fedloom.data.known import KNOWN
+from fedloom.data.named import NAMED
 from fedloom.data.prepare import from_arrays
+from fedloom.data.sampling import held_out
 from fedloom.data.synthetic import synthetic
 from fedloom.data.text import encode
 from fedloom.errors import BadData, BadExperiment, unknown
@@ -24,16 +24,16 @@ from fedloom.errors import BadData, BadExperiment, unknown
 DATASETS = {
     "digits": "handwritten digits, 1,797 grey images of 8x8, 10 classes; comes with scikit-learn, needs no file",
     "synthetic": "invented data of unlike clients (Synthetic(alpha, beta) of FedProx), 10 classes, own clients",
-    **{name: known.about for name, known in KNOWN.items()},
+    **{name: named.about for name, named in NAMED.items()},
 }
 TEXT_SETTINGS = ("vocabulary_size", "length")
 
 
 def load(name: str, /, folder: Path | None = None, **settings: Any) -> Dataset:
-    """A dataset by its name in `DATASETS`, or by the path of an .npz, a .csv, a .parquet or a folder of tables.
+    """Load a dataset by its name in `DATASETS`, or by the path of an .npz, a .csv, a .parquet or a folder of tables.
 
-    Named sets lie in the folder given, else FEDLOOM_DATA, else fedloom's cache folder. Texts take the settings
-    `vocabulary_size` and `length`; 'synthetic' takes `alpha`, `beta`, `clients`, `seed` and `iid`.
+    Named datasets are read from `folder`, else from FEDLOOM_DATA, else from fedloom's cache folder. Texts take the
+    settings `vocabulary_size` and `length`; 'synthetic' takes `alpha`, `beta`, `clients`, `seed` and `iid`.
     """
     if not isinstance(folder, str | Path | None):
         raise BadExperiment(f"folder of data '{name}' is {folder!r}; expected a path.")
@@ -44,8 +44,8 @@ def load(name: str, /, folder: Path | None = None, **settings: Any) -> Dataset:
     if name == "synthetic":
         _allow(name, settings, tuple(signature(synthetic).parameters))
         return synthetic(**settings)
-    if name in KNOWN:
-        return _known(name, folder, settings)
+    if name in NAMED:
+        return _named(name, folder, settings)
     path = _path(name, folder)
     if path.suffix == ".npz":
         _allow(name, settings, ())
@@ -54,21 +54,16 @@ def load(name: str, /, folder: Path | None = None, **settings: Any) -> Dataset:
     return _texts(path.stem, *find_tables(path), settings)
 
 
-def at_hand(name: str, folder: Path | None = None) -> bool:
-    """Would nothing be fetched to load it?"""
-    return name not in KNOWN or _find(name, data_folder() if folder is None else Path(folder)) is not None
-
-
 def settings_of(name: str) -> dict[str, Any]:
-    """A data set's settings and their defaults."""
+    """A dataset's settings and their defaults."""
     if name == "synthetic":
         return {p.name: p.default for p in signature(synthetic).parameters.values()}
-    numbers = name == "digits" or (KNOWN[name].rows if name in KNOWN else name.endswith(".npz"))
+    numbers = name == "digits" or (NAMED[name].rows if name in NAMED else name.endswith(".npz"))
     return {} if numbers else {key: signature(encode).parameters[key].default for key in TEXT_SETTINGS}
 
 
 def data_folder() -> Path:
-    """Where named datasets lie, unless a folder is given."""
+    """The folder of named datasets, unless another is given."""
     if given := os.environ.get("FEDLOOM_DATA"):
         return Path(given).expanduser()
     return cache_folder()
@@ -82,7 +77,7 @@ def _allow(name: str, settings: Mapping[str, Any], names: tuple[str, ...]) -> No
 
 
 def _path(name: str, folder: Path) -> Path:
-    """The path that is meant: as it stands, or inside the data folder."""
+    """The path itself, or that in the data folder."""
     paths = (Path(name).expanduser(), folder / name)
     for path in paths:
         if path.is_dir() or (path.suffix in (".npz", *TABLES) and (path.is_file() or any(pair(path)))):
@@ -97,7 +92,7 @@ def _path(name: str, folder: Path) -> Path:
 
 
 def _digits() -> Dataset:
-    """scikit-learn's digits, a fixed fifth of each class for testing."""
+    """Load scikit-learn's digits; a fixed fifth of each class is for testing."""
     rows = _digits_rows()
     x = (rows[:, :-1] / 16).astype(np.float32).reshape(-1, 1, 8, 8)
     y = rows[:, -1].astype(np.int64)
@@ -106,39 +101,39 @@ def _digits() -> Dataset:
 
 
 def _digits_rows() -> NDArray[np.float64]:
-    """64 pixels and the label of each, from the file itself: importing scikit-learn takes two seconds."""
+    """Read 64 pixels and the label of each digit from the file, since importing scikit-learn takes two seconds."""
     spec = find_spec("sklearn")
     for place in [] if spec is None else spec.submodule_search_locations or []:
         if (file := Path(place) / "datasets" / "data" / "digits.csv.gz").is_file():
             return np.loadtxt(file, delimiter=",")
-    from sklearn.datasets import load_digits  # it may lie elsewhere in other versions
+    from sklearn.datasets import load_digits  # for versions with the file elsewhere
 
     bunch = load_digits()
     return np.column_stack([bunch.data, bunch.target])
 
 
-def _known(name: str, folder: Path, settings: Mapping[str, Any]) -> Dataset:
-    """A named set from its files, fetched first if they are missing."""
-    known = KNOWN[name]
-    _allow(name, settings, () if known.rows else TEXT_SETTINGS)
+def _named(name: str, folder: Path, settings: Mapping[str, Any]) -> Dataset:
+    """Load a named dataset from its files, which are downloaded first if they are missing."""
+    named = NAMED[name]
+    _allow(name, settings, () if named.rows else TEXT_SETTINGS)
     found = _find(name, folder)
     if found is None:
         fetch(name, folder)
         found = _find(name, folder)
         assert found is not None, f"{name} was fetched but is not in {folder}"
-    if not known.rows:
-        return _texts(name, *found, settings, known.classes)
+    if not named.rows:
+        return _texts(name, *found, settings, named.classes)
     path = found[0][0]
-    data = from_arrays(name, read_arrays(path), str(path), known.classes, known.scale)
-    if data.x_train.shape[1:] != known.rows:
-        raise BadData(f"{path}: array x_train has rows of shape {data.x_train.shape[1:]}; expected {known.rows}")
+    data = from_arrays(name, read_arrays(path), str(path), named.classes, named.scale)
+    if data.x_train.shape[1:] != named.rows:
+        raise BadData(f"{path}: array x_train has rows of shape {data.x_train.shape[1:]}; expected {named.rows}")
     return data
 
 
 def _find(name: str, folder: Path) -> tuple[list[Path], list[Path]] | None:
     """A named set's files in the folder: its .npz, or its training and test tables; '-' may be '_'."""
     for stem in (name, name.replace("-", "_")):
-        if KNOWN[name].rows:
+        if NAMED[name].rows:
             if (path := folder / f"{stem}.npz").is_file():
                 return [path], []
             continue
@@ -152,7 +147,7 @@ def _find(name: str, folder: Path) -> tuple[list[Path], list[Path]] | None:
 def _texts(
     name: str, train: list[Path], test: list[Path], settings: Mapping[str, Any], classes: int | None = None
 ) -> Dataset:
-    """Texts as tokens; where there is no test table, a fixed fifth of each class is for testing."""
+    """Load texts as tokens; without a test table, a fixed fifth of each class is for testing."""
     rows = read_tables(train)
     if test:
         rows_test = read_tables(test)

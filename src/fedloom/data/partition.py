@@ -1,4 +1,4 @@
-"""Which client owns which training examples, and how each divides its own."""
+"""Partitions of the training examples among clients, and splits of each client's examples."""
 
 from collections.abc import Callable, Sequence
 from inspect import Parameter, signature
@@ -7,34 +7,34 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedloom.data import deal
-from fedloom.data.draw import Ints, number, stream, whole
+from fedloom.data import schemes
 from fedloom.data.lists import Lists
+from fedloom.data.sampling import Ints, number, stream, whole
 from fedloom.errors import BadData, BadExperiment, unknown
 
-PARTITIONS: dict[str, Callable[..., deal.Dealt]] = {
-    "iid": deal.iid,
-    "dirichlet": deal.dirichlet,
-    "classes": deal.some_classes,
-    "n-classes": deal.n_classes,
-    "shards": deal.shards,
-    "groups": deal.groups,
-    "lognormal": deal.lognormal,
-    "rare-classes": deal.rare_classes,
-    "own": deal.own,
+PARTITIONS: dict[str, Callable[..., schemes.Ownership]] = {
+    "iid": schemes.iid,
+    "dirichlet": schemes.dirichlet,
+    "classes": schemes.some_classes,
+    "n-classes": schemes.n_classes,
+    "shards": schemes.shards,
+    "groups": schemes.groups,
+    "lognormal": schemes.lognormal,
+    "rare-classes": schemes.rare_classes,
+    "own": schemes.own,
 }
 
 
 class Partition(NamedTuple):
     """The training examples of each client."""
 
-    clients: Sequence[Ints]  # sorted indices into the training set
-    left_out: int  # examples that no client has
+    clients: Sequence[Ints]  # sorted indices of training examples
+    left_out: int  # examples without a client
     note: str  # what was done, in one sentence
 
 
 class Split(NamedTuple):
-    """Each client's own examples, divided: lists of indices per purpose, in client order."""
+    """Each client's examples by purpose: lists of indices, in the order of clients."""
 
     train: Lists
     validation: Lists
@@ -49,9 +49,9 @@ def partition(
     client_ids: Ints | None = None,
     **settings: Any,
 ) -> Partition:
-    """Deal the training examples to clients in a named way.
+    """Divide the training examples among clients by a named scheme.
 
-    `clients` may be None for 'own' alone, which then takes all clients of the data.
+    `clients` may be None only for 'own', which then takes all clients of the data.
     """
     if name not in PARTITIONS:
         raise BadExperiment(unknown("partition", name, PARTITIONS))
@@ -70,7 +70,7 @@ def partition(
 
 
 def settings_of(name: str) -> dict[str, Any]:
-    """A partition's settings and their defaults."""
+    """A scheme's settings and their defaults."""
     parameters = signature(PARTITIONS[name]).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is Parameter.KEYWORD_ONLY and p.name != "client_ids"}
 
@@ -78,8 +78,8 @@ def settings_of(name: str) -> dict[str, Any]:
 def split(part: Partition, fractions: tuple[float, float, float] = (0.7, 0.0, 0.3), seed: int = 0) -> Split:
     """Divide each client's examples into training, validation and test.
 
-    A client's split depends on the seed and its own examples only. Training gets one example before testing does,
-    and testing before validation.
+    A client's split depends only on the seed and its own examples. With few examples, training gets one before testing
+    does, and testing before validation.
     """
     if len(fractions) != 3:
         raise BadExperiment(f"fractions is {fractions!r}; expected three numbers: training, validation, test")
@@ -95,25 +95,25 @@ def split(part: Partition, fractions: tuple[float, float, float] = (0.7, 0.0, 0.
     if not (tested.any() or checked.any()):
         return Split(own, *(own.where(np.zeros(len(own.examples), bool)) for _ in range(2)))
     drawn = stream(seed, "split").random(int(own.examples.max(initial=-1)) + 1)[own.examples]
-    order = np.lexsort((drawn, own.owner))  # by client, shuffled within
+    order = np.lexsort((drawn, own.owner))  # by client, shuffled within each
     piece = np.empty(len(order), np.int64)
-    left = np.repeat(size, size) - own.place  # examples of the client from this one on
+    left = np.repeat(size, size) - own.place  # number of the client's examples from this one on
     piece[order] = (left <= np.repeat(tested + checked, size)) * 1 + (left <= np.repeat(tested, size))
     return Split(*(own.where(piece == kind) for kind in range(3)))
 
 
 def _labels(labels: ArrayLike) -> Ints:
-    """Labels as an array, refused unless it is one row of whole numbers."""
+    """Labels as an array; anything but a vector of integers is refused."""
     array = np.asarray(labels)
     if array.ndim != 1 or array.dtype.kind not in "iu" or not len(array):
         raise BadData(f"labels have shape {array.shape} and type {array.dtype}; expected whole numbers [n], n > 0")
     return array.astype(np.int64)
 
 
-def _collect(dealt: deal.Dealt, clients: int) -> Partition:
-    """Each client's sorted examples, from the owner of each example."""
+def _collect(dealt: schemes.Ownership, clients: int) -> Partition:
+    """Each client's sorted examples, from each example's owner."""
     order = np.argsort(dealt.owner, kind="stable")
-    sizes = np.bincount(dealt.owner + 1, minlength=clients + 1)  # [0] counts what nobody owns
+    sizes = np.bincount(dealt.owner + 1, minlength=clients + 1)  # [0] counts those without an owner
     left_out = int(sizes[0])
     note = f"{dealt.done}; {left_out} of {len(order)} examples left out"
     note += f" ({dealt.why})" if left_out else ""

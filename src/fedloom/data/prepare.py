@@ -1,4 +1,4 @@
-"""From checked arrays to a dataset: layout, number type and scale."""
+"""`from_arrays`, which checks arrays and brings them into layout, number type and scale of a dataset."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedloom.data.dataset import BLOCK, Dataset, check
-from fedloom.data.draw import Ints
+from fedloom.data.sampling import Ints
 from fedloom.errors import BadData
 
 Scale = tuple[Sequence[float], Sequence[float]]  # mean and standard deviation of each channel, of pixels in 0..1
@@ -20,10 +20,10 @@ def from_arrays(
     classes: int | None = None,
     scale: Scale | None = None,
 ) -> Dataset:
-    """A dataset from x_train, y_train, x_test, y_test and, where known, client_train and client_test.
+    """Make a dataset from x_train, y_train, x_test, y_test and, if known, client_train and client_test.
 
-    uint8 are images or their like: brought to 0..1, then standardised per channel. Other integers [n, length] are
-    tokens. Floats stay as they are.
+    uint8 are images or the like: scaled to 0..1, then standardised per channel. Other integers [n, length] are tokens.
+    Floats stay as they are.
     """
     file = name if file is None else file
     check(arrays, file, classes)
@@ -55,12 +55,12 @@ def from_arrays(
 
 
 def _ids(client: NDArray[Any] | None) -> Ints | None:
-    """Client ids as int64, where there are any."""
+    """Client ids as int64, if there are any."""
     return None if client is None else client.astype(np.int64)
 
 
 def _tokens(arrays: Mapping[str, NDArray[Any]], part: str, file: str) -> Ints:
-    """Token ids as int64, refused if negative or beyond any vocabulary."""
+    """Token ids as int64; negative ones and those from 2^31 are refused."""
     x = arrays[f"x_{part}"]
     bad = ((x < 0) | (x >= 2**31)).any(axis=1)
     if bad.any():
@@ -82,7 +82,7 @@ def _channels_first(x: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _measure(x: NDArray[np.uint8]) -> Scale:
-    """Mean and standard deviation of each channel of pixels in 0..1, exact whatever the order of the examples."""
+    """Mean and standard deviation of each channel of pixels in 0..1, exact in any order of the examples."""
     channels = x.shape[1] if x.ndim == 4 else 1
     total, squares = np.zeros(channels, np.int64), np.zeros(channels, np.int64)
     for start in range(0, len(x), BLOCK):
@@ -96,7 +96,7 @@ def _measure(x: NDArray[np.uint8]) -> Scale:
 
 
 def _standardise(x: NDArray[np.uint8], scale: Scale) -> NDArray[np.float32]:
-    """Pixels 0..255 as float32 of mean 0 and deviation 1."""
+    """Pixels 0..255 as float32 with mean 0 and standard deviation 1."""
     shape = (-1, 1, 1) if x.ndim == 4 else (-1,)
     mean, deviation = (255 * np.asarray(part, np.float32).reshape(shape) for part in scale)
     result = x.astype(np.float32, order="C")

@@ -1,22 +1,22 @@
-"""Synthetic(alpha, beta): data invented so that clients differ by two dials (FedProx, Sec. 5.1)."""
+"""Synthetic(alpha, beta): data of clients that differ by two parameters (FedProx, Sec. 5.1)."""
 
 import numpy as np
 
 from fedloom.data.dataset import Dataset
-from fedloom.data.draw import number, stream, whole
+from fedloom.data.sampling import number, stream, whole
 from fedloom.errors import BadExperiment
 
 FEATURES, CLASSES = 60, 10
-LEAST = 50  # examples of the smallest client
-MOST = 1_000_000  # clients; their data lie in memory
+LEAST = 50  # fewest examples of a client
+MOST = 1_000_000  # most clients: their data are in memory
 
 
 def synthetic(alpha: float = 0.0, beta: float = 0.0, clients: int = 30, seed: int = 0, iid: bool = False) -> Dataset:
-    """Each client's labels come from its own linear model; alpha sets how models differ, beta how inputs do.
+    """Each client's labels come from its own linear model; alpha sets how much models differ, beta how much inputs do.
 
     alpha and beta are standard deviations, as in the authors' code (the paper's notation suggests variances; they
-    agree at 0 and 1). As published, alpha shifts all weights of a client alike, and so the scores of all classes
-    alike: it changes no label. With iid, all clients share one model and one centre. A fifth of each client is for
+    agree at 0 and 1). As published, alpha shifts all weights of a client equally, and so the scores of all classes: it
+    changes no label. With iid, all clients share one model and one centre. A fifth of each client's examples is for
     testing.
     """
     alpha, beta = number("alpha", alpha, 0, 1e3), number("beta", beta, 0, 1e3)
@@ -29,7 +29,7 @@ def synthetic(alpha: float = 0.0, beta: float = 0.0, clients: int = 30, seed: in
     centre = np.zeros(FEATURES)
     xs, ys, tests = [], [], []
     for client in range(clients):
-        rng = stream(seed, f"synthetic {client}")  # a client stays the same whatever their number
+        rng = stream(seed, f"synthetic {client}")  # a client does not depend on how many there are
         size = LEAST + int(rng.lognormal(4, 2))
         if not iid:
             model, middle = alpha * rng.standard_normal(), beta * rng.standard_normal()

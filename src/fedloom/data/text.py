@@ -1,4 +1,4 @@
-"""From texts to rows of token ids."""
+"""Texts as rows of token ids."""
 
 import re
 from collections import Counter
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedloom.data.draw import Ints, whole
+from fedloom.data.sampling import Ints, whole
 
 PADDING, UNKNOWN = 0, 1
 _WORD = re.compile(r"\w+")
@@ -15,7 +15,7 @@ _WORD = re.compile(r"\w+")
 def encode(
     train: Sequence[str], test: Sequence[str], vocabulary_size: int = 20_000, length: int = 64
 ) -> tuple[Ints, Ints, int]:
-    """Token ids of both sets [n, length], and how many ids there are: the training texts' commonest words."""
+    """Token ids of both sets [n, length], and their number; ids stand for the training texts' commonest words."""
     vocabulary_size = whole("vocabulary_size", vocabulary_size, 1)
     length = whole("length", length, 1)
     train_words = _words(train)
@@ -28,12 +28,12 @@ def encode(
 
 
 def _words(texts: Sequence[str]) -> list[list[str]]:
-    """Each text's words: runs of letters, digits and underscores in lower case."""
+    """Each text's words: sequences of letters, digits and underscores in lower case."""
     return [_WORD.findall(text.lower()) for text in texts]
 
 
 def _rows(texts: list[list[str]], index: dict[str, int], length: int) -> Ints:
-    """Ids cut or padded to one length; a text without words is one unknown word, so that no row is all padding."""
+    """Ids, cut or padded to one length; a text without words is one unknown word, so that no row is only padding."""
     rows = np.full((len(texts), length), PADDING, np.int64)
     for row, words in zip(rows, texts):
         ids = [index.get(word, UNKNOWN) for word in words[:length]] or [UNKNOWN]

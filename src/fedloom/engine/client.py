@@ -1,4 +1,4 @@
-"""A client's part of a round, written once over the rows of a cohort; a real device calls it with one row."""
+"""A client's part of a round, over the rows of a cohort; a node of a real network calls it with one row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedloom.engine.gradient.protocol import Gradient
 from fedloom.engine.steps import Start, Steps, take_steps
 from fedloom.method import Method
 
-_MOMENTS = "optimiser."  # names of what a kept optimiser remembers, in the client's state
+_MOMENTS = "optimiser."  # prefix of the optimiser's moments in a client's state
 
 
 def initial_state(method: Method, setting: Setting, model: Tensor) -> State:
@@ -24,27 +24,27 @@ def initial_state(method: Method, setting: Setting, model: Tensor) -> State:
     if method.optimiser.fresh:
         return state
     moments = method.optimiser.begin(model[None, : setting.layout.trained])
-    return _together(state, {name: value[0] for name, value in moments.items()})
+    return _with_moments(state, {name: value[0] for name, value in moments.items()})
 
 
 class Chunk(NamedTuple):
-    """C clients about to be trained together, in falling order of their steps."""
+    """C clients that are trained together, in falling order of their number of steps."""
 
     ids: Tensor  # [C]
     listed: list[int]  # `ids` on the host
-    data: Examples  # in which `batches` count
+    data: Examples  # that `batches` index
     task: Task
-    params: Tensor  # [C, P] what came down
+    params: Tensor  # [C, P] the parameters that came down
     state: State
     batches: Batches
-    width: tuple[int, ...]  # how many neurons of every group each client keeps, where that matters
+    width: tuple[int, ...]  # neurons that each client keeps of every group; () where that does not matter
 
 
 class Learnt(NamedTuple):
-    """What training gave."""
+    """The result of training a chunk."""
 
-    first: Tensor  # [C, P] what each client started from
-    sent: Tensor  # [C, P] what it would send
+    first: Tensor  # [C, P] the parameters that each client started from
+    sent: Tensor  # [C, P] the parameters that it would send
     extras: State
     losses: Tensor  # [C] summed over steps
 
@@ -52,8 +52,8 @@ class Learnt(NamedTuple):
 def reply_of(
     method: Method, setting: Setting, chunk: Chunk, learnt: Learnt, state: State, chance: Chance, columns: State
 ) -> Reply:
-    """Choose what goes back; `columns` [C each] are added to the report."""
-    own, _ = _apart(state)
+    """The reply, masked by the method's upload; `columns` [C each] are added to its report."""
+    own, _ = _split_moments(state)
     mask = method.upload(setting, chunk.task, own, learnt.first, learnt.sent, chance)
     report = {
         "examples": setting.fleet.examples[chunk.ids],
@@ -65,20 +65,20 @@ def reply_of(
 
 
 def learn(start: Start, steps: Steps = take_steps) -> tuple[Learnt, State]:
-    """Begin from `start.first`, the parameters that came down, as the rule says; train; finish as the rule says.
+    """Train: the rule's `start` from the parameters that came down (`start.first`), all steps, the rule's `finish`.
 
-    `start.state` is the client's whole state [C, ...], which is returned as it is after the round.
+    `start.state` is the clients' whole state [C, ...]; the state after the round is returned.
     """
     rule, task = start.method.local, start.task
-    own, moments = _apart(start.state)
+    own, moments = _split_moments(start.state)
     first = rule.start(task, own, start.first)
     last, losses = steps(start._replace(state=own, moments=moments, first=first))
     sent, extras, own = rule.finish(task, own, first, last, start.batches.steps)
-    return Learnt(first, sent, extras, losses), _together(own, moments)
+    return Learnt(first, sent, extras, losses), _with_moments(own, moments)
 
 
 def keep_network(setting: Setting, task: Task) -> Task:
-    """The task as a rule that `keeps` reads it: the mask is the client's whole part, what came of it lies in extras."""
+    """The task of a rule with `keeps_network`: the mask is the client's whole part, extras hold what was sent."""
     if task.mask is None:
         return task
     whole = None if task.keep is None else setting.neurons.expand(task.keep)
@@ -95,25 +95,25 @@ def choose_part(
     rows: Tensor,
     chance: Chance,
 ) -> tuple[Task, State]:
-    """The task with the part that each client itself chooses to train, of examples `rows` [C, M] (padded)."""
-    own, moments = _apart(state)
-    each = method.local.traits.looks  # 0: it chooses without data
+    """The task with the part that each client chooses to train, given its examples `rows` [C, M] (padded)."""
+    own, moments = _split_moments(state)
+    each = method.local.traits.looks  # examples of each class; 0: it chooses without data
     look = [_look(data, ids, rows, setting.fleet.examples[ids], each, chance)] if each else []
     mask, own = method.local.narrow(setting, ids, task, own, look, chance)
-    return task._replace(mask=mask, keep=None), _together(own, moments)
+    return task._replace(mask=mask, keep=None), _with_moments(own, moments)
 
 
 def _look(data: Examples, ids: Tensor, rows: Tensor, sizes: Tensor, each: int, chance: Chance) -> Batch:
-    """Up to `each` examples of every class of each client's own, in an order that stands still during a run."""
+    """At most `each` examples of every class for each client, in an order that is fixed for the run."""
     place = torch.arange(rows.shape[1], device=rows.device)
     keys = chance._replace(round=0).key("look", ids[:, None], place)
     keys = keys.masked_fill(place >= sizes[:, None], torch.iinfo(torch.int64).max)  # padding goes last
     rows = rows.gather(1, keys.argsort(dim=1, stable=True))
     labels = data.y[rows]
     one_hot = F.one_hot(labels, int(data.y.max()) + 1)
-    before = one_hot.cumsum(1).gather(2, labels[:, :, None])[:, :, 0]  # of its class, counted from 1
+    before = one_hot.cumsum(1).gather(2, labels[:, :, None])[:, :, 0]  # place within its class, counted from 1
     weight = ((before <= each) & (place < sizes[:, None])).to(torch.float32)
-    seen = place < weight.any(0).nonzero().max() + 1  # what nobody looks at is not gathered
+    seen = place < weight.any(0).nonzero().max() + 1  # columns without weight are not gathered
     rows, weight = rows[:, seen], weight[:, seen]
     return Batch(data.x[rows], data.y[rows], weight / weight.sum(1, keepdim=True), keys[:, 0])
 
@@ -127,25 +127,26 @@ def judge(
     state: State,
     held_out: tuple[Examples, Tensor, Tensor],
 ) -> tuple[State, State]:
-    """The rule's columns and state, from the trained models' losses on held-out examples.
+    """The local rule's report columns and the new state, given the trained models' losses on held-out examples.
 
-    `held_out`: a data set, rows of it [C, M] (padded), and how many of each client's rows are real [C].
+    `held_out`: a data set, row numbers in it [C, M] (padded), and the number of each client's real rows [C].
     """
     data, rows, sizes = held_out
-    own, moments = _apart(state)
+    own, moments = _split_moments(state)
     output = gradient.outputs(learnt.sent, data.x[rows])
     losses = setting.loss(output.flatten(0, 1), data.y[rows].flatten()).unflatten(0, rows.shape)
     real = torch.arange(rows.shape[1], device=rows.device) < sizes[:, None]
-    mean = torch.where(real, losses, 0).sum(1) / sizes  # NaN where there is none
+    mean = torch.where(real, losses, 0).sum(1) / sizes  # NaN for a client without held-out examples
     columns, own = method.local.judge(chunk.task, own, learnt.losses / chunk.batches.steps, mean)
-    return columns, _together(own, moments)
+    return columns, _with_moments(own, moments)
 
 
-def _apart(state: State) -> tuple[State, State]:
-    """What the rule remembers, and what a kept optimiser does."""
+def _split_moments(state: State) -> tuple[State, State]:
+    """A client's state as the state of the rule and the optimiser's moments."""
     own = {name: value for name, value in state.items() if not name.startswith(_MOMENTS)}
     return own, {name.removeprefix(_MOMENTS): v for name, v in state.items() if name.startswith(_MOMENTS)}
 
 
-def _together(own: State, moments: State) -> State:
+def _with_moments(own: State, moments: State) -> State:
+    """The opposite of `_split_moments`."""
     return {**own, **{f"{_MOMENTS}{name}": value for name, value in moments.items()}}

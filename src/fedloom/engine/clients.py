@@ -55,7 +55,7 @@ class Clients:
         if self._newborn is None or not self.met(listed):
             self._newborn = initial_state(self.method, self.setting, task.model)
         state = self.states.get(listed, self._newborn)
-        data, rows = self.shards.hand(self.data, ids, listed)
+        data, rows = self.shards.examples_of(self.data, ids, listed)
         batches = self.method.work.plan(ids, rows, sizes, chance)
         if traits.chooses:
             task, state = choose_part(self.method, self.setting, ids, task, state, data, rows, chance)
@@ -67,7 +67,7 @@ class Clients:
         if self.method.local.traits.judges:
             assert self.held_out is not None
             data, shards = self.held_out
-            data, rows = shards.hand(data, chunk.ids, chunk.listed)
+            data, rows = shards.examples_of(data, chunk.ids, chunk.listed)
             sizes = on_device([shards.sizes[i] for i in chunk.listed], chunk.ids.device)
             columns, state = judge(self.method, self.setting, gradient, chunk, learnt, state, (data, rows, sizes))
         self.states.put(chunk.listed, state)

@@ -10,8 +10,8 @@ from fedloom.core.types import Examples, Setting
 from fedloom.engine.clients import Clients
 from fedloom.engine.cpu.native_steps import why_not_native
 from fedloom.engine.gradient.protocol import Gradient
+from fedloom.engine.plain_layers import plain_layers
 from fedloom.engine.plan import Facts
-from fedloom.engine.stages import stages_of
 
 
 def facts_of(
@@ -23,7 +23,7 @@ def facts_of(
 ) -> Facts:
     """The facts of these clients' training; `slower` are the quicker gradients that failed, with their reasons."""
     method, setting, data = clients.method, clients.setting, clients.data
-    kind, layers = gradient.kind, stages_of(setting) or ()
+    kind, layers = gradient.kind, plain_layers(setting) or ()
     device = data.x.device.type
     captured = captured and kind != "one by one"  # one client after another: no two steps are alike
     native = not captured and device == "cpu" and bool(layers) and kind != "one by one"
@@ -48,7 +48,7 @@ def _no_kernels(setting: Setting, data: Examples) -> str:
         return "Triton is not installed, or this is not a GPU"
     from fedloom.engine.cuda.mlp_step import fits
 
-    return fits(stages_of(setting) or (), setting, data)
+    return fits(plain_layers(setting) or (), setting, data)
 
 
 def _no_compact(setting: Setting, data: Examples, gradient: Gradient) -> str:

@@ -14,13 +14,13 @@ from fedloom.core.work import Batches
 
 @dataclass(frozen=True)
 class Feed:
-    """A cohort's steps; their examples are gathered when they are needed."""
+    """A cohort's batches; their examples are gathered when a step needs them."""
 
     data: Examples
     batches: Batches
 
     def __iter__(self) -> Iterator[Batch]:
-        """The steps one by one."""
+        """One batch for each step, of the clients that take it."""
         order, targets, weight = self._steps()
         x, shape, active = self.data.x, self.data.x.shape[1:], self.batches.active
         for now, index, y, own, keys in zip(active, order, targets, weight, self.batches.keys.unbind(1)):
@@ -30,7 +30,7 @@ class Feed:
             yield Batch(x.index_select(0, index.view(-1)).view(*index.shape, *shape), y, own, keys)
 
     def _steps(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Places, targets and weights of the examples of every step [S, C, B]."""
+        """Row numbers, targets and weights of every step's examples [S, C, B]."""
         order = self.batches.examples.transpose(0, 1).contiguous()
         weight = self.batches.real.transpose(0, 1).to(torch.float32)
         weight /= weight.sum(2, keepdim=True)

@@ -1,7 +1,7 @@
-"""Clients of several runs trained as the rows of one matrix: a training step costs little more for many than for few.
+"""Joint training of several runs, whose clients become rows of one matrix: a step of many rows costs little more.
 
-Each run gathers its own chunks and gets its own rows back; only the training between is shared. Rows never meet in it,
-so a run's numbers are those it has alone, but for the rounding of products of another size.
+Each run gathers its own chunks and gets its own rows back; only the training between is shared. Rows are independent,
+so a run's numbers are those that it has alone, except for the rounding of matrix products of another size.
 """
 
 from __future__ import annotations
@@ -21,33 +21,32 @@ from fedloom.core.work import Batches
 from fedloom.engine.client import Chunk, Learnt
 from fedloom.engine.local import Local
 from fedloom.method import Method
-from fedloom.parts.upload.as_sent import AsSent
 
 
 class Answer(NamedTuple):
-    """What a run gets back."""
+    """The result for one run."""
 
     learnt: list[tuple[Learnt, State]]  # for each of its chunks
     seconds: float  # its share of the training, by rows
 
 
 class _Waiting(NamedTuple):
-    """A chunk that nobody has trained yet."""
+    """A chunk that waits to be trained."""
 
-    asker: int
+    asker: int  # the run's place in the call
     place: int  # among the asker's chunks
     lead: Local
     chunk: Chunk
 
 
-class Joint:
-    """Trains what several runs ask for at the same time, as much of it at once as goes together."""
+class JointTraining:
+    """Trains the chunks of several runs, as many together as match and fit."""
 
     def __init__(self) -> None:
-        self._leads: list[Local] = []  # of each kind of training the engine that does it for all
+        self._leads: list[Local] = []  # for each kind of training, the engine that trains all its chunks
 
     def __call__(self, asked: Sequence[tuple[Local, list[Chunk]]]) -> list[Answer]:
-        """The answers in the order of the questions."""
+        """Train all chunks of the runs; answers are in the order of `asked`."""
         found: list[list[Any]] = [[None] * len(chunks) for _, chunks in asked]
         seconds = [0.0] * len(asked)
         waiting = [
@@ -58,7 +57,7 @@ class Joint:
         while waiting:
             group, waiting = _next_group(waiting)
             began = time.perf_counter()
-            learnt = learn_joined(group[0].lead, [one.chunk for one in group])
+            learnt = learn_jointly(group[0].lead, [one.chunk for one in group])
             each = (time.perf_counter() - began) / sum(len(one.chunk.ids) for one in group)
             for one, own in zip(group, learnt):
                 found[one.asker][one.place] = own
@@ -66,16 +65,16 @@ class Joint:
         return [Answer(*each) for each in zip(found, seconds)]
 
     def _lead(self, engine: Local) -> Local:
-        """The engine that trains for this one: always the same, so that what it captured is used again."""
+        """The engine that trains the chunks of `engine`; always the same one, so that captured steps are used again."""
         for lead in self._leads:
-            if lead is engine or alike(lead, engine):
+            if lead is engine or trains_like(lead, engine):
                 return lead
         self._leads.append(engine)
         return engine
 
 
 def _next_group(waiting: list[_Waiting]) -> tuple[list[_Waiting], list[_Waiting]]:
-    """The first chunk with those that go with it, as many as fit, and the others."""
+    """The first chunk with those that can be trained with it, as many as fit, and all other chunks."""
     lead, kind = waiting[0].lead, _kind(waiting[0].chunk)
     group, others, room = [], [], max(lead.chunk, len(waiting[0].chunk.ids))
     for one in waiting:
@@ -87,15 +86,17 @@ def _next_group(waiting: list[_Waiting]) -> tuple[list[_Waiting], list[_Waiting]
     return group, others
 
 
-def alike(one: Local, other: Local) -> bool:
+def trains_like(one: Local, other: Local) -> bool:
     """Whether rows of these engines may be trained in one matrix: they share network, data, plan and rule."""
     shared = one.gradient is other.gradient and one.clients.data.x is other.clients.data.x and one.plan == other.plan
-    return shared and why_apart(one) is None and training(one.clients.method) == training(other.clients.method)
+    if not shared or why_apart(one) is not None:
+        return False
+    return training_parts(one.clients.method) == training_parts(other.clients.method)
 
 
-def training(method: Method) -> tuple[Any, ...]:
-    """All of a method that training itself reads."""
-    return method.local, method.optimiser, isinstance(method.upload, AsSent)
+def training_parts(method: Method) -> tuple[Any, ...]:
+    """The parts of a method that training reads."""
+    return method.local, method.optimiser, method.upload.sends_what_came
 
 
 def why_apart(engine: Local) -> str | None:
@@ -104,20 +105,20 @@ def why_apart(engine: Local) -> str | None:
         return "its clients are trained one after another"
     if not engine.clients.shards.resident:
         return "its examples do not fit where they are trained on"
-    return foreign_rule(engine.clients.method)
+    return why_rule_apart(engine.clients.method)
 
 
-def foreign_rule(method: Method) -> str | None:
-    """Rules of a user's own may read `task.model`, which is no row; none of ours does."""
+def why_rule_apart(method: Method) -> str | None:
+    """Why a rule's rows cannot be trained with another run's: a user's own rule may read `task.model`; ours do not."""
     names = [type(one).__name__ for one in method.local.members() if not type(one).__module__.startswith("fedloom.")]
     return f"{names[0]} may read the global model, which differs from run to run" if names else None
 
 
-def learn_joined(lead: Local, chunks: Sequence[Chunk]) -> list[tuple[Learnt, State]]:
-    """Train chunks of one kind together; each gets its own rows back."""
+def learn_jointly(lead: Local, chunks: Sequence[Chunk]) -> list[tuple[Learnt, State]]:
+    """Train chunks of one kind together; the result of each, in order."""
     if len(chunks) == 1:
         return [lead.learn(chunks[0])]
-    whole, places = joined(chunks)
+    whole, places = cat_chunks(chunks)
     learnt, state = lead.learn(whole)
     return [
         (Learnt(learnt.first[at], learnt.sent[at], rows(learnt.extras, at), learnt.losses[at]), rows(state, at))
@@ -125,28 +126,28 @@ def learn_joined(lead: Local, chunks: Sequence[Chunk]) -> list[tuple[Learnt, Sta
     ]
 
 
-def joined(chunks: Sequence[Chunk]) -> tuple[Chunk, list[Tensor | slice]]:
-    """One chunk of all, in falling order of steps, and the places of each one's rows in it."""
+def cat_chunks(chunks: Sequence[Chunk]) -> tuple[Chunk, list[Tensor | slice]]:
+    """Concatenate chunks, with rows in falling order of steps; the whole, and the places of each chunk's rows in it."""
     turn = sorted(range(len(chunks)), key=lambda n: -len(chunks[n].batches.active))  # then often no row has to move
-    whole, places = _joined([chunks[n] for n in turn])
+    whole, places = _cat_in_order([chunks[n] for n in turn])
     return whole, [places[turn.index(n)] for n in range(len(chunks))]
 
 
-def _joined(chunks: Sequence[Chunk]) -> tuple[Chunk, list[Tensor | slice]]:
-    """The same in the order of the chunks, as far as steps allow it."""
+def _cat_in_order(chunks: Sequence[Chunk]) -> tuple[Chunk, list[Tensor | slice]]:
+    """Concatenate chunks in the order given; rows move only where their numbers of steps are out of order."""
     steps = [count for chunk in chunks for count in _steps(chunk.batches.active, len(chunk.ids))]
     order = sorted(range(len(steps)), key=lambda row: -steps[row])  # ties keep their order
     owner = [run for run, chunk in enumerate(chunks) for _ in chunk.listed]
     device, still = chunks[0].ids.device, order == list(range(len(steps)))
     at, whose = on_device([order, [owner[row] for row in order]], device)
 
-    # its model is one run's: nobody may read it, see `why_apart`
+    # `task.model` is that of one run, so no rule may read it; see `why_rule_apart`
     task = Task.cat([chunk.task._replace(ids=chunk.ids) for chunk in chunks])
     state = cat_states([chunk.state for chunk in chunks])
     if not still:
         task, state = task.rows(at), rows(state, at)
     params = torch.stack([chunk.task.model for chunk in chunks]).index_select(0, whose)
-    batches = _stacked([chunk.batches for chunk in chunks])
+    batches = _cat_batches([chunk.batches for chunk in chunks])
     moved = {} if still else {name: v.index_select(0, at) for name, v in batches._asdict().items() if name != "active"}
     ids = [client for chunk in chunks for client in chunk.listed]
     assert task.ids is not None
@@ -169,31 +170,31 @@ def _joined(chunks: Sequence[Chunk]) -> tuple[Chunk, list[Tensor | slice]]:
     return whole, [on_device([place[row] for row in range(a, b)], device) for a, b in pairwise(ends)]
 
 
-def _stacked(parts: Sequence[Batches]) -> Batches:
-    """Batches one below the other; shorter and narrower ones are padded, which takes no part in training."""
+def _cat_batches(parts: Sequence[Batches]) -> Batches:
+    """Concatenate batches; shorter and narrower ones are padded with steps and examples that change nothing."""
     longest, widest = (max(part.examples.shape[axis] for part in parts) for axis in (1, 2))
-    alike = [list(some) for _, some in groupby(parts, key=lambda part: part.examples.shape[1:])]  # padded at once
+    same_shape = [list(some) for _, some in groupby(parts, key=lambda part: part.examples.shape[1:])]  # padded at once
 
-    def stacked(read: Callable[[Batches], Tensor], rest: bool) -> Tensor:
-        return _below([_padded(_below([read(part) for part in some]), longest, widest, rest) for some in alike])
+    def cat_padded(read: Callable[[Batches], Tensor], rest: bool) -> Tensor:
+        return _cat([_padded(_cat([read(part) for part in some]), longest, widest, rest) for some in same_shape])
 
     return Batches(
-        examples=stacked(lambda part: part.examples, False),
-        # a step that nobody takes has weights too, else they would be no numbers
-        real=stacked(lambda part: part.real, True),
-        steps=_below([part.steps for part in parts]),
+        examples=cat_padded(lambda part: part.examples, False),
+        # padded steps count as real, else their weights would be divided by 0
+        real=cat_padded(lambda part: part.real, True),
+        steps=_cat([part.steps for part in parts]),
         active=[sum(part.active[k] for part in parts if k < len(part.active)) for k in range(longest)],
-        keys=stacked(lambda part: part.keys, False),
+        keys=cat_padded(lambda part: part.keys, False),
     )
 
 
-def _below(values: list[Tensor]) -> Tensor:
-    """One below the other."""
+def _cat(values: list[Tensor]) -> Tensor:
+    """Concatenate; a single tensor is returned as it is."""
     return values[0] if len(values) == 1 else torch.cat(values)
 
 
 def _padded(values: Tensor, longest: int, widest: int, rest: bool) -> Tensor:
-    """Values [C, S, ...] with that many steps, whose numbers are `rest`, and examples in each, which are zeros."""
+    """Pad values [C, S, ...] to `longest` steps, filled with `rest`, and to `widest` examples, filled with zeros."""
     if values.dim() > 2 and values.shape[2] < widest:
         values = F.pad(values, (0, widest - values.shape[2]))
     if values.shape[1] < longest:
@@ -202,7 +203,7 @@ def _padded(values: Tensor, longest: int, widest: int, rest: bool) -> Tensor:
 
 
 def _steps(active: list[int], clients: int) -> list[int]:
-    """How many steps each client takes, from how many clients (the first so many) take each step."""
+    """The number of steps of each client, given how many clients take each step (always the first ones)."""
     steps = [0] * clients
     for step, (now, after) in enumerate(zip(active, [*active[1:], 0])):
         steps[after:now] = [step + 1] * (now - after)
@@ -210,7 +211,7 @@ def _steps(active: list[int], clients: int) -> list[int]:
 
 
 def _kind(chunk: Chunk) -> tuple[Any, ...]:
-    """What chunks must have in common beside their engines' kind."""
+    """What chunks of the same engine must have in common to be trained together."""
     task = chunk.task
     shapes = tuple((name, value.shape[1:]) for name, value in (*task.extras.items(), *chunk.state.items()))
     return task.round, task.rate, task.base_rate, task.mask is None, task.keep is None, chunk.width, shapes

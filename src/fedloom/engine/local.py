@@ -21,7 +21,7 @@ from fedloom.engine.facts import facts_of
 from fedloom.engine.gradient.fastest import Chosen, fastest_gradient
 from fedloom.engine.personal import personal_accuracy
 from fedloom.engine.plan import StepPlan, plan_steps
-from fedloom.engine.sliced import SlicePlaces, learn_sliced, many, widths
+from fedloom.engine.sliced import SliceCounts, learn_sliced, whole_is_faster, widths
 from fedloom.engine.steps import Start, Steps, take_steps
 from fedloom.engine.storage.placement import client_bytes, training_budget
 
@@ -37,7 +37,7 @@ class Local:
         self.gradient = chosen.gradient
         self._steps = steps
         self._trainer: Trainer | None = None
-        self._places = SlicePlaces(clients.setting)
+        self._slice_counts = SliceCounts(clients.setting)
         self._widths: dict[int, tuple[int, ...]] = {}  # of each client's sub-model, where it never changes
         self._streams: list[torch.cuda.Stream] = []
 
@@ -65,7 +65,7 @@ class Local:
         else:
             replies = []
             for each, then in zip(facts, [*lists[1:], []]):
-                clients.shards.soon(then)
+                clients.shards.prefetch(then)
                 replies.append(self._play(*each))
         if order == sorted(order):
             whole = replies[0] if len(replies) == 1 else Reply.cat(replies)
@@ -112,7 +112,7 @@ class Local:
             neurons if frozen or compact else None, frozen or compact,
         )  # fmt: skip
         if self._cuts(task) and not compact:
-            return learn_sliced(start, clients.setting, self._places.of(chunk.width, task), self._steps)
+            return learn_sliced(start, clients.setting, self._slice_counts.of(chunk.width, task), self._steps)
         return learn(start, self._steps)
 
     def _play(
@@ -149,7 +149,7 @@ class Local:
             if not all(client in self._widths for client in listed):  # once: reading them waits for the device
                 self._widths.update(zip(listed, widths(setting, task.keep)))
             own = [self._widths[client] for client in listed]
-        one = parts == "sliced or compact" and many(own, setting.neurons.size) and self._may_compact(task)
+        one = parts == "sliced or compact" and whole_is_faster(own, setting.neurons.size) and self._may_compact(task)
         return [()] * len(own) if one else own
 
     def _cuts(self, task: Task) -> bool:

@@ -17,28 +17,29 @@ from fedloom.engine.storage.shards import Shards
 def personal_accuracy(clients: Clients, gradient: Gradient, model: Tensor, chunk: int) -> Tensor | None:
     """Accuracy of every client's own model on its own test examples [N]; NaN for a client without any.
 
-    A client that keeps no model of its own is served by the global `model`; a client that was never met by what it
-    would have before its first round. At most `chunk` own models are tried at once. None: nobody has test examples.
+    A client without a model of its own is tested with the global `model`; a client that never took part, with the model
+    it would have before its first round. At most `chunk` own models are tested at once. None: no client has test
+    examples.
     """
     if clients.own_test is None:
         return None
     (data, shards), setting = clients.own_test, clients.setting
-    rule, newborn = clients.method.local, initial_state(clients.method, setting, model)
-    born = rule.personal(setting, model, {name: value[None] for name, value in newborn.items()})
-    accuracy = _global(setting, model if born is None else born[0], data, shards)
-    if born is None:
+    rule, initial = clients.method.local, initial_state(clients.method, setting, model)
+    own = rule.personal(setting, model, {name: value[None] for name, value in initial.items()})
+    accuracy = _of_global_model(setting, model if own is None else own[0], data, shards)
+    if own is None:
         return accuracy
     known = [client for client in clients.states.known().tolist() if shards.sizes[client]]
     for a in range(0, len(known), chunk):
         ids = known[a : a + chunk]
-        own = rule.personal(setting, model, clients.states.get(ids, newborn))
+        own = rule.personal(setting, model, clients.states.get(ids, initial))
         assert own is not None
-        accuracy[listed(ids, accuracy.device)] = _stacked(gradient, own, data, shards, ids)
+        accuracy[listed(ids, accuracy.device)] = _of_own_models(gradient, own, data, shards, ids)
     return accuracy
 
 
-def _global(setting: Setting, model: Tensor, data: Examples, shards: Shards) -> Tensor:
-    """One model on everybody's split, in one pass."""
+def _of_global_model(setting: Setting, model: Tensor, data: Examples, shards: Shards) -> Tensor:
+    """The accuracy of one model on every client's examples [N], in one pass."""
     tensors, module = setting.layout.split(model), setting.module.eval()
     with torch.no_grad():
         right = [
@@ -52,15 +53,15 @@ def _global(setting: Setting, model: Tensor, data: Examples, shards: Shards) -> 
 
 
 def _right(output: Tensor, y: Tensor) -> Tensor:
-    """Which answers [..., classes] are right; a diverged model is right about nothing."""
+    """Which outputs [..., classes] are right; a model whose outputs are not finite is never right."""
     return (output.argmax(-1) == y) & output.isfinite().all(-1)
 
 
-def _stacked(gradient: Gradient, own: Tensor, data: Examples, shards: Shards, ids: list[int]) -> Tensor:
-    """Own models [C, P] on own splits, a slice of every split at a time."""
+def _of_own_models(gradient: Gradient, own: Tensor, data: Examples, shards: Shards, ids: list[int]) -> Tensor:
+    """The accuracy of the models `own` [C, P] on their clients' examples, a slice of every client's at a time."""
     own_sizes = [shards.sizes[i] for i in ids]
     sizes, widest = listed(own_sizes, own.device), max(own_sizes)
-    data, rows = shards.hand(data, listed(ids, own.device), ids)  # [C, widest]
+    data, rows = shards.examples_of(data, listed(ids, own.device), ids)  # [C, widest]
     hits = torch.zeros(len(ids), dtype=torch.float64, device=own.device)
     wide = max(1, at_once(data.x) // len(ids))
     for a in range(0, widest, wide):

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from fedloom.core.optimiser import Optimiser, Sgd
 from fedloom.core.rule import Traits
 from fedloom.engine.gradient.protocol import GradientKind
-from fedloom.engine.stages import Stage
+from fedloom.engine.plain_layers import PlainLayer
 
 StepWay = Literal["native", "kernels", "fused", "momentum", "autograd"]
 PartWay = Literal["whole", "masked", "sliced", "compact", "sliced or compact", "frozen"]
@@ -44,7 +44,7 @@ class Facts:
     slower: tuple[tuple[str, str], ...] = ()  # quicker gradients, and the reason why each was not taken
     traits: Traits = Traits()
     optimiser: Optimiser = Sgd()
-    layers: tuple[Stage, ...] = ()  # of a network that is a row of plain layers; empty: it is not
+    layers: tuple[PlainLayer, ...] = ()  # of a network that is a row of plain layers; empty: it is not
     low: bool = False  # products round their factors to bfloat16
     sliced: bool = True  # may sub-models be cut? No under execution=masked
     captured: bool = False  # steps are replayed as CUDA graphs
@@ -61,7 +61,7 @@ class StepPlan:
     steps: tuple[StepWay, ...]
     parts: PartWay  # what becomes of a task that asks for a part of the model
     captured: bool
-    layers: tuple[Stage, ...]  # of a network that is a row of plain layers
+    layers: tuple[PlainLayer, ...]  # of a network that is a row of plain layers
     reasons: tuple[tuple[str, str], ...]  # every faster way that was not taken, and why
 
     def record(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Really smaller networks: clients that keep equally many neurons train together on tensors of just that size."""
+"""Training of sub-models as really smaller networks; clients that keep equally many neurons train together."""
 
 from __future__ import annotations
 
@@ -11,23 +11,22 @@ from fedloom.engine.client import Learnt, learn
 from fedloom.engine.steps import Start, Steps
 from fedloom.neurons.extract import slice_index, slice_shapes, slices
 from fedloom.neurons.map import NeuronMap
-from fedloom.parts.upload.as_sent import AsSent
 
 
 def widths(setting: Setting, keep: Tensor | None) -> list[tuple[int, ...]]:
-    """How many neurons of every group each client keeps."""
+    """The number of neurons that each client keeps of every group."""
     assert keep is not None
     counts = [keep[:, span].sum(1) for _, span in setting.neurons.spans(keep.shape[1])]
     return [tuple(row) for row in torch.stack(counts, 1).tolist()]
 
 
-def many(own: list[tuple[int, ...]], neurons: int) -> bool:
-    """Are there so many sizes, of so many neurons, that one bucket of whole networks with zeros takes less time?"""
+def whole_is_faster(own: list[tuple[int, ...]], neurons: int) -> bool:
+    """Whether one bucket of whole networks with zeros is faster: clients have many sizes and keep many neurons."""
     return len(set(own)) > 2 and 3 * sum(map(sum, own)) >= len(own) * neurons
 
 
-class SlicePlaces:
-    """How many entries every list of the neurons' map keeps, for each width of sub-models met so far."""
+class SliceCounts:
+    """The number of entries that are kept of every list of the neurons' map, cached by a sub-model's width."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting, self._counts = setting, dict[tuple[int, ...], tuple[int, ...]]()
@@ -41,9 +40,9 @@ class SlicePlaces:
 
 
 def learn_sliced(start: Start, setting: Setting, counts: tuple[int, ...], steps: Steps) -> tuple[Learnt, State]:
-    """Cut, train, put back. Clients must keep equally many neurons of every group, each its own.
+    """Cut sub-models out, train them, put them back. Clients keep equally many neurons of every group, each its own.
 
-    `counts`: how many entries of every list of the neurons' map are kept.
+    `counts`: the number of entries that are kept of every list of the neurons' map.
     """
     task, state = start.task, start.state
     assert task.keep is not None
@@ -54,15 +53,15 @@ def learn_sliced(start: Start, setting: Setting, counts: tuple[int, ...], steps:
 
     places = {total: index, setting.layout.trained: index[:, : layout.trained]}  # moments are of trained numbers only
 
-    def sized(value: Tensor) -> Tensor | None:
-        """Where a sub-model's numbers lie in rows of this length; None: the rows are not of the model's numbers."""
+    def places_of(value: Tensor) -> Tensor | None:
+        """Places of a sub-model's numbers in rows of this length; None: the rows do not hold the model's numbers."""
         return places.get(value.shape[1]) if value.dim() == 2 else None
 
     def cut(values: State) -> State:
-        return {name: v if (at := sized(v)) is None else v.gather(1, at) for name, v in values.items()}
+        return {name: v if (at := places_of(v)) is None else v.gather(1, at) for name, v in values.items()}
 
     def back(small: Tensor, whole: Tensor) -> Tensor:
-        if (at := sized(whole)) is None:
+        if (at := places_of(whole)) is None:
             return small
         return whole.clone(memory_format=torch.contiguous_format).scatter_(1, at, small)
 
@@ -77,7 +76,7 @@ def learn_sliced(start: Start, setting: Setting, counts: tuple[int, ...], steps:
     none = torch.zeros((), dtype=task.model.dtype, device=index.device).expand(len(index), total)
     sent = back(learnt.sent, none)
     first = (
-        sent if isinstance(start.method.upload, AsSent) else back(learnt.first, none)
+        sent if start.method.upload.sends_what_came else back(learnt.first, none)
     )  # as large as all else: only if read
     extras = {name: back(v, none) if v.shape[1:] == index.shape[1:] else v for name, v in learnt.extras.items()}
     kept = {name: back(v, state[name]) for name, v in new.items()}
@@ -85,7 +84,7 @@ def learn_sliced(start: Start, setting: Setting, counts: tuple[int, ...], steps:
 
 
 def _place(keeps: tuple[Tensor, ...], neurons: NeuronMap, counts: tuple[int, ...]) -> tuple[Tensor, ...]:
-    """Where the kept numbers lie [C, p]."""
+    """The places of the kept numbers [C, p]."""
     return (slice_index(neurons, keeps[0], counts)[0],)
 
 

@@ -1,4 +1,4 @@
-"""What did it cost to get there? Rounds, seconds, bytes and joules to a target accuracy, with intervals over seeds."""
+"""Costs to a target accuracy: rounds, seconds, bytes and joules, with intervals over seeds."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from math import sqrt
 from typing import Any, NamedTuple
 
-Rows = Sequence[dict[str, Any]]  # one a round, as in rounds.parquet
+Rows = Sequence[dict[str, Any]]  # one per round, as in rounds.parquet
 
 
 class Cost(NamedTuple):
-    """What was spent up to and with some round; None where the world does not say."""
+    """The cost up to and including a round; None where the world does not simulate it."""
 
     rounds: float
     seconds: float | None
@@ -30,7 +30,7 @@ def spent(rows: Rows, until: int) -> Cost:
 
 
 def to_target(rows: Rows, target: float) -> Cost | None:
-    """The cost of the first evaluated round that reached the target; None: it never did."""
+    """The cost up to the first evaluated round that reached the target; None if none did."""
     for place, row in enumerate(rows):
         if row["accuracy"] is not None and row["accuracy"] >= target:
             return spent(rows, place + 1)
@@ -46,17 +46,17 @@ class Interval(NamedTuple):
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """The mean of at least one value, and how sure it is."""
+    """The mean of at least one value, and its interval."""
     count, mean = len(values), sum(values) / len(values)
     if count < 2:
         return Interval(mean, None, count)
-    from scipy.special import stdtrit  # only here: it takes a while to load
+    from scipy.special import stdtrit  # imported here, since it loads slowly
 
     deviation = sqrt(sum((value - mean) ** 2 for value in values) / (count - 1))
     return Interval(mean, float(stdtrit(count - 1, 0.975)) * deviation / sqrt(count), count)
 
 
 def cost_of(costs: Sequence[Cost], what: str) -> Interval | None:
-    """One kind of cost over the seeds; None where there is none or the world does not say."""
+    """One kind of cost over seeds; None if there are no costs or the world does not simulate it."""
     values = [getattr(cost, what) for cost in costs]
     return None if not values or any(value is None for value in values) else interval(values)

@@ -24,6 +24,7 @@ def server_app() -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
+        """Run all rounds."""
         from fedloom.flower.protocol.process_age import seconds_since_start
         from fedloom.flower.server.play import serve
 
@@ -45,14 +46,17 @@ def client_app(data: OwnData | None = None) -> ClientApp:
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
+        """Train the clients whose tasks are in the message."""
         return _answer("train", message, context)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
+        """Try the hosted clients' own models."""
         return _answer("evaluate", message, context)
 
     @app.query()
     def query(message: Message, context: Context) -> Message:
+        """Report the hosted clients."""
         return _answer("query", message, context)
 
     def _answer(kind: str, message: Message, context: Context) -> Message:

@@ -1,7 +1,7 @@
-"""How does a node answer soon? Everything is loaded once, and each message is answered by a fork of that process.
+"""A process that loads everything once and answers each of a node's messages in a fork, so that answers come sooner.
 
 `python -m fedloom.flower.warm flower-supernode ...` starts the node's command with `--isolation process` and does what
-Flower's `flower-superexec` would do for it, except that the app does not begin with an empty Python.
+Flower's `flower-superexec` would do for it, except that the app does not start a new Python.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any
 
 log = logging.getLogger("fedloom")
 
-EVERY = 0.1  # seconds between looks for a message
+INTERVAL = 0.1  # seconds between looks for a message
 LOADED = ("fedloom.flower.node.answer", "fedloom.flower.node.personal", "flwr.supernode.runtime.run_clientapp")
 
 
 def main(words: list[str]) -> int:
-    """Run a node's command and the apps that it asks for, until it ends; its exit code."""
+    """Run a node's command, and an app for each of its messages, until it ends; its exit code."""
     if "--port" not in words or any(word.startswith("--ssl") for word in words):
         raise SystemExit("usage: python -m fedloom.flower.warm flower-supernode ... --port NUMBER, without --ssl-...")
     address = f"127.0.0.1:{words[words.index('--port') + 1]}"
@@ -39,16 +39,16 @@ def main(words: list[str]) -> int:
     for name in LOADED:
         importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # what was loaded stays in pages that forks have in common
+    gc.freeze()  # what was loaded stays in memory pages that all forks share
     forks: list[int] = []
     with _runtime(address) as runtime:
         while node.poll() is None:
-            forks = [fork for fork in forks if os.waitpid(fork, os.WNOHANG)[0] == 0]  # those that still run
-            if (token := _asked(runtime)) is not None:
+            forks = [fork for fork in forks if os.waitpid(fork, os.WNOHANG)[0] == 0]  # still running
+            if (token := _next_message(runtime)) is not None:
                 forks.append(os.fork())
                 if forks[-1] == 0:
-                    _answer(address, token)
-            time.sleep(EVERY)
+                    _run_app(address, token)
+            time.sleep(INTERVAL)
     return node.returncode
 
 
@@ -62,8 +62,8 @@ def _runtime(address: str) -> Any:
     )
 
 
-def _asked(runtime: Any) -> str | None:
-    """The token of a message that waits for its app; None where none does, or the node is not up yet."""
+def _next_message(runtime: Any) -> str | None:
+    """The token of a message that waits for its app; None if none does, or if the node is not up yet."""
     import httpx
     from flwr.proto.runtime_pb2 import AcquireTaskRequest
     from flwr.supercore.constant import TaskType
@@ -75,8 +75,8 @@ def _asked(runtime: Any) -> str | None:
     return None
 
 
-def _answer(address: str, token: str) -> None:
-    """In a fork: be the app of one message, and end."""
+def _run_app(address: str, token: str) -> None:
+    """In a fork: run the app of one message, and exit."""
     from flwr.supernode.runtime.run_clientapp import run_clientapp
 
     code = 1

@@ -1,35 +1,35 @@
-"""The methods by name: one paper, one file."""
+"""All methods by name, one file per paper, and the parts that only one method needs."""
 
 from collections.abc import Callable
 
 from fedloom.method import Method
 from fedloom.methods.fedavg import fedavg
 from fedloom.methods.fedcs import fedcs
-from fedloom.methods.feddc import feddc
+from fedloom.methods.feddc import DriftCorrection, feddc
 from fedloom.methods.feddd import feddd
-from fedloom.methods.feddyn import feddyn
+from fedloom.methods.feddyn import DynamicRegulariser, feddyn
 from fedloom.methods.federated_dropout import federated_dropout
 from fedloom.methods.fedmp import fedmp
 from fedloom.methods.fedprox import fedprox
 from fedloom.methods.fedrolex import fedrolex
-from fedloom.methods.fedselect import fedselect
+from fedloom.methods.fedselect import GlobalPart, fedselect
 from fedloom.methods.fedspu import fedspu
 from fedloom.methods.fedumf import fedumf
 from fedloom.methods.fedvarp import fedvarp
 from fedloom.methods.fjord import fjord
 from fedloom.methods.hermes import hermes
-from fedloom.methods.heterofl import heterofl
-from fedloom.methods.ist import ist
+from fedloom.methods.heterofl import Rescale, heterofl
+from fedloom.methods.ist import Evenly, ist
 from fedloom.methods.loom import loom
 from fedloom.methods.mifa import mifa
-from fedloom.methods.oap import oap
+from fedloom.methods.oap import Erasing, oap
 from fedloom.methods.oort import oort
 from fedloom.methods.power_of_choice import power_of_choice
 from fedloom.methods.prunefl import prunefl
 from fedloom.methods.ra_fed import ra_fed
 from fedloom.methods.ram_fed import ram_fed
 from fedloom.methods.safari import safari
-from fedloom.methods.scaffold import scaffold
+from fedloom.methods.scaffold import ControlVariates, scaffold
 from fedloom.methods.splitfl import splitfl
 
 METHODS: dict[str, Callable[..., Method]] = {
@@ -62,3 +62,42 @@ METHODS: dict[str, Callable[..., Method]] = {
     "safari": safari,
     "loom": loom,
 }
+
+__all__ = [
+    "METHODS",
+    "ControlVariates",
+    "DriftCorrection",
+    "DynamicRegulariser",
+    "Erasing",
+    "Evenly",
+    "GlobalPart",
+    "Rescale",
+    "fedavg",
+    "fedcs",
+    "feddc",
+    "feddd",
+    "feddyn",
+    "federated_dropout",
+    "fedmp",
+    "fedprox",
+    "fedrolex",
+    "fedselect",
+    "fedspu",
+    "fedumf",
+    "fedvarp",
+    "fjord",
+    "hermes",
+    "heterofl",
+    "ist",
+    "loom",
+    "mifa",
+    "oap",
+    "oort",
+    "power_of_choice",
+    "prunefl",
+    "ra_fed",
+    "ram_fed",
+    "safari",
+    "scaffold",
+    "splitfl",
+]

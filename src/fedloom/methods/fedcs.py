@@ -1,9 +1,9 @@
 """FedCS (Nishio and Yonetani, arXiv:1804.08333): only clients that are fast enough take part.
 
-As FedDD compares with it, which is the default: of all clients those with the shortest download, compute and upload of
-the whole model, as many as the budget pays for. With a `deadline`, as in the original (algorithm
-3): of random candidates greedily as many as can upload one after the other in time, with no time for selection and
-aggregation themselves. The server knows every client's rates.
+The default is the variant that FedDD compares with: of all clients those with the shortest download, compute and
+upload of the whole model, as many as the budget pays for. With a `deadline` it is the original (algorithm 3): of
+random candidates, greedily as many as can upload one after another in time, where selection and aggregation take no
+time. The server knows every client's link rates.
 """
 
 from fedloom.core.part import Select
@@ -12,6 +12,6 @@ from fedloom.parts.select.within import FastestWithinBudget, WithinDeadline
 
 
 def fedcs(budget: float = 0.6, deadline: float | None = None, candidates: int = 10) -> Method:
-    """`budget` is the part of all clients that may upload; with a `deadline` (in seconds) `candidates` are asked."""
+    """`budget` is the fraction of clients that may upload; with a `deadline` (in seconds) `candidates` are drawn."""
     select: Select = FastestWithinBudget(budget) if deadline is None else WithinDeadline(deadline, candidates)
     return Method(select=select)

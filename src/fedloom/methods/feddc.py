@@ -3,7 +3,7 @@
 The correction is `a_i * (w - (w_global - h_i)) - c_i + c / w_i`, `a_i = alpha / w_i`; then `h_i += w_end - w_global`,
 `c_i <- c_i - c / w_i - (w_end - w_global) / (K * rate)`, with the learning rate before decay as in the authors' code.
 The server adds `(1/N) * sum of (c_i+ - c_i) * w_i` to `c` and sends the cohort's plain mean plus the fleet's mean of
-`h_i`. Unlike that code, everything is in the checkpoint, and the whole correction is clipped.
+`h_i`. Unlike in that code, all state is in the checkpoint, and the whole correction is clipped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedloom.parts.local.drift import add_drift, inside, mean_drift, relative_si
 
 @dataclass(frozen=True)
 class DriftCorrection(LocalRule):
-    """A drift variable and a control variate per client."""
+    """A drift variable and a control variate for every client."""
 
     alpha: float = 0.01
 
@@ -37,11 +37,11 @@ class DriftCorrection(LocalRule):
         return Traits(corrects=True)
 
     def client_state(self, setting: Setting, model: Tensor) -> State:
-        """No drift, no control."""
+        """Zeros for drift and control."""
         return {"drift": torch.zeros_like(model), "control": torch.zeros_like(model)}
 
     def correct(self, task: Task, state: State, first: Tensor, params: Tensor, grads: Tensor) -> Tensor:
-        """The drift penalty's gradient and the gradient correction, added."""
+        """Add the drift penalty's gradient and the gradient correction."""
         size = column(task.extras["size"], grads)
         penalty = self.alpha / size * (params - first + state["drift"])
         return grads + penalty - state["control"] + task.extras["control"] / size
@@ -49,7 +49,7 @@ class DriftCorrection(LocalRule):
     def finish(
         self, task: Task, state: State, first: Tensor, last: Tensor, steps: Tensor
     ) -> tuple[Tensor, State, State]:
-        """Both variables move on; the change of control travels with the weights."""
+        """Update both variables; the change of control is sent with the weights."""
         size, travel = column(task.extras["size"], first), column(steps * task.base_rate, first)
         moved = inside(task, last - first)
         change = inside(task, -task.extras["control"] / size - (last - first) / travel)
@@ -57,7 +57,7 @@ class DriftCorrection(LocalRule):
         return last, {"change": change}, kept
 
     def server_state(self, setting: Setting, model: Tensor) -> State:
-        """No drift, no control."""
+        """Zeros for drift and control."""
         return {"drift": torch.zeros_like(model), "control": torch.zeros_like(model)}
 
     def brief(self, memory: State, setting: Setting, ids: Tensor) -> State:
@@ -66,7 +66,7 @@ class DriftCorrection(LocalRule):
         return {"control": control.expand(len(ids), -1), "size": relative_size(setting, ids, control.dtype)}
 
     def debrief(self, memory: State, setting: Setting, old: Tensor, new: Tensor, reply: Reply) -> tuple[Tensor, State]:
-        """The control by relative size, and the model plus the fleet's mean drift."""
+        """Update the control by relative sizes, and add the fleet's mean drift to the model."""
         weight = relative_size(setting, reply.ids, new.dtype) * reply.arrived / setting.fleet.size
         drift = mean_drift(memory, setting, old, reply)
         control = memory["control"] + weight @ reply.extras["change"]

@@ -1,21 +1,21 @@
-"""FedDD (Feng et al., arXiv:2308.16835, IEEE TMC): clients drop rows of what they send, each at a rate of its own.
+"""FedDD (Feng et al., arXiv:2308.16835, IEEE TMC): each client drops rows of its upload at its own rate.
 
 All clients train their own whole model. Each sends the `1 - D_n` most important rows of every layer (Eq. 20, 21), a
-number becomes the mean over those who sent it (Eq. 4), and the next download overwrites the same rows of the client's
-model (Eq. 5); after every `every` rounds the whole model is sent (Eq. 6). The rates D solve a linear programme over
-latency and loss (Eq. 13-17), from the second round on; in the first, nothing is dropped.
+number becomes the mean over the clients that sent it (Eq. 4), and the next download overwrites the same rows of the
+client's model (Eq. 5); after every `every` rounds the whole model is sent (Eq. 6). The rates D solve a linear programme
+over latency and loss (Eq. 13-17), from the second round on; in the first, nothing is dropped.
 
-Where the paper is silent or contradicts itself, we take:
+Where the paper is silent or contradicts itself, this is what we do:
 - `N_l * (1 - D)` rows of a layer, rounded half up and at least 1 (algorithm 2 prints `N_l * D`); rows carry bias, batch
-  norm and statistics, and the output layer drops as well unless `outputs` is false. What nobody sent stays.
+  norm and statistics, and the output layer drops as well unless `outputs` is false. Numbers that nobody sent stay.
 - Eq. 20 divides by single weights. Ours are kept away from 0 by a `floor` of 0.01 of the layer's largest: with 1e-8 or
-  less, single weights that happen to be near 0 decide which rows travel. `mode=aggregate` divides norms of whole rows,
-  as the only public code does. The unnamed norm is l2.
-- `delta` adds seconds to a number without unit and is nowhere given. Ours is relative, in units of `t_full / mean_n
-  re_n`, where `t_full` is the round in which everyone sends everything; `relative=false` takes seconds. At 0.01 all
-  that 100 clients have to tell is worth one such round; at 1, links would hardly count.
-- The programme counts 32 bits a number, downloads like uploads, every example of every epoch as one sample, and a
-  client that was never heard of with the mean loss. Real downloads are priced as they are, whole models included.
+  less, single weights that happen to be near 0 decide which rows are sent. `mode=aggregate` divides norms of whole
+  rows, as the only public code does. The unnamed norm is l2.
+- `delta` adds seconds to a number without unit, and its value is not given. Ours is relative, in units of `t_full /
+  mean_n re_n`, where `t_full` is the duration of a round in which all clients send everything; `relative=false` takes
+  seconds. At 0.01 the importance of 100 clients is worth one such round; at 1, links would hardly matter.
+- The programme counts 32 bits per number, downloads like uploads, every example of every epoch as one sample, and a
+  client that never answered with the mean loss. Actual downloads are priced as sent, whole models included.
 - With `models`, clients own the leading neurons of the global network: `het-a` and `het-b` are the paper's families on
   top of the models het-a-1 and het-b-1, numbers are shares of every layer. Client n has tier n modulo their number.
 """
@@ -54,7 +54,7 @@ def feddd(
     class_term: bool = True,
     models: Literal["het-a", "het-b"] | tuple[float, ...] | None = None,
 ) -> Method:
-    """`budget` is the part of all models sent up, `most` the highest dropout rate; needs a fleet with devices."""
+    """`budget` is the fraction of all models that is sent up, `most` the highest dropout rate; needs devices."""
     if isinstance(models, tuple):
         sizes: LeadingNeurons | None = LeadingNeurons(models)
     else:

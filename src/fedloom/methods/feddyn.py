@@ -1,10 +1,10 @@
 """FedDyn (Acar et al., arXiv:2111.04263): each client's loss is regularised so that local optima agree with the global.
 
 The local objective adds `a_i * (<w, h_i - w_global> + ||w||^2 / 2)` with `a_i = alpha / w_i`; `h_i` sums the client's
-drifts. The server sends the cohort's plain mean plus the fleet's mean of `h_i`, and that model is the one evaluated.
-As in the authors' code `h` here is the paper's gradient state divided by `-alpha`. Different from that code: there
-the `a_i * w` part is weight decay and escapes gradient clipping; here the whole correction is clipped.
-`alpha = 0` is not FedAvg, since the server goes on adding the mean drift.
+drifts. The server sends the cohort's plain mean plus the fleet's mean of `h_i`, and this model is evaluated. As in the
+authors' code `h` here is the paper's gradient state divided by `-alpha`. Different from that code: there the `a_i * w`
+part is weight decay and is not clipped; here the whole correction is clipped. `alpha = 0` is not FedAvg, since the
+server still adds the mean drift.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ class DynamicRegulariser(LocalRule):
         return {"drift": torch.zeros_like(model)}
 
     def correct(self, task: Task, state: State, first: Tensor, params: Tensor, grads: Tensor) -> Tensor:
-        """The regulariser's gradient, added."""
+        """Add the regulariser's gradient."""
         return grads + self.alpha / column(task.extras["size"], grads) * (params - first + state["drift"])
 
     def finish(
         self, task: Task, state: State, first: Tensor, last: Tensor, steps: Tensor
     ) -> tuple[Tensor, State, State]:
-        """`h_i <- h_i + w_end - w_start`; nothing but the weights is sent."""
+        """`h_i <- h_i + w_end - w_start`; only the weights are sent."""
         return last, {}, {"drift": state["drift"] + inside(task, last - first)}
 
     def server_state(self, setting: Setting, model: Tensor) -> State:
-        """Nobody has drifted yet."""
+        """A mean drift of zero."""
         return {"drift": torch.zeros_like(model)}
 
     def brief(self, memory: State, setting: Setting, ids: Tensor) -> State:
@@ -60,7 +60,7 @@ class DynamicRegulariser(LocalRule):
         return {"size": relative_size(setting, ids, memory["drift"].dtype)}
 
     def debrief(self, memory: State, setting: Setting, old: Tensor, new: Tensor, reply: Reply) -> tuple[Tensor, State]:
-        """The cohort's mean plus the fleet's mean drift."""
+        """Add the fleet's mean drift to the cohort's mean."""
         drift = mean_drift(memory, setting, old, reply)
         return add_drift(new, old, drift, reply), {"drift": drift}
 

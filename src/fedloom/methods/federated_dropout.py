@@ -1,7 +1,7 @@
 """Federated dropout (Caldas et al., arXiv:1812.07210): random neurons, new for every client and round.
 
-Sub-models are cut out and sent; what a client was not sent keeps its global value. Different from the paper: each
-client has its own share, and no lossy compression is added.
+Sub-models are cut out and sent; numbers that a client was not sent keep their global values. Different from the paper:
+each client has its own share, and no lossy compression is added.
 """
 
 from fedloom.method import Method

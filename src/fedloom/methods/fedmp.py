@@ -1,8 +1,8 @@
 """FedMP (Jiang et al., IEEE TMC 2023): every client trains a sub-model pruned by the L1 norm of its own neurons.
 
-In the reading of the FedSPU paper: at its first participation a client trains the whole model (travelling and counted
-in full); of the weights it returns, the share of neurons with the largest L1 norm in every layer is its sub-model for
-good. The rest is zero on the client, and a number is averaged over those who hold it. Different from the original,
+As the FedSPU paper reads it: at its first participation a client trains the whole model (sent and counted in full);
+of the weights it returns, the share of neurons with the largest L1 norm in every layer is its sub-model for good.
+The rest is zero on the client, and a number is averaged over the clients that have it. Different from the original,
 where a bandit on the server chooses every pruning ratio anew and the pruned residual is added back before averaging.
 """
 

@@ -9,5 +9,5 @@ from fedloom.parts.local.prox import Prox
 
 
 def fedprox(mu: float = 0.01) -> Method:
-    """`mu` weighs the pull back to the global model."""
+    """`mu` weighs the pull towards the global model."""
     return Method(local=Prox(mu))

@@ -1,4 +1,4 @@
-"""FedRolex (Alam et al., arXiv:2212.01548): the window of neurons rolls on by one every round.
+"""FedRolex (Alam et al., arXiv:2212.01548): the window of neurons moves by one every round.
 
 The window starts at neuron `round - 1` of every layer and wraps around; `ceil(share * width)` neurons, as in HeteroFL.
 """

@@ -1,11 +1,11 @@
 """FedSelect (Tamirisa et al., CVPR 2024): a growing part of every client's network becomes its own.
 
-In the structured reading of the FedSPU paper: of every hidden layer a share of neurons is personal; it is `first` after
-a client's first participation and grows by `grow` with every further one up to `last`. The neurons that changed most
-(L2 norm of the change of the weights into them, as the server receives it) become personal and remain so. A number
+The structured variant of the FedSPU paper: a share of the neurons of every hidden layer is personal; it is `first`
+after a client's first participation and grows by `grow` with every further one up to `last`. The neurons that changed
+most (L2 norm of the change of the weights into them, as the server receives it) become personal and remain so. A number
 belongs to its output neuron; the output layer is always global. The personal part stays with the client and goes on
-training there, the global part is sent, trained and averaged over those who hold it. Different from the original,
-which chooses single weights in a few steps of 25 % and trains the two parts in turn, here at the same time.
+training there, the global part is sent, trained and averaged over the clients that have it. Different from the
+original, which chooses single weights in a few steps of 25 % and trains the two parts in turn, here at the same time.
 `first = last = 0` is FedAvg. The server remembers N x K bools.
 """
 
@@ -26,7 +26,7 @@ from fedloom.parts.local.keep_own import KeepOwn
 
 @dataclass(frozen=True)
 class GlobalPart(Mask):
-    """Everything but the client's personal neurons."""
+    """Everything but each client's personal neurons."""
 
     first: float = 0.25
     last: float = 0.5
@@ -43,28 +43,28 @@ class GlobalPart(Mask):
 
     @property
     def rows(self) -> bool:
-        """Of the neurons that are not personal."""
+        """Masks are the rows of neurons that are not personal."""
         return True
 
     def init(self, setting: Setting, model: Tensor) -> State:
-        """Nothing is personal."""
+        """No neuron is personal."""
         fleet, device = setting.fleet.size, model.device
         return {
             "personal": torch.zeros(fleet, setting.neurons.size, dtype=torch.bool, device=device),
-            "heard": torch.zeros(fleet, dtype=torch.int64, device=device),  # replies of each client
+            "heard": torch.zeros(fleet, dtype=torch.int64, device=device),  # [N] replies of each client
         }
 
     def __call__(
         self, memory: State, setting: Setting, model: Tensor, ids: Tensor, share: Tensor, chance: Chance
     ) -> tuple[Portion, State]:
-        """Numbers whose output neuron is not the client's own."""
+        """Return the numbers whose output neuron is not personal."""
         personal = memory["personal"][ids]
         if personal.device.type == "cpu" and not bool(personal.any()):
             return Portion(), memory
         return Portion(setting.neurons.expand(~personal, rows=True)), memory
 
     def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
-        """Those who were heard of take more neurons for their own."""
+        """Make more neurons personal for clients whose reply arrived."""
         if self.last == 0:
             return memory
         ids, neurons = reply.ids, setting.neurons
@@ -78,5 +78,5 @@ class GlobalPart(Mask):
 
 
 def fedselect(first: float = 0.25, last: float = 0.5, grow: float = 0.05) -> Method:
-    """`first` and `last` bound the personal share of neurons, which grows by `grow` a participation."""
+    """`first` and `last` bound the personal share of neurons, which grows by `grow` per participation."""
     return Method(mask=GlobalPart(first, last, grow), local=KeepOwn())

@@ -1,4 +1,4 @@
-"""FedSPU (Niu et al., arXiv:2403.11464): every client keeps a whole model, of which it trains random neurons.
+"""FedSPU (Niu et al., arXiv:2403.11464): every client keeps a whole model and trains random neurons of it.
 
 In every hidden layer `max(1, floor(share * width))` neurons are active, drawn anew for each client and round. A number
 is active if the neurons at both its ends are; inputs and output classes always are, and batch norm belongs to its

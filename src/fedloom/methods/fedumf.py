@@ -1,21 +1,21 @@
-"""FedUMF (Li, Chen and Yu, Mathematics 2022, 10, 3751): clients that may not send train too, and catch up later.
+"""FedUMF (Li, Chen and Yu, Mathematics 2022, 10, 3751): clients that may not send train too, and use that update later.
 
 Algorithm 1: every round the model goes to all clients and `count` of them are authorised. Client i begins at `w_t`; if
 it is authorised and was not last round, at `w_t + alpha * (rate_t / rate_{t-1}) * g_i`. After its training it stores
 `g_i = w_end - w_start`, over what was there. The authorised send their models, whose plain mean is the next one. Round
-1 is FedAvg, and so is everything with `alpha = 0` or if all are authorised.
+1 is FedAvg, and so are all rounds if `alpha = 0` or all clients are authorised.
 
-Where the paper is silent: the mean is uniform, by examples with `weigh`; `probability` authorises each client by the
-toss of a coin, as the appendix's set-up does, instead of exactly `count`. Momentum starts afresh every round. How much
+Where the paper is silent: the mean is uniform, by examples with `weigh`; `probability` authorises each client with
+this probability, as the appendix does, instead of exactly `count`. Momentum is reset every round. How much
 clients train is the experiment's choice: the paper has one local epoch in batches of 50, momentum 0.5 and weight decay
-0.0005. Running statistics are averaged but not fused: a variance that fell would be led below zero. A client cannot
-know that its upload was lost, and fuses nothing for it.
-On FedDC, which the paper reports but does not define: everyone follows FedDC's local objective, and those who may not
-send leave drift and control as they are. The penalty and both states refer to `w_t`, or to the fused start by
-`reference`; the server's half always refers to `w_t`, since it does not know the fused start.
+0.0005. Running statistics are averaged but not fused: a variance that fell could become negative. A client does
+not learn that its upload was lost, and fuses nothing for it.
+On FedDC, which the paper reports but does not define: all clients follow FedDC's local objective, and those that may
+not send leave drift and control unchanged. The penalty and both states refer to `w_t`, or to the fused start by
+`reference`; the server's half always refers to `w_t`, since the fused start is not sent.
 
 All N clients train and download in every round, N / count times the work of FedAvg; `examples_trained` counts it. A
-fused client moves up to `1 + alpha` times as far: the control to run beside it is FedAvg with twice the local epochs.
+fused client moves up to `1 + alpha` times as far: compare it with FedAvg with twice the local epochs.
 """
 
 from dataclasses import replace

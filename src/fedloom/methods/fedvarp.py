@@ -1,7 +1,7 @@
-"""FedVARP (Jhunjhunwala et al., arXiv:2207.14130): latest updates of absent clients take the variance out of the mean.
+"""FedVARP (Jhunjhunwala et al., arXiv:2207.14130): latest updates of absent clients reduce the variance of the mean.
 
 `v = mean_n u_n + (1/|S|) * sum over the cohort S of (Delta_n - u_n)`, `theta <- theta - rate * v`, `u_n <- Delta_n` for
-those in S; `u_n = 0` before the first time. This is RAM-Fed's aggregation with the whole model as one region. The
+those in S; `u_n = 0` before the first reply. This is RAM-Fed's aggregation with the whole model as one region. The
 server's own step size is 1. With all clients in every round it is FedAvg with equal weights.
 """
 

@@ -1,8 +1,8 @@
-"""FjORD (Horvath et al., arXiv:2102.13451): ordered dropout, in the reading of the FedSPU paper.
+"""FjORD (Horvath et al., arXiv:2102.13451): ordered dropout, as the FedSPU paper reads it.
 
-Each client trains the leading share of every layer's neurons; a number is averaged over those who trained it and stays
-where nobody did. Different from the original: one fixed share per client instead of nested shares drawn at every step,
-and no self-distillation.
+Each client trains the leading share of every layer's neurons; a number is averaged over the clients that trained it,
+and stays if none did. Different from the original: one fixed share per client instead of nested shares drawn at every
+step, and no self-distillation.
 """
 
 from fedloom.method import Method

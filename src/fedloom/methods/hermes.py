@@ -1,8 +1,8 @@
 """Hermes (Li et al., MobiCom 2021): every client trains the sub-model of its own strongest neurons.
 
-In the reading of the FedSPU paper: at its first participation a client trains the whole model (travelling and counted
-in full); of the weights it returns, the share of neurons with the largest L2 norm in every layer is its sub-model for
-good. The rest is zero on the client, and a number is averaged over those who hold it. Different from the original,
+As the FedSPU paper reads it: at its first participation a client trains the whole model (sent and counted in full);
+of the weights it returns, the share of neurons with the largest L2 norm in every layer is its sub-model for good.
+The rest is zero on the client, and a number is averaged over the clients that have it. Different from the original,
 where clients prune step by step as long as their validation accuracy stays above a threshold.
 """
 

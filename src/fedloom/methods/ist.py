@@ -1,8 +1,9 @@
-"""IST (Yuan et al., arXiv:1910.02120): the network is shared out, every client trains a disjoint sub-network.
+"""IST (Yuan et al., arXiv:1910.02120): the network is divided, and every client trains a disjoint sub-network.
 
-The hidden neurons of every layer are dealt to the cohort anew every round. What only one client holds is copied back
-from it; the output layer's bias, which all hold, is averaged, and weights between neurons of two clients stay. Where
-a layer has fewer neurons than there are clients some are held by several and averaged (the paper assumes more).
+The hidden neurons of every layer are dealt to the cohort anew every round. Numbers that only one client has are copied
+back from it; the output layer's bias, which all have, is averaged, and weights between neurons of two clients stay. If
+a layer has fewer neurons than the cohort has clients, some neurons are dealt to several clients and averaged (the paper
+assumes more neurons).
 A cohort of one client has the whole network, as in FedAvg.
 """
 
@@ -23,10 +24,10 @@ from fedloom.parts.mask.share_out import ShareOut
 
 @dataclass(frozen=True)
 class Evenly(Allocate):
-    """One part of the model for each of the cohort."""
+    """An equal part of the model for each client of the cohort."""
 
     def __call__(self, memory: State, setting: Setting, ids: Tensor, chance: Chance) -> tuple[Tensor, State]:
-        """`1 / C` [C]."""
+        """Return `1 / C` [C]."""
         return torch.full(ids.shape, 1 / len(ids), device=ids.device), memory
 
 

@@ -1,16 +1,16 @@
-"""loom: parts of several systems for a hard fleet: skewed data, five capacity tiers, half of the replies lost.
+"""loom: a mix of several systems for skewed data, five capacity tiers and half of the replies lost.
 
-No paper: put together from what did best among some 160 mixes, tried with two or three seeds in the scenario of
-`benchmarks/loom.py`; that search chose the parts and `alpha`, and the distance was added after it, so the results there
-are not of a fresh scenario. They say what each part adds.
+No paper: these parts did best among some 160 mixes, tried with two or three seeds in the scenario of
+`benchmarks/loom.py`. That search chose the parts and `alpha`, and the distance was added afterwards, so the results
+there are not from a fresh scenario. They show what each part adds.
 - Each client trains random neurons of a whole model of its own, the rest frozen (FedSPU): a small sub-model does not
-  have to answer for neurons it lacks.
+  have to replace neurons it lacks.
 - A dynamic regulariser keeps clients from drifting to their few classes (FedDyn). Its state is of the part trained.
-- For a lost reply a similar client's stands in (SAFARI), compared over the numbers that both sent, since random parts
-  differ in any case; before two clients were compared, the mean of those who arrived. A client's regulariser moves on
-  whether its reply arrives or not, so the server must count it either way.
-- With `fuse` everyone trains and what could not be sent is added to the next start (FedUMF): fewer rounds, at N / 10
-  times the work, so it is off by default.
+- A lost reply is replaced by that of a similar client (SAFARI), compared over the numbers that both sent, since random
+  parts differ anyway; before two clients were compared, by the mean of the replies that arrived. A client updates its
+  regulariser whether its reply arrives or not, so the server must count a reply either way.
+- With `fuse` all clients train, and an update that could not be sent is added to the next start (FedUMF): fewer
+  rounds, at N / 10 times the work, so it is off by default.
 """
 
 from fedloom.core.part import Select

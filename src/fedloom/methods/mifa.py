@@ -1,12 +1,13 @@
-"""MIFA (Gu et al., arXiv:2106.04159): the mean of all clients' latest updates, however long ago they were heard of.
+"""MIFA (Gu et al., arXiv:2106.04159): a step by the mean of all clients' latest updates, however old they are.
 
-`theta <- theta - rate * mean_n u_n` with `u_n = (theta_start - theta_end) / rate` of client n's last reply, this
-round's included and nothing corrected for; all clients weigh the same. The paper needs an update of everyone to begin
-with: until every client was heard of once, the model stays, as in the published code. There the clients' availability
-is given; here the server asks those never heard of first, which takes `N / per_round` rounds if nothing is lost. The
-first step is taken in the round in which the last of them is heard of (there all train anew, and the next round does),
-and a decaying rate counts rounds of waiting. Without `wait` clients are asked at random and count as 0 before they
-were heard of, also as in that code. With all clients in every round this is FedAvg with equal weights.
+`theta <- theta - rate * mean_n u_n` with `u_n = (theta_start - theta_end) / rate` of client n's last reply, this round
+included and without correction; all clients have equal weight. The paper needs an update of every client to begin with:
+until every client has answered once, the model stays, as in the published code. There the clients' availability is
+given; here the server first asks clients that never answered, which takes `N / per_round` rounds if nothing is lost.
+The first step is taken in the round in which the last of them answers (in that code all clients then train again, and
+the next round steps), and a decaying rate counts rounds of waiting. Without `wait` clients are asked at random and
+count as 0 before their first answer, also as in that code. With all clients in every round this is FedAvg with equal
+weights.
 """
 
 from typing import Literal

@@ -1,9 +1,9 @@
 """OAP (Zhou et al., FL workshop of NeurIPS 2022): every round clients train the largest weights of the model.
 
 Each client trains, of every hidden layer, the share of weights with the greatest magnitude in the current model; the
-masks are found anew every round. A number is the plain mean over those who hold it. As in the published rule a number
-that nobody holds becomes 0 (0 / 0 read as 0), so that weights outside the largest share of a cohort are erased;
-`keep_untrained` leaves them as they were. With a share of 1 for everyone this is FedAvg with equal weights.
+masks are computed anew every round. A number is the plain mean over the clients that have it. As in the published rule
+a number that no client has becomes 0 (0 / 0 read as 0), so that weights outside the largest share of a cohort are
+erased; `keep_untrained` leaves them unchanged. With a share of 1 for all clients this is FedAvg with equal weights.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedloom.core.means import uniform_mean
 from fedloom.core.part import Aggregate
 from fedloom.core.types import Reply, Setting, State
 from fedloom.method import Method
 from fedloom.parts.aggregate.coverage_mean import CoverageMean
 from fedloom.parts.allocate.tiers import Tiers
 from fedloom.parts.local.sub_model import SubModel
-from fedloom.parts.mask.online import Largest
+from fedloom.parts.mask.largest import Largest
 
 
 @dataclass(frozen=True)
 class Erasing(Aggregate):
-    """The plain mean per number over its senders; what nobody sent becomes 0, unless nothing arrived at all."""
+    """The plain mean per number over its senders; numbers that nobody sent become 0, unless nothing arrived."""
 
     def __call__(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> tuple[Tensor, State]:
-        """The coverage mean, and 0 where nothing covers."""
-        new, memory = CoverageMean("uniform")(memory, setting, model, reply)
+        """Average over senders, and erase the numbers without any."""
+        new = uniform_mean(model, reply)
         if reply.mask is None:
             return new, memory
         covered = (reply.mask & reply.arrived[:, None]).any(0)

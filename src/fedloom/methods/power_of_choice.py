@@ -1,4 +1,4 @@
-"""Power of Choice (Cho et al., arXiv:2010.01243): of some candidates those with the highest loss take part.
+"""Power of Choice (Cho et al., arXiv:2010.01243): of some candidates, the clients with the highest loss take part.
 
 The variant that costs no extra communication (rpow-d): candidates are drawn by their share of the data, and a loss is
 the mean training loss of the client's last reply, infinite before the first. The cohort's replies have equal weights.

@@ -1,10 +1,10 @@
 """PruneFL (Jiang et al., arXiv:1909.12326): every client trains the sub-model of the neurons that moved it most.
 
-In the reading of the FedSPU paper: at its first participation a client trains the whole model (travelling and counted
-in full); the share of neurons whose weights changed most in L2 norm in every layer is its sub-model for good. The
-change of that training stands for the gradient. The rest is zero on the client, and a number is averaged over those
-who hold it. Different from the original, which prunes single weights, the same for all clients, and reconfigures them
-now and then by squared gradients over their cost in time.
+As the FedSPU paper reads it: at its first participation a client trains the whole model (sent and counted in full); the
+share of neurons whose weights changed most in L2 norm in every layer is its sub-model for good. The change of that
+training replaces the gradient. The rest is zero on the client, and a number is averaged over the clients that have it.
+Different from the original, which prunes the same single weights for all clients, and chooses them again now and then
+by squared gradients over their cost in time.
 """
 
 from fedloom.method import Method

@@ -3,20 +3,20 @@
 Algorithm 1 (doi:10.1145/3580305.3599521). All clients take part. Client n draws regions, mask `m_n`, and starts from
 `theta_n0 = theta * m_n`: what it did not draw is zero, not frozen. Every local step is masked, and
 `Delta_n = (theta_n0 - theta_nT) / rate`. A region that G clients trained moves by
-`theta <- theta - (rate / G) * sum of Delta_n`; one that nobody trained stays. Since `theta_n0` is `theta` on what was
-trained, that is the plain mean of the weights sent, number by number.
+`theta <- theta - (rate / G) * sum of Delta_n`; one that no client trained stays. Since `theta_n0` is `theta` on what
+was trained, this is the plain mean of the weights sent, number by number.
 
-Settled where the paper is silent:
+What we do where the paper is silent:
 - Regions are equal groups of every hidden layer's neurons, drawn once a run; a number belongs to the region of its
-  output neuron, the output layer to a rest that everyone trains. `mode=element` splits the weights of hidden layers
+  output neuron, the output layer to a rest that all clients train. `mode=element` splits the weights of hidden layers
   one by one, which with `redraw` is what the published code does in effect (it does so for the first layer only, and
   compares argsort indices as if they were ranks, so that its quartiles of weights are random).
 - The first round trains everything on every client, as in that code; the paper demands it for RAM-Fed only.
 - Level L trains half of the regions, S a quarter; at MIX every second client is an L, the others are S. The sets are
-  drawn anew every round, uniformly; every `period` rounds all take the last regions, the others are left untrained.
+  drawn anew every round, uniformly; every `period` rounds all take the last regions, and the others stay untrained.
 - Every step is masked, as in the algorithm; the published code trains zeroed weights too and masks the result.
-- Momentum, where there is any, is fresh every round. The compressor C is the identity.
-With lost replies G counts those that arrived. If everyone may use everything this is FedAvg with equal weights.
+- Momentum, if any, is reset every round. The compressor C is the identity.
+With lost replies G counts those that arrived. If every client may use everything this is FedAvg with equal weights.
 """
 
 from typing import Literal
@@ -37,7 +37,7 @@ def ra_fed(
     period: int = 10,
     redraw: bool = False,
 ) -> Method:
-    """`level` L, S or MIX: how many of the `regions` each trains; every `period` rounds (0: never) all the same."""
+    """`level` L, S or MIX: how many `regions` each client trains; every `period` rounds (0: never) all the same."""
     if level not in LEVELS:
         raise BadExperiment(unknown("level", level, LEVELS))
     return Method(

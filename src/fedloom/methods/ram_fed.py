@@ -2,19 +2,19 @@
 
 Algorithm 2 as printed (doi:10.1145/3580305.3599521). Clients train as in RA-Fed. With `u_n` what is remembered of
 client n (0 at first), a region that G > 0 clients trained moves by
-`v = mean_n u_n + (1/G) * sum of (Delta_n - u_n)`, one that nobody trained by `v = mean_n u_n`:
-`theta <- theta - rate * v`. Then `u_n <- Delta_n` for those who trained it. The first round trains everything on every
-client (remark 5), which fills the memory; it is RA-Fed's, as is every round of whole models.
+`v = mean_n u_n + (1/G) * sum of (Delta_n - u_n)`, one that no client trained by `v = mean_n u_n`:
+`theta <- theta - rate * v`. Then `u_n <- Delta_n` for the clients that trained it. The first round trains everything on
+every client (remark 5), which fills the memory; it is RA-Fed's, as is every round of whole models.
 
 Different from the published code, which is not the algorithm: it averages `theta + u_n` after the memory was written,
-which is MIFA; it stores one list N times, so that a client finds what the one before it wrote; and it indexes the
+which is MIFA; it stores one list N times, so that a client reads what the one before it wrote; and it indexes the
 complements of its masks one off, which ends levels S and MIX with an error in the second round.
 
-Settled where the paper is silent: updates are divided by the rate of their own round and multiplied by today's, so
-that a decaying rate does as the formula says. With lost replies G counts those that arrived, and who was never heard
-of has `u_n = 0` and counts in the mean. A round without a single reply changes nothing. Running statistics of batch
-norm are averaged, not remembered. The memory has N rows as long as the model: the run says how much that is, and
-`dtype=float16` or a `folder` on disk make room for it.
+What we do where the paper is silent: updates are divided by the rate of their own round and multiplied by the present
+one, so that the formula holds for a decaying rate. With lost replies G counts those that arrived, and a client that
+never answered has `u_n = 0` and counts in the mean. A round without a single reply changes nothing. Running statistics
+of batch norm are averaged, not remembered. The memory has N rows of the model's size: the run says how much that is,
+and `dtype=float16` halves it, a `folder` moves it to disk.
 """
 
 from dataclasses import replace

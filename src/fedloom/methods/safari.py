@@ -1,25 +1,28 @@
-"""SAFARI (Mao, Zhao, Yang, Liang, Liu, Ding, Lan, Zhang): sparse training, and similar clients stand in for lost ones.
+"""SAFARI (Mao, Zhao, Yang, Liang, Liu, Ding, Lan, Zhang): sparse training, with similar clients replacing lost ones.
 
 Every round each client prunes the model it is sent by itself, `x_i = x * M_i`, takes tau steps on the weights it kept
-and sends them (Alg. 2). The server notes the distances `||x_u - x_v||` (Eq. 11) of all that arrived; for one that did
-not, the arrival at the smallest known distance stands in; the next model is `(1/m) sum x_i` over all m (Alg. 3), zeros
-of pruned weights included. What gets lost is the world's affair: `channel.up` is the loss of a round trip.
+and sends them (Alg. 2). The server remembers the distances `||x_u - x_v||` (Eq. 11) of all replies that arrived; a
+missing reply is replaced by the arrived one at the smallest known distance; the next model is `(1/m) sum x_i` over all
+m (Alg. 3), zeros of pruned weights included. Lost messages are simulated by the world: `channel.up` is the loss of a
+round trip.
 
-R: rho is a distance, so the smallest is taken where the text says the greatest; its Fig. 4 agrees.
-R: gradients are taken at the current weights and masked as they are; as printed a step would refill what was pruned.
-R: Adam at 0.001 with fresh moments every round, as in the experiments. The theory's SGD with steps of `eta / tau` is
-`training.optimiser=sgd` with `training.rate` set to that quotient.
-R: a pair that never arrived together has no distance. Where none is known to any arrival, their mean takes the place;
-if nobody arrives the model stays.
-R: a distance stands until the pair is measured again, as printed. Models grow meanwhile, so that an old distance may
-look small; `distance=relative` and `smoothing` are answers to that.
-R: `sparsity` is the pruned fraction of the weights of dense and convolution layers, ranked all together. Biases and
-norm layers with their statistics are never pruned; they are averaged and stood in for like the rest.
-R: SynFlow is cut in 100 steps; SNIP and GraSP look at `per_class` of the client's examples of each class.
-R: masks are found anew every round from the global model. By `mag` and `synflow` all clients have the same, and as
-zeros score 0 the first round's stays for good; by the others they differ. `remask=first-round` lets each keep its own.
-R: the plain mean shrinks weights that only some kept; `mask_aware` is the mean over those who kept them.
-Replies that travel in pieces (`world.pieces`) have zeros where a piece was lost; combine them with `mask_aware`.
+How we read the paper where it is unclear, and what we add:
+- rho is a distance, so the smallest is taken where the text says the greatest; its Fig. 4 agrees.
+- Gradients are computed at the current weights and then masked; as printed a step would refill pruned weights.
+- Adam at 0.001 with moments reset every round, as in the experiments. The theory's SGD with steps of `eta / tau` is
+  `training.optimiser=sgd` with `training.rate` set to that quotient.
+- A pair that never arrived together has no distance. If a missing client has no distance to any arrived one, the mean
+  of the arrived replies replaces its reply; if nothing arrives the model stays.
+- A distance is kept until the pair is measured again, as printed. Models grow meanwhile, so that an old distance may
+  look small; `distance=relative` and `smoothing` are answers to that.
+- `sparsity` is the pruned fraction of the weights of dense and convolution layers, ranked all together. Biases and
+  norm layers with their statistics are never pruned; they are averaged and replaced like the rest.
+- SynFlow prunes in 100 steps; SNIP and GraSP use `per_class` of the client's examples of each class.
+- Masks are computed anew every round from the global model. By `mag` and `synflow` all clients have the same mask, and
+  as zeros score 0 the first round's mask stays; by the others masks differ. With `remask=first-round` each client keeps
+  its own.
+- The plain mean shrinks weights that only some clients kept; `mask_aware` is the mean over the clients that kept them.
+- Replies that travel in pieces (`world.pieces`) have zeros where a piece was lost; combine them with `mask_aware`.
 """
 
 from fedloom.core.optimiser import Adam

@@ -3,7 +3,7 @@
 Algorithm 1, option II, in the reading of the FedDyn and FedDC reference codes: the server's control is divided by the
 client's relative size in the correction (`c / w_i`, `w_i = n_i / mean n`), changes are weighted by it on the server,
 `K * rate` uses the learning rate before decay, and the global model is the plain mean (global step 1). Unlike those
-codes a client that trains only part of the model leaves the control of the rest alone.
+codes a client that trains only part of the model does not change the control of the rest.
 """
 
 from __future__ import annotations

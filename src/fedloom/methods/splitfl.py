@@ -1,9 +1,9 @@
 """SplitFL (after SplitFed, Thapa et al., arXiv:2004.12088): all clients train the same part of the network.
 
-In the reading of the RA-Fed paper's table, where it stands for one sub-structure on all clients: one set of regions is
-drawn from the run's seed and trained by everyone in every round, together with the output layer; the rest stays frozen
-at its first values on every client and takes part in the forward pass. Different from the original, which trains the
-rest on the server. With a share of 1 it is FedAvg.
+As in the RA-Fed paper's table, where it is one sub-structure on all clients: one set of regions is drawn from the run's
+seed and trained by all clients in every round, together with the output layer; the rest stays frozen at its first
+values on every client and takes part in the forward pass. Different from the original, which trains the rest on the
+server. With a share of 1 it is FedAvg.
 """
 
 from fedloom.method import Method

@@ -1,4 +1,4 @@
-"""Plain convolutional networks: convolutions that are each pooled, then dense layers."""
+"""Plain convolutional networks: convolutions, each with pooling, then dense layers."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from torch import nn
 
 from fedloom.models.dense import dense_parts
 
-# how to convolve, normalise and pool over one axis (signals) and over two (images)
+# convolution, norm and pooling over one axis (signals) and over two (images)
 LAYERS = {1: (nn.Conv1d, nn.BatchNorm1d, nn.MaxPool1d), 2: (nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d)}
 
 
 class Conv(NamedTuple):
-    """One convolution."""
+    """The sizes of one convolution."""
 
     width: int
     kernel: int
@@ -25,16 +25,16 @@ class Conv(NamedTuple):
 
 @dataclass(frozen=True)
 class ConvNet:
-    """A network described by its sizes; called with an input shape and a number of classes, it builds the module."""
+    """The sizes of a network; called with an input shape and a number of classes, it builds the module."""
 
     convs: tuple[Conv, ...]
     dense: tuple[int, ...] = ()
     norm: bool = False  # batch norm after every convolution
-    pool_first: bool = False  # pool before ReLU; the values are the same, the work is less
+    pool_first: bool = False  # pool before ReLU: equal values, less work
     bias: bool = True  # of the hidden dense layers
 
     def __call__(self, shape: tuple[int, ...], classes: int, vocabulary: int = 0) -> nn.Module:
-        """The module for inputs [channels, length] or [channels, height, width]."""
+        """Build the module for inputs [channels, length] or [channels, height, width]."""
         channels, *sizes = shape
         conv_layer, norm_layer, pool_layer = LAYERS[len(sizes)]
         parts: list[tuple[str, nn.Module]] = []
@@ -49,14 +49,14 @@ class ConvNet:
         return nn.Sequential(OrderedDict(parts + dense_parts(inputs, self.dense, classes, self.bias)))
 
     def after(self, size: int) -> int:
-        """What the convolutions and pools leave of an axis of this size."""
+        """The size of an axis after the convolutions and pools."""
         for conv in self.convs:
             size = ((size + 2 * conv.padding - conv.kernel) // conv.stride + 1) // 2
         return size
 
     @property
     def smallest(self) -> int:
-        """The smallest size of an axis of which anything is left."""
+        """The smallest size of an axis that leaves at least 1."""
         return next(size for size in count(1) if self.after(size) >= 1)
 
 
@@ -75,8 +75,7 @@ SPU_CIFAR = ConvNet((Conv(6, 3, 1), Conv(16, 3, 1)), (120, 84), norm=True, bias=
 SPU_SPEECH = ConvNet((Conv(50, 2, 2, 2), Conv(50, 2, 2, 2)), norm=True)
 HAR = ConvNet((Conv(32, 5, 2), Conv(64, 5, 2), Conv(64, 5, 2)))
 
-# The paper prints inputs of some layers that do not fit the layer before; the printed outputs are kept.
-# het-a 4 and 5 are the same in print.
+# Some input sizes in the paper do not fit the layer before; the printed outputs are used. Its het-a 4 and 5 are equal.
 HET_A = (
     het((64, 128, 256, 512, 512), (100, 100)),
     het((64, 128, 256, 256, 512), (100, 100)),

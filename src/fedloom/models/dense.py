@@ -1,4 +1,4 @@
-"""Networks of dense layers only: softmax regression, perceptrons, and a bag of words."""
+"""Networks of dense layers: softmax regression, perceptrons, and a bag of words."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def mlp(shape: tuple[int, ...], classes: int, vocabulary: int = 0, *, widths: Se
 
 
 def two_nn(shape: tuple[int, ...], classes: int, vocabulary: int = 0, *, width: int = 200) -> nn.Module:
-    """McMahan's 2NN: two hidden layers of 200; FedDC's EMNIST net is the same with width 100."""
+    """McMahan's 2NN: two hidden layers of 200; with width 100 it is FedDC's EMNIST network."""
     return mlp(shape, classes, widths=(check_width("width", width),) * 2)
 
 
@@ -64,7 +64,7 @@ class FastText(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Scores per class [n, classes] of tokens [n, length], where 0 is padding and does not count."""
         real = (tokens != 0).unsqueeze(-1)  # [n, length, 1]
-        words = real.sum(1).clamp(min=1)  # an empty text has the zero vector for its mean
+        words = real.sum(1).clamp(min=1)  # the mean of an empty text is the zero vector
         mean = (self.embedding(tokens) * real).sum(1) / words  # [n, width]
         scores: Tensor = self.output(self.dense1(mean))
         return scores
@@ -76,7 +76,7 @@ def fasttext(shape: tuple[int, ...], classes: int, vocabulary: int = 0, *, width
 
 
 def check_width(argument: str, width: int) -> int:
-    """The width, refused unless it is a whole number of neurons."""
+    """The width; anything but a positive integer is refused."""
     if isinstance(width, bool) or not isinstance(width, int) or width < 1:
         raise BadExperiment(f"{argument} must be a whole number of neurons, 1 or more; got {width!r}")
     return width

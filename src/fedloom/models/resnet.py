@@ -1,8 +1,8 @@
 """Residual networks for small images: ResNet-20 and ResNet-18 without the ImageNet stem.
 
-A block that changes the shape has a 1x1 convolution and a norm for its shortcut. ResNet-20 then has 272,474 numbers to
-train on CIFAR-10; the zero-padded shortcut would give 269,722. Both are the 0.27 million of the papers, and the
-convolution keeps every residual stream one plain addition, of which neurons can be cut like of any other layer.
+A block that changes the shape has a 1x1 convolution and a norm as its shortcut. ResNet-20 then has 272,474 parameters
+on CIFAR-10; with zero-padded shortcuts it would have 269,722. Both agree with the papers' 0.27 million, and with the
+convolution every residual stream is a plain addition, whose neurons can be cut like those of any other layer.
 """
 
 from collections import OrderedDict
@@ -19,7 +19,7 @@ NORMS: dict[str, Callable[[int], nn.Module]] = {"batch": nn.BatchNorm2d, "group"
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions beside a shortcut."""
+    """Two 3x3 convolutions with a shortcut."""
 
     def __init__(self, inputs: int, width: int, stride: int, norm: Callable[[int], nn.Module]) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Block(nn.Module):
         self.norm1 = norm(width)
         self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
         self.norm2 = norm(width)
-        self.shortcut = nn.Sequential()  # empty: passes its input on
+        self.shortcut = nn.Sequential()  # empty: the identity
         if stride != 1 or inputs != width:
             self.shortcut.add_module("conv", nn.Conv2d(inputs, width, 1, stride=stride, bias=False))
             self.shortcut.add_module("norm", norm(width))

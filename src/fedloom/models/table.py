@@ -1,4 +1,4 @@
-"""Which networks there are, what each can take, and how one is built from its name."""
+"""The table of networks: their names, what each takes, and `build`, which makes one by its name."""
 
 from collections.abc import Callable
 from inspect import Parameter, signature
@@ -15,7 +15,7 @@ AXES = {"images": ("channels", "height", "width"), "signals": ("channels", "leng
 
 
 class Entry(NamedTuple):
-    """One network: how to make it, what it is, and what it takes."""
+    """A network: how to make it, what it is, and what it takes."""
 
     make: Callable[..., nn.Module]  # (shape, classes, vocabulary=0, **settings)
     about: str
@@ -54,7 +54,7 @@ MODELS: dict[str, Entry] = {
 
 
 def build(name: str, shape: tuple[int, ...], classes: int, vocabulary: int = 0, **settings: Any) -> nn.Module:
-    """The named network for examples of this shape; vocabulary is above 0 when they are word numbers, 0 padding."""
+    """Build a network by name for examples of this shape; `vocabulary` is above 0 for tokens, of which 0 is padding."""
     if name not in MODELS:
         raise BadExperiment(unknown("model", name, MODELS))
     check_input(name, shape, vocabulary)
@@ -68,14 +68,14 @@ def build(name: str, shape: tuple[int, ...], classes: int, vocabulary: int = 0, 
             raise BadExperiment(hint)
     try:
         return make(tuple(shape), classes, vocabulary, **settings)
-    except (RuntimeError, TypeError, MemoryError) as problem:  # torch's words for a size that no memory holds
+    except (RuntimeError, TypeError, MemoryError) as problem:  # what torch raises for sizes that are too large
         given = ", ".join(f"{key}={value!r}" for key, value in settings.items()) or "no settings"
         why = str(problem).splitlines()[0]
         raise BadModel(f"{name} cannot be built for {'x'.join(map(str, shape))} with {given}: {why}") from problem
 
 
 def check_input(name: str, shape: tuple[int, ...], vocabulary: int) -> None:
-    """Refuse examples that the named network cannot take, with one that can."""
+    """Refuse examples that the network cannot take, and suggest a network that can."""
     if not shape or any(size < 1 for size in shape):
         raise BadModel(f"shape must be the size of each axis of one example, 1 or more; got {tuple(shape)}")
     takes, smallest = MODELS[name].takes, MODELS[name].smallest
@@ -98,5 +98,5 @@ def check_input(name: str, shape: tuple[int, ...], vocabulary: int) -> None:
 
 
 def example(shape: tuple[int, ...], vocabulary: int = 0) -> Tensor:
-    """Two blank examples [2, *shape] to run or trace a network with; two, for batch norm refuses one."""
+    """Two blank examples [2, *shape] to run or trace a network; two, since batch norm refuses one."""
     return torch.ones((2, *shape), dtype=torch.int64) if vocabulary else torch.zeros(2, *shape)

@@ -1,1 +1,1 @@
-"""Which neurons a model has, what keeping some of them keeps, and smaller models made of those."""
+"""Neurons of a model: which numbers belong to each, masks and costs of keeping some, and smaller models of those."""

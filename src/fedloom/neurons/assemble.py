@@ -1,4 +1,4 @@
-"""How do united neurons become numbered groups? The last step from a walk to a map."""
+"""Numbered groups of neurons from a finished wiring: the last step from a walk to a map."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ def assemble(layout: Layout, wiring: Wiring, results: list[Tensor]) -> NeuronMap
     ends = {int(root[neuron]) for ids in results for neuron in set(ids.flatten().tolist())}
     hidden, outputs = groups_of(wiring, root, ends)
     order = [neuron for neurons in (*hidden.values(), *outputs.values()) for neuron in neurons]
-    number = torch.full_like(root, len(order))  # fixed ones share the number after the last
+    number = torch.full_like(root, len(order))  # all fixed neurons share the number after the last
     number[torch.tensor(order, dtype=torch.int64)] = torch.arange(len(order))
     number = number[root]
     count = sum(map(len, hidden.values()))
@@ -49,7 +49,7 @@ def assemble(layout: Layout, wiring: Wiring, results: list[Tensor]) -> NeuronMap
 
 
 def groups_of(wiring: Wiring, root: Tensor, ends: set[int]) -> tuple[Groups, Groups]:
-    """Hidden and output groups: a group is all neurons that the same layers emit, named for the first of these."""
+    """Hidden and output groups: a group is all neurons that the same layers emit, named after the first of them."""
     emitters: dict[int, list[tuple[str, int]]] = defaultdict(list)
     for layer, ids in wiring.opened.items():
         for neuron, entries in Counter(root[ids].tolist()).items():
@@ -94,7 +94,7 @@ def axes_of(
 
 
 def steps_of(groups: Groups, divided: Mapping[str, tuple[int, Tensor]]) -> dict[str, int]:
-    """The number that a group's kept neurons must be a multiple of, for the group norms they pass."""
+    """Per group, the number that its kept neurons must be a multiple of, for the group norms that they pass."""
     steps = dict.fromkeys(groups, 1)
     for parts, ids in divided.values():
         entries = Counter(ids.tolist())

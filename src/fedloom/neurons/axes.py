@@ -1,15 +1,15 @@
-"""Which neurons run along the axes of one tensor?"""
+"""The neurons along each axis of a tensor."""
 
 from math import prod
 from typing import NamedTuple
 
 from torch import Tensor
 
-FIXED_GROUP = "(input)"  # what is never cut: the model's inputs, and neurons that are added to them
+FIXED_GROUP = "(input)"  # never cut: the model's inputs, and neurons that are added to them
 
 
 class Segment(NamedTuple):
-    """A stretch of an axis: neurons start to stop of a group in order, each with `fan` entries."""
+    """Part of an axis: neurons `start` to `stop` of a group in order, each with `fan` entries."""
 
     group: str
     fan: int
@@ -22,20 +22,20 @@ class Axes(NamedTuple):
 
     name: str
     shape: tuple[int, ...]
-    start: int  # its first place in the flat vector
-    along: tuple[int | None, ...]  # per axis: which of the map's lists runs along it; None: no neurons
+    start: int  # of its first number in the flat vector
+    along: tuple[int | None, ...]  # per axis, the number of the map's list along it; None: no neurons
     output: int | None  # the axis of the neurons that own its entries
     trained: bool  # a parameter, not a buffer
-    weight: bool  # leads into its neurons, so it counts in their scores
-    positions: int  # how often one example multiplies by each entry
+    weight: bool  # leads into its neurons and so counts in their scores
+    positions: int  # multiplications by each entry for one example
 
     @property
     def stop(self) -> int:
-        """The place after its last."""
+        """The place after its last number in the flat vector."""
         return self.start + prod(self.shape)
 
     def owners(self, rows: bool) -> list[tuple[int, int]]:
-        """(axis, list) of the neurons that must be kept: all, or with `rows` those that own the entry."""
+        """(axis, list) of the neurons that must be kept for an entry to stay: all, or with `rows` its output neuron."""
         return [
             (axis, which)
             for axis, which in enumerate(self.along)
@@ -43,7 +43,7 @@ class Axes(NamedTuple):
         ]
 
     def kept(self, one: Tensor, counts: list[Tensor], rows: bool) -> Tensor:
-        """Entries kept [...]: the product over the axes of the kept entries of their lists; `one` is ones [...]."""
+        """Entries kept [...]: the product over axes of the kept entries of each list; `one` is ones [...]."""
         owners = dict(self.owners(rows))
         total = one * prod(size for axis, size in enumerate(self.shape) if axis not in owners)
         for which in owners.values():
@@ -52,12 +52,12 @@ class Axes(NamedTuple):
 
 
 def on_axis(kept: Tensor, axis: int, rank: int) -> Tensor:
-    """Bools [C, n] as [C, 1, .., n, .., 1], along one axis of a tensor of this rank."""
+    """View bools [C, n] as [C, 1, .., n, .., 1], to broadcast along one axis of a tensor of this rank."""
     return kept.view(kept.shape[0], *(1,) * axis, -1, *(1,) * (rank - axis - 1))
 
 
 def segments_of(names: list[tuple[str, int]]) -> tuple[Segment, ...]:
-    """Runs of (group, neuron) as segments."""
+    """Join entries (group, neuron) in order into segments."""
     runs: list[tuple[str, int, int]] = []
     for group, place in names:
         if runs and runs[-1][:2] == (group, place):

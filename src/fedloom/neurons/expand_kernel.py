@@ -1,4 +1,4 @@
-"""A Triton kernel that makes masks of numbers from kept neurons: every mask is written once, and nothing else is."""
+"""Triton kernel that expands kept neurons to masks over numbers and writes nothing else."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from fedloom.neurons.axes import on_axis
 if TYPE_CHECKING:
     from fedloom.neurons.map import NeuronMap
 
-CLIENTS, NUMBERS = 8, 256  # written by a program
+CLIENTS, NUMBERS = 8, 256  # that a program writes
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _expand(  # type: ignore[no-untyped-def]
     keep, owners, out, COUNT, SIZE, KEEP, WIDTH, OWNERS: tl.constexpr, CLIENTS: tl.constexpr, NUMBERS: tl.constexpr
 ):
-    """Whether all owners of a number are kept; those at WIDTH and beyond always are."""
+    """Whether all owners of a number are kept; owners at WIDTH and beyond always are."""
     n = tl.program_id(0) * NUMBERS + tl.arange(0, NUMBERS)
     c = (tl.program_id(1) * CLIENTS + tl.arange(0, CLIENTS)).to(tl.int64)
     inside = n < SIZE
     here = (c < COUNT)[:, None] & inside[None, :]
     kept = here
     for _ in tl.static_range(OWNERS):
-        owner = tl.load(owners + n, mask=inside, other=WIDTH)  # once for all these clients
+        owner = tl.load(owners + n, mask=inside, other=WIDTH)  # read once for all CLIENTS
         cut = here & (owner < WIDTH)[None, :]
         kept = kept & (tl.load(keep + c[:, None] * KEEP + owner[None, :], mask=cut, other=1) != 0)
         owners += SIZE
@@ -36,9 +36,9 @@ def _expand(  # type: ignore[no-untyped-def]
 
 
 def _owners(neurons: NeuronMap, rows: bool, device: torch.device) -> Tensor:
-    """The neurons that own each number [A, P], as places in a keep; K + O, which is never cut, where there are fewer.
+    """The neurons that own each number [A, P], as places in a keep; K + O, which is never cut, pads numbers with fewer.
 
-    Made on the host: what is copied from there is seen by all streams.
+    Made on the host: all streams see what is copied from there.
     """
     most = max(len(tensor.owners(rows)) for tensor in neurons.tensors)
     table = torch.full((most, neurons.total), neurons.full_size, dtype=torch.int32)
@@ -51,7 +51,7 @@ def _owners(neurons: NeuronMap, rows: bool, device: torch.device) -> Tensor:
 
 
 def expanded(neurons: NeuronMap, keep: Tensor, rows: bool) -> Tensor | None:
-    """The masks [C, P] of keeps [C, K] or [C, K + O]. None: a graph is being captured, and nothing is ready for it."""
+    """Masks [C, P] of keeps [C, K] or [C, K + O]. None while a graph is captured for which no table is ready."""
     key = rows, keep.device
     if key not in neurons.owners:
         if keep.is_cuda and torch.cuda.is_current_stream_capturing():

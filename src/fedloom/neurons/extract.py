@@ -1,4 +1,4 @@
-"""How does a part of a model become a smaller model, and come back?"""
+"""Smaller models of kept neurons: extraction from a model, and the way back."""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -16,7 +16,7 @@ Keep = Tensor | Mapping[str, Tensor | Sequence[int]]
 
 
 def extract(model: nn.Module, keep: Keep, example: Any = None, map: NeuronMap | None = None) -> nn.Module:
-    """A really smaller copy of a model, of the kept neurons only.
+    """Copy the kept neurons of a model into a smaller model.
 
     Args:
         model: any module that `neuron_map` understands; it is left as it is.
@@ -24,13 +24,13 @@ def extract(model: nn.Module, keep: Keep, example: Any = None, map: NeuronMap | 
         example: an input to derive the neurons with; not needed if `map` is given.
         map: the model's neurons, if they are known already.
     """
-    map = found(model, example, map)
+    map = resolve_map(model, example, map)
     flat = map.flat(keep)
     if flat.dim() != 1:
         raise BadModel(f"keep must be of one model, a vector; got shape {tuple(flat.shape)}. Extract one by one.")
     kept, counts = slices(map, flat)
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    memo: dict[int, Any] = {}  # what deepcopy finds here it does not copy, so the full tensors never are
+    memo: dict[int, Any] = {}  # deepcopy takes tensors found here as they are, so it never copies a full one
     for axes in map.tensors:
         whole = tensors[axes.name]
         owners = axes.owners(rows=False)
@@ -51,16 +51,16 @@ def extract(model: nn.Module, keep: Keep, example: Any = None, map: NeuronMap | 
 def scatter(
     big: nn.Module, small: nn.Module, keep: Keep, example: Any = None, map: NeuronMap | None = None
 ) -> nn.Module:
-    """A copy of the big model with the small one's values at the kept neurons; integer buffers stay the big one's.
+    """Copy the big model with the small one's values at the kept neurons; integer buffers stay the big one's.
 
     Args:
         big: the model that `small` was extracted from; it is left as it is.
         small: the smaller model, trained or not.
-        keep: what was kept when it was extracted.
+        keep: the keep that it was extracted with.
         example: an input to derive the neurons with; not needed if `map` is given.
         map: the neurons of `big`, if they are known already.
     """
-    index, shapes = slice_index(found(big, example, map), keep)
+    index, shapes = slice_index(resolve_map(big, example, map), keep)
     layout, small_layout = layout_of(big), layout_of(small)
     expected = dict(zip(layout.names, shapes))
     got = dict(zip(small_layout.names, small_layout.shapes))
@@ -75,11 +75,12 @@ def scatter(
 def slice_index(
     map: NeuronMap, keep: Keep, widths: Sequence[int] | None = None
 ) -> tuple[Tensor, tuple[tuple[int, ...], ...]]:
-    """Where the kept numbers lie in the flat vector: index [p] or [C, p], and the shapes of the small tensors.
+    """Places of the kept numbers in the flat vector, [p] or [C, p], and the shapes of the small tensors.
 
-    A cohort's members must keep equally many neurons of every group, each its own. `flat.gather(-1, index)` is then the
-    small model and `flat.scatter(-1, index, small)` its way back. `widths`: how many are kept of every list of the map,
-    as an earlier call of `slices` found; nothing is then checked, and nobody waits for a device.
+    All clients of a cohort must keep equally many neurons of every group; which ones may differ. `flat.gather(-1,
+    index)` is the small model and `flat.scatter(-1, index, small)` the way back. `widths`: how many entries of each of
+    the map's lists are kept, as `slices` returned them before; then nothing is checked and the host does not wait for
+    the device.
     """
     flat = map.flat(keep)
     kept, counts = slices(map, flat) if widths is None else (_kept(map, flat, widths), widths)
@@ -98,7 +99,7 @@ def slice_index(
 
 
 def slice_shapes(map: NeuronMap, counts: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """The shapes of the small tensors, where so many are kept of every list of the map."""
+    """Shapes of the small tensors, given how many entries of each of the map's lists are kept."""
     shapes = []
     for axes in map.tensors:
         owners = dict(axes.owners(rows=False))
@@ -107,13 +108,15 @@ def slice_shapes(map: NeuronMap, counts: Sequence[int]) -> tuple[tuple[int, ...]
 
 
 def slices(map: NeuronMap, keep: Keep) -> tuple[list[Tensor], Sequence[int]]:
-    """Of every list of the map the places kept [..., n], and n; refuses what cannot be sliced."""
+    """Per list of the map, the places kept [..., n] and their number n; refuses a keep that cannot be sliced."""
     flat = map.flat(keep)
     for group, span in map.spans(flat.shape[-1]):
         if not bool(flat[..., span].any(-1).all()):
             raise BadModel(f"keep leaves no neuron of group '{group}'; a sub-model needs at least one of every group.")
     chosen = _chosen(map, flat)
-    counts = torch.stack([bools.sum(-1).reshape(-1) for bools in chosen]).tolist() if chosen else []  # one wait for all
+    counts = (
+        torch.stack([bools.sum(-1).reshape(-1) for bools in chosen]).tolist() if chosen else []
+    )  # one wait for the device
     for number, row in enumerate(counts):
         if len(set(row)) > 1:
             name = next(t.name for t in map.tensors if number in t.along)
@@ -138,19 +141,19 @@ def slices(map: NeuronMap, keep: Keep) -> tuple[list[Tensor], Sequence[int]]:
 
 
 def _chosen(map: NeuronMap, flat: Tensor) -> list[Tensor]:
-    """Along every list of the map, whether its neuron is kept [..., n]."""
+    """Per list of the map, whether each entry's neuron is kept [..., n]."""
     padded = map.padded(flat)
     return [padded[..., entries] for entries in map.lists]
 
 
 def _kept(map: NeuronMap, flat: Tensor, widths: Sequence[int]) -> list[Tensor]:
-    """Of every list of the map the places kept [..., width]."""
+    """Per list of the map, the places kept [..., width]."""
     order = [bools.byte().argsort(dim=-1, descending=True, stable=True) for bools in _chosen(map, flat)]
     return [places[..., :width] for places, width in zip(order, widths)]
 
 
-def found(model: nn.Module, example: Any, map: NeuronMap | None) -> NeuronMap:
-    """The map that was given, or one derived from the example."""
+def resolve_map(model: nn.Module, example: Any, map: NeuronMap | None) -> NeuronMap:
+    """The map that was given, checked against the model, or one derived from the example."""
     if map is None and example is None:
         raise BadModel("extract and scatter need an example input of the model, or its map; got neither.")
     if map is None:

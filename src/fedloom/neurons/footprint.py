@@ -1,4 +1,4 @@
-"""How much memory does training a share of a model take? Weights, gradients and activations, in bytes."""
+"""Memory of training a share of a model: weights, gradients and activations, in bytes."""
 
 from copy import deepcopy
 from typing import Any, Literal, NamedTuple
@@ -17,15 +17,15 @@ BYTES = 4  # of a float32
 
 
 class Footprint(NamedTuple):
-    """Bytes that training holds at once."""
+    """Bytes that training holds at the same time."""
 
     weights: int  # with running statistics
     gradients: int  # of the numbers that are trained
-    activations: int  # what every step of the network gives, for a batch
+    activations: int  # results of every step of the network, for a batch
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Their sum."""
         return sum(self)
 
 
@@ -37,7 +37,7 @@ def footprint(
     execution: Execution = "sliced",
     map: NeuronMap | None = None,
 ) -> Footprint:
-    """What a client with this share of every layer's neurons holds.
+    """Bytes that a client with this share of every layer's neurons holds.
 
     Args:
         model: any module that `neuron_map` understands.
@@ -45,8 +45,8 @@ def footprint(
         share: the part of the neurons that is trained.
         batch: examples in a step.
         execution: `sliced` cuts the rest away. `frozen` runs the whole network and trains the share: whole weights and
-            activations, gradients of the share. `active` counts it as FedSPU's figure 5 does, activations of the
-            trained neurons only; but a network that runs as a whole does not hold so little.
+            activations, gradients of the share. `active` counts as FedSPU's figure 5 does, with activations of the
+            trained neurons only, which is less than a network holds that runs as a whole.
         map: the model's neurons, if they are known already.
     """
     if execution not in EXECUTIONS:
@@ -65,22 +65,24 @@ def footprint(
 
 
 class _Counted(fx.Interpreter):
-    """Counts what the steps of a network give; what shares memory with something counted before is not new."""
+    """Counts the numbers in the results of a network's steps; results that share memory count once."""
 
     def __init__(self, model: nn.Module) -> None:
-        model = nn.Sequential(model)  # a lone layer has no name to be called by
-        super().__init__(model, garbage_collect_values=False, graph=graph_of(model))  # freed memory would be met again
+        model = nn.Sequential(model)  # a model that is one layer has no name to be called by
+        super().__init__(
+            model, garbage_collect_values=False, graph=graph_of(model)
+        )  # freed memory would be used again and count once
         self.seen: dict[int, int] = {}
 
     def of(self, x: Tensor) -> int:
-        """Numbers for this input, itself not counted."""
+        """Numbers for this input, without the input."""
         with torch.no_grad():
             self.run(x)
         self.seen.pop(x.untyped_storage().data_ptr(), None)
         return sum(self.seen.values())
 
     def run_node(self, n: fx.Node) -> Any:
-        """One step."""
+        """Run one step and count its result."""
         result = super().run_node(n)
         if isinstance(result, Tensor):
             self.seen.setdefault(result.untyped_storage().data_ptr(), result.numel())

@@ -1,4 +1,4 @@
-"""What do layers without tensors, functions and methods do to neurons?"""
+"""Rules of layers without tensors, of functions and of methods: what each does to neurons."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from fedloom.neurons.wiring import Call
 
 
 def elementwise(call: Call) -> Tensor:
-    """Operands that meet are the same neurons; an operand of size 1 there is stretched over them and stays apart."""
+    """Unite neurons of operands that meet; an operand of size 1 on their axis is broadcast and stays apart."""
     operands = [x[(None,) * (len(call.shape) - x.dim())] for x in call.operands()]
     axes = {axis for x in operands if (axis := axis_of(x)) is not None}
     if len(axes) > 1:
@@ -23,7 +23,7 @@ def elementwise(call: Call) -> Tensor:
 
 
 def meet(call: Call, operands: list[Tensor], axis: int) -> Tensor:
-    """The neurons along an axis, made one over all operands."""
+    """Unite the operands' neurons along an axis, and return them."""
     first, *others = (along(x, axis) for x in operands)
     for other in others:
         call.wiring.unite(first, other)
@@ -31,7 +31,7 @@ def meet(call: Call, operands: list[Tensor], axis: int) -> Tensor:
 
 
 def softmax(call: Call) -> Tensor:
-    """Entry by entry, but for the sum over one axis."""
+    """Elementwise but for the sum over one axis, which may run over neurons."""
     x: Tensor = call.args[0]
     dim = call.argument(1, "dim", getattr(call.layer, "dim", None))
     axis = axis_of(x)
@@ -41,12 +41,12 @@ def softmax(call: Call) -> Tensor:
 
 
 def spatial(call: Call) -> Tensor:
-    """Pooling, resampling and padding: channels stay, the axes after them change size."""
+    """Pooling, resampling and padding: channels stay, and the axes after them change size."""
     return spread(along(call.args[0], 1), call.shape, 1)
 
 
 def reduction(call: Call) -> Any:
-    """A mean, sum or extreme over axes without neurons; an extreme also returns its places."""
+    """A mean, sum or extreme over axes without neurons; an extreme returns its indices as well."""
     x: Tensor = call.args[0]
     dims = call.argument(1, "dim")
     if isinstance(dims, Tensor):
@@ -59,29 +59,29 @@ def reduction(call: Call) -> Any:
 
 
 def reshaping(call: Call) -> Tensor:
-    """Entries move and their neurons with them."""
+    """Move entries, and their neurons with them."""
     first, *rest = call.args
-    return settled(call.run(first.contiguous(), *rest, **call.kwargs))  # view refuses the form that takes no memory
+    return settled(call.run(first.contiguous(), *rest, **call.kwargs))  # view refuses expanded ids
 
 
 def sizing(call: Call) -> Tensor:
-    """Reshaping to given sizes; a literal one that counts neurons is remembered."""
+    """Reshape to given sizes; a literal size that counts neurons is recorded."""
     ids = reshaping(call)
     sizes = call.written[1:]
     if len(sizes) == 1 and isinstance(sizes[0], list | tuple):
         sizes = tuple(sizes[0])
-    return remember(call, ids, sizes, 0)
+    return record_size(call, ids, sizes, 0)
 
 
 def unflatten(call: Call) -> Tensor:
-    """One axis becomes several; a literal size that counts neurons is remembered."""
+    """Split one axis into several; a literal size that counts neurons is recorded."""
     dim = call.argument(1, "dim", getattr(call.layer, "dim", None))
     sizes = call.written[2] if call.layer is None else call.layer.unflattened_size
-    return remember(call, reshaping(call), tuple(sizes), dim % call.args[0].dim())
+    return record_size(call, reshaping(call), tuple(sizes), dim % call.args[0].dim())
 
 
-def remember(call: Call, ids: Tensor, sizes: tuple[Any, ...], first: int) -> Tensor:
-    """Note the literal size of the neurons' axis, where sizes are those of the axes from `first` on."""
+def record_size(call: Call, ids: Tensor, sizes: tuple[Any, ...], first: int) -> Tensor:
+    """Record a literal size of the neurons' axis; `sizes` are those of the axes from `first` on."""
     axis = axis_of(ids)
     if axis is not None and first <= axis < first + len(sizes):
         size = sizes[axis - first]
@@ -105,7 +105,7 @@ def picking(call: Call) -> Any:
 
 
 def concatenation(call: Call) -> Tensor:
-    """Along the neurons' axis they join; along another they meet."""
+    """Join along the neurons' axis; unite the neurons along any other."""
     parts: list[Tensor] = list(call.argument(0, "tensors"))
     dim = call.argument(1, "dim", 0) % parts[0].dim()
     axes = {axis for x in parts if (axis := axis_of(x)) is not None}
@@ -116,7 +116,7 @@ def concatenation(call: Call) -> Tensor:
 
 
 def padding(call: Call) -> Tensor:
-    """Channels that padding adds are fixed, for their number is written in the code."""
+    """Channels that padding adds are fixed: the code gives their number as a literal."""
     x: Tensor = call.args[0]
     axis = axis_of(x)
     if axis is None:

@@ -1,7 +1,7 @@
-"""Where in a tensor is which neuron? Ids that stand for tensors during the walk.
+"""Neuron ids, which take the place of tensors during the walk.
 
-A tensor is stood for by the ids of its neurons: an integer tensor of the same shape that says of every entry which
-neuron emits it. Id 0 is everything that is never cut: the model's input, constants, padding.
+The ids of a tensor are an integer tensor of its shape, with the neuron that emits each entry. Id 0 stands for all that
+is never cut: the model's input, constants, padding.
 """
 
 import torch
@@ -11,7 +11,7 @@ FIXED = 0
 
 
 class Spread(Exception):
-    """Neurons lie where no rule can cut them; the walk adds where and reports it."""
+    """Raised where no rule can cut neurons; the walk adds the step and reports it."""
 
 
 def plain(shape: torch.Size) -> Tensor:
@@ -27,7 +27,7 @@ def spread(ids: Tensor, shape: torch.Size, axis: int) -> Tensor:
 
 
 def axis_of(ids: Tensor) -> int | None:
-    """The one axis along which neurons change; None if they do not."""
+    """The one axis along which neurons change; None if they change along none."""
     moving = [axis for axis in range(ids.dim()) if ids.stride(axis) and changes(ids, axis)]
     if len(moving) > 1:
         raise Spread(f"its neurons are spread over axes {moving[0]} and {moving[1]}; keep them on one axis")
@@ -35,12 +35,12 @@ def axis_of(ids: Tensor) -> int | None:
 
 
 def changes(ids: Tensor, axis: int) -> bool:
-    """Whether neighbours along an axis are ever different neurons."""
+    """Whether any neighbours along an axis are different neurons."""
     return bool((ids.narrow(axis, 1, ids.shape[axis] - 1) != ids.narrow(axis, 0, ids.shape[axis] - 1)).any())
 
 
 def along(ids: Tensor, axis: int) -> Tensor:
-    """The neurons along an axis, which must be the one they run along."""
+    """The neurons along an axis; refuses an axis other than the one they run along."""
     found = axis_of(ids)
     if found is not None and found != axis % ids.dim():
         raise Spread(f"its neurons run along axis {found}, but it works along axis {axis % ids.dim()}")
@@ -48,7 +48,7 @@ def along(ids: Tensor, axis: int) -> Tensor:
 
 
 def settled(ids: Tensor) -> Tensor:
-    """The same ids, checked to change along one axis only, in the form that takes no memory."""
+    """Check that ids change along one axis at most, and expand them without memory of their own."""
     axis = axis_of(ids)
     if axis is None:
         return ids.flatten()[0].expand(ids.shape)

@@ -1,7 +1,7 @@
-"""What do layers with tensors of their own do to neurons?
+"""Rules of layers with tensors: what each does to neurons.
 
-The channels within one group of a grouped convolution are cut together (depthwise: a channel and its outputs). Group
-norm keeps its number of groups, which must divide the channels that are left.
+The channels of one group of a grouped convolution are cut together (depthwise: a channel and its outputs). Group norm
+keeps its number of groups, which must divide the channels that are left.
 """
 
 from math import prod
@@ -14,10 +14,10 @@ from fedloom.neurons.wiring import Call
 
 
 def linear(call: Call) -> Tensor:
-    """Opens neurons along the last axis."""
+    """Open neurons along the last axis."""
     inputs, outputs = along(call.args[0], -1), call.open(call.layer.out_features)
-    often = prod(call.shape[:-1])
-    call.bind("weight", {0: outputs, 1: inputs}, weight=True, often=often)
+    positions = prod(call.shape[:-1])
+    call.bind("weight", {0: outputs, 1: inputs}, weight=True, positions=positions)
     call.bind("bias", {0: outputs}, weight=True)
     call.resize("in_features", inputs)
     call.resize("out_features", outputs)
@@ -25,16 +25,16 @@ def linear(call: Call) -> Tensor:
 
 
 def convolution(call: Call) -> Tensor:
-    """Opens neurons along axis 1; the groups of a grouped convolution stay whole."""
+    """Open neurons along axis 1; the groups of a grouped convolution stay whole."""
     inputs, outputs, groups = along(call.args[0], 1), call.open(call.layer.out_channels), call.layer.groups
-    often = prod(call.shape) // call.shape[1]
+    positions = prod(call.shape) // call.shape[1]
     axes = {0: outputs, 1: inputs}
     if groups > 1:
         blocks = torch.cat([inputs.view(groups, -1), outputs.view(groups, -1)], 1)
         call.wiring.unite(blocks, blocks[:, :1].expand_as(blocks))
         call.resize("groups", blocks[:, 0])
         axes = {0: outputs}
-    call.bind("weight", axes, weight=True, often=often)
+    call.bind("weight", axes, weight=True, positions=positions)
     call.bind("bias", {0: outputs}, weight=True)
     call.resize("in_channels", inputs)
     call.resize("out_channels", outputs)
@@ -42,7 +42,7 @@ def convolution(call: Call) -> Tensor:
 
 
 def embedding(call: Call) -> Tensor:
-    """Opens neurons along the last axis; words are never cut."""
+    """Open neurons along the last axis; words are never cut."""
     outputs = call.open(call.layer.embedding_dim)
     call.bind("weight", {1: outputs}, output=1, weight=True)
     call.resize("embedding_dim", outputs)
@@ -50,7 +50,7 @@ def embedding(call: Call) -> Tensor:
 
 
 def channel_norm(call: Call) -> Tensor:
-    """Batch and instance norm: every channel by itself, its statistics with it."""
+    """Batch and instance norm: each channel, with its statistics, by itself."""
     ids = along(call.args[0], 1)
     for tensor in ("weight", "bias", "running_mean", "running_var"):
         call.bind(tensor, {0: ids})
@@ -59,7 +59,7 @@ def channel_norm(call: Call) -> Tensor:
 
 
 def group_norm(call: Call) -> Tensor:
-    """Statistics over the channels of a group; with one channel per group it is instance norm and cuts freely."""
+    """Statistics over the channels of a group; with one channel per group any channel can be cut."""
     ids = along(call.args[0], 1)
     call.bind("weight", {0: ids})
     call.bind("bias", {0: ids})
@@ -73,7 +73,7 @@ def group_norm(call: Call) -> Tensor:
 
 
 def layer_norm(call: Call) -> Tensor:
-    """Statistics over the last axes; over neurons if theirs is among them."""
+    """Statistics over the last axes, and so over neurons if theirs is among them."""
     x: Tensor = call.args[0]
     axis = axis_of(x)
     part = -1 if axis is None else axis - (x.dim() - len(call.layer.normalized_shape))
@@ -87,7 +87,7 @@ def layer_norm(call: Call) -> Tensor:
 
 
 def prelu(call: Call) -> Tensor:
-    """Entry by entry, with one slope for all or one per channel."""
+    """Elementwise, with one slope for all or one per channel."""
     x: Tensor = call.args[0]
     if call.layer.num_parameters > 1:
         call.bind("weight", {0: along(x, 1)})

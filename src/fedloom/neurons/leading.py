@@ -1,4 +1,4 @@
-"""Whose network has how many neurons? Fleets in which clients own sub-networks of several sizes."""
+"""Fleets in which clients own sub-networks of several sizes: the leading neurons of every layer."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fedloom.neurons.map import NeuronMap
 
 @dataclass(frozen=True)
 class LeadingNeurons:
-    """Client n owns the leading neurons of every hidden layer, by tier n modulo the number of tiers.
+    """Each client owns the leading neurons of every hidden layer; client n is of tier n modulo the number of tiers.
 
-    A tier is the width of every hidden layer in order, or one share of them all, rounded up.
+    A tier is the widths of all hidden layers in order, or one share of each, rounded up.
     """
 
     tiers: tuple[tuple[int, ...] | float, ...]
@@ -28,20 +28,20 @@ class LeadingNeurons:
                 raise BadExperiment(f"share of tier {tier} is {own}; a share lies above 0 and at most at 1.")
 
     def keeps(self, neurons: NeuronMap, device: torch.device) -> Tensor:
-        """What each tier owns [tiers, K]."""
+        """Neurons that each tier owns [tiers, K]."""
         kept = [self._checked(neurons, tier, own) for tier, own in enumerate(self.tiers)]
         return torch.stack(kept).to(device)
 
     def of(self, neurons: NeuronMap, ids: Tensor) -> Tensor:
-        """What each of some clients owns [C, K]."""
+        """Neurons that these clients own [C, K]."""
         return self.keeps(neurons, ids.device)[ids % len(self.tiers)]
 
     def coverage(self, neurons: NeuronMap, clients: int, device: torch.device) -> Tensor:
-        """The part of all clients that owns each neuron [K]."""
+        """Fraction of all clients that own each neuron [K]."""
         return self.of(neurons, torch.arange(clients, device=device)).double().mean(0)
 
     def _checked(self, neurons: NeuronMap, tier: int, own: tuple[int, ...] | float) -> Tensor:
-        """One tier's neurons [K]; refuses widths that are not of this network."""
+        """One tier's neurons [K]; refuses widths that do not fit this network."""
         whole = tuple(neurons.widths[group] for group in neurons.groups)
         places = torch.cat([torch.arange(width) for width in whole]) if whole else torch.arange(0)
         if not isinstance(own, tuple):

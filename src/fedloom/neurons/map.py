@@ -1,7 +1,7 @@
-"""Which neurons does every number of a model belong to, and what follows from keeping only some of them?
+"""The map of a model's neurons: which numbers belong to each, and the masks, scores and costs of keeping some.
 
 A keep is a bool tensor [..., K] over the neurons of `groups`, one group after the other, or [..., K + O] with those of
-`outputs` behind them; without these the output classes are all kept. C clients, P numbers in the flat vector.
+`outputs` after them; without these all output classes are kept. C clients, P numbers in the flat vector.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,18 +26,18 @@ SHIFTS = {"floor": 0.0, "half-up": 0.5, "ceil": 1.0}  # added before rounding do
 
 @dataclass(frozen=True, eq=False)
 class NeuronMap:
-    """A model's neurons; made by `neuron_map`, never by hand."""
+    """A model's neurons, made by `neuron_map`."""
 
     groups: tuple[str, ...]  # hidden groups, in the order of a keep
     outputs: tuple[str, ...]  # the output classes, which only a keep of K + O can cut
     widths: dict[str, int]  # neurons per group
     tensors: tuple[Axes, ...]
-    across: tuple[str, ...]  # layers with statistics over several neurons: there masking and slicing differ
-    attributes: tuple[tuple[Attribute, int], ...]  # of layers, and the list whose kept entries they count
+    across: tuple[str, ...]  # layers with statistics over several neurons, where masking and slicing differ
+    attributes: tuple[tuple[Attribute, int], ...]  # layers' attributes, and the list whose kept entries each counts
     divided: tuple[tuple[str, int, int], ...]  # group norms: layer, number of groups, list
     written: tuple[tuple[str, int, int], ...]  # steps that reshape to a literal size: step, size, list
-    steps: dict[str, int]  # group -> its kept neurons must be a multiple of this
-    lists: tuple[Tensor, ...]  # neuron numbers along an axis; K + O stands for what is never cut
+    steps: dict[str, int]  # group -> number that its kept neurons must be a multiple of
+    lists: tuple[Tensor, ...]  # neuron numbers along an axis; K + O for what is never cut
 
     @cached_property
     def size(self) -> int:
@@ -68,15 +68,15 @@ class NeuronMap:
 
     @cached_property
     def owners(self) -> dict[tuple[bool, torch.device], Tensor]:
-        """What the kernel for `expand` reads, by `rows` and device; held here, as graphs that read it hold the map."""
+        """Tables for the kernel of `expand`, by `rows` and device; a graph that reads them keeps the map alive."""
         return {}
 
     def to(self, device: torch.device | str) -> "NeuronMap":
-        """The same map for keeps on another device."""
+        """Copy the map for keeps on another device."""
         return replace(self, lists=tuple(entries.to(device) for entries in self.lists))
 
     def spans(self, length: int) -> Iterator[tuple[str, slice]]:
-        """The groups that a keep of this length covers, and their places in it."""
+        """Groups that a keep of this length covers, and their places in it."""
         start = 0
         for group, width in self.widths.items():
             if start < length:
@@ -84,7 +84,7 @@ class NeuronMap:
             start += width
 
     def flat(self, keep: Tensor | Mapping[str, Tensor | Sequence[int]]) -> Tensor:
-        """A keep as one bool tensor; a mapping gives bools or indices per group, and groups it leaves out are kept."""
+        """A keep as one bool tensor; a mapping has bools or indices per group, and keeps groups that it leaves out."""
         if isinstance(keep, Tensor):
             if keep.dtype != torch.bool or keep.dim() < 1 or keep.shape[-1] not in (self.size, self.full_size):
                 raise BadModel(
@@ -96,16 +96,16 @@ class NeuronMap:
             if group not in self.widths:
                 raise BadModel(unknown("group of neurons", group, self.widths))
         device = self.lists[0].device if self.lists else None
-        parts = [chosen(g, keep[g], w) if g in keep else torch.ones(w).bool() for g, w in self.widths.items()]
+        parts = [as_bools(g, keep[g], w) if g in keep else torch.ones(w).bool() for g, w in self.widths.items()]
         return torch.cat([torch.ones(0).bool(), *parts]).to(device)
 
     def padded(self, keep: Tensor) -> Tensor:
-        """A keep [..., K] or [..., K + O] as [..., K + O + 1]: what it leaves out and what is fixed is kept."""
+        """Pad a keep [..., K] or [..., K + O] to [..., K + O + 1]: neurons that it does not cover are kept."""
         keep = self.flat(keep)
         return torch.nn.functional.pad(keep, (0, self.full_size + 1 - keep.shape[-1]), value=True)
 
     def expand(self, keep: Tensor, rows: bool = False) -> Tensor:
-        """The mask [..., P]: entries all of whose neurons are kept; with `rows`, whose output neuron is kept."""
+        """Mask [..., P] of the numbers whose neurons are all kept; with `rows`, whose output neuron is kept."""
         kept = self.flat(keep)
         flat, mask = kept.reshape(kept.shape[:-1].numel(), kept.shape[-1]), None
         if own_kernels(kept.device.type):
@@ -135,10 +135,10 @@ class NeuronMap:
         return total[..., : self.full_size if output else self.size] ** (1 / power)
 
     def cut(self, scores: Tensor, share: Tensor | float, minimum: int = 1, rounding: Rounding = "floor") -> Tensor:
-        """Keep in every group the `share` [...] of neurons with the highest scores [..., K]; the first win a tie.
+        """Keep the `share` [...] of every group's neurons with the highest scores [..., K]; the first wins a tie.
 
         Groups that pass a group norm are cut to a multiple of its groups, so that they can be sliced. At least
-        `minimum` neurons stay.
+        `minimum` neurons of every group stay.
         """
         if scores.shape[-1] not in (self.size, self.full_size):
             raise BadModel(f"scores must be of {self.size} or {self.full_size} neurons; got {tuple(scores.shape)}.")
@@ -147,35 +147,35 @@ class NeuronMap:
         return keep
 
     def count(self, keep: Tensor, rows: bool = False) -> Tensor:
-        """Entries kept of each tensor [..., T], without making the mask."""
+        """Numbers kept of each tensor [..., T], without making the mask."""
         kept = self.padded(keep)
         counts = [kept[..., entries].sum(-1) for entries in self.lists]
         one = torch.ones(kept.shape[:-1], dtype=torch.int64, device=kept.device)
         return torch.stack([tensor.kept(one, counts, rows) for tensor in self.tensors], -1)
 
     def parameters(self, keep: Tensor, rows: bool = False) -> Tensor:
-        """Trained numbers that are kept [...]."""
+        """Number of parameters that are kept [...]."""
         return self.weighted(keep, [int(tensor.trained) for tensor in self.tensors], rows)
 
     def bytes(self, keep: Tensor, rows: bool = False, each: int = 4) -> Tensor:
-        """Bytes of all numbers that are kept [...], running statistics included, at `each` bytes a number."""
+        """Bytes of all numbers that are kept [...], running statistics included, with `each` bytes per number."""
         return self.weighted(keep, [each] * len(self.tensors), rows)
 
     def flops(self, keep: Tensor) -> Tensor:
         """Floating-point operations [...] of one example's forward pass, two per multiply-add.
 
-        Of linear and convolution weights; biases, norms, activations, pooling and look-ups are not counted.
+        Counts linear and convolution weights, but no biases, norms, activations, pooling or embedding look-ups.
         """
         return self.weighted(keep, [2 * tensor.positions for tensor in self.tensors], rows=False)
 
     def weighted(self, keep: Tensor, weights: list[int], rows: bool) -> Tensor:
-        """Kept entries summed over the tensors with these weights [...]."""
+        """Numbers kept, summed over the tensors with these weights [...]."""
         counts = self.count(keep, rows)
         return (counts * torch.tensor(weights).to(counts.device, non_blocking=True)).sum(-1)
 
 
 def checked(share: Tensor | float, device: torch.device) -> Tensor:
-    """The share in double precision. Accelerators would have to be waited for, so theirs is not checked."""
+    """The share in double precision; checked on a CPU only, since reading it would wait for a GPU."""
     shares = torch.as_tensor(share, dtype=torch.float64)
     if shares.device.type == "cpu" and not bool(((shares > 0) & (shares <= 1)).all()):
         raise BadExperiment(f"share must be above 0 and at most 1; got {share}.")
@@ -183,15 +183,15 @@ def checked(share: Tensor | float, device: torch.device) -> Tensor:
 
 
 def rounded(share: Tensor, width: int | Tensor, rounding: Rounding = "floor") -> Tensor:
-    """How many of `width` neurons a share is (int64). A share in single precision is meant as it is written."""
+    """Number of neurons in a share of `width` (int64); a float32 share counts as the decimal it was written as."""
     if rounding not in SHIFTS:
         raise BadExperiment(unknown("rounding", rounding, SHIFTS))
     slack = -1e-6 if rounding == "ceil" else 1e-6
     return torch.floor(share * width + SHIFTS[rounding] + slack * width).long()
 
 
-def chosen(group: str, wanted: Tensor | Sequence[int], width: int) -> Tensor:
-    """Which neurons of one group are meant, as bools."""
+def as_bools(group: str, wanted: Tensor | Sequence[int], width: int) -> Tensor:
+    """Bools or indices of one group's neurons as bools."""
     wanted = torch.as_tensor(wanted, dtype=None if len(wanted) else torch.int64)
     if wanted.dtype == torch.bool and wanted.shape == (width,):
         return wanted.cpu()
@@ -203,9 +203,9 @@ def chosen(group: str, wanted: Tensor | Sequence[int], width: int) -> Tensor:
 
 
 def _cut(inputs: tuple[Tensor, ...], neurons: NeuronMap, minimum: int, rounding: Rounding) -> tuple[Tensor, ...]:
-    """As `NeuronMap.cut`."""
+    """Body of `NeuronMap.cut`, for capturing."""
     scores, shares = inputs
-    keep = [scores[..., :0] < shares.unsqueeze(-1)]  # [..., 0], so that a model without hidden neurons works too
+    keep = [scores[..., :0] < shares.unsqueeze(-1)]  # [..., 0], for a model without hidden neurons
     for group, span in neurons.spans(scores.shape[-1]):
         rank = scores[..., span].argsort(dim=-1, descending=True, stable=True).argsort(-1)
         width, step = neurons.widths[group], neurons.steps[group]
@@ -220,8 +220,8 @@ _cut_down = Captured(_cut)
 
 
 def _expand(keeps: tuple[Tensor, ...], neurons: NeuronMap, rows: bool) -> tuple[Tensor, ...]:
-    """As `NeuronMap.expand`, of a keep [C, K] or [C, K + O]."""
-    kept = neurons.padded(keeps[0]).view(torch.uint8)  # processors have wide ands for bytes, not for bools
+    """Body of `NeuronMap.expand` for a keep [C, K] or [C, K + O], for capturing."""
+    kept = neurons.padded(keeps[0]).view(torch.uint8)  # `and` is vectorised for bytes, not for bools
     along = [kept[:, entries] for entries in neurons.lists]
     mask = torch.ones(kept.shape[0], neurons.total, dtype=torch.uint8, device=kept.device)
     for tensor in neurons.tensors:

@@ -1,4 +1,4 @@
-"""Which rows does a mask have?"""
+"""Rows of a mask: the neurons of which it has any incoming number."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from fedloom.neurons.map import NeuronMap
 
 
 def rows_of(neurons: NeuronMap, mask: Tensor) -> Tensor:
-    """The neurons [C, K + O] of which a mask [C, P] has any number that leads into them."""
+    """Neurons [C, K + O] for which a mask [C, P] has any number that leads into them."""
     return _found((mask,), neurons)[0]
 
 

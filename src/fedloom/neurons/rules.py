@@ -1,6 +1,6 @@
-"""Which rule is for which layer, function or method? A new one is one more name here.
+"""Tables of rules: one per layer type, function or method. To add one, name it here.
 
-A rule takes a Call, in which every tensor is stood for by the ids of its neurons, and returns the ids of the result.
+A rule takes a `Call`, which holds neuron ids in place of tensors, and returns the ids of the result.
 """
 
 import operator
@@ -18,17 +18,17 @@ Rule = Callable[[Call], Any]
 
 
 def both(names: str) -> list[Any]:
-    """Functions of torch and the tensor methods of the same names, whichever exist."""
+    """Tensor methods, and the functions of torch of those names that exist."""
     return [kind for name in names.split() for kind in (name, getattr(torch, name, name))]
 
 
 def of(home: Any, names: str) -> list[Any]:
-    """What a module calls by these names."""
+    """Attributes of a module by these names."""
     return [getattr(home, name) for name in names.split()]
 
 
 def sized(names: str) -> str:
-    """Names with 1d, 2d and 3d behind them."""
+    """These names with 1d, 2d and 3d appended."""
     return " ".join(f"{name}{size}d" for name in names.split() for size in (1, 2, 3))
 
 

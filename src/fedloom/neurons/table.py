@@ -1,4 +1,4 @@
-"""What can be cut from a model, and what does each share of it cost? Tables for people."""
+"""Tables of a model's neurons, axes and costs, for the terminal."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -15,12 +15,12 @@ SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)
 
 
 def tables(map: NeuronMap, shares: Sequence[float] = SHARES) -> tuple[Table, Table, Table]:
-    """The groups of neurons, the axes they run along, and the costs of some shares."""
+    """Tables of the groups of neurons, the axes they run along, and the costs of some shares."""
     return groups_table(map), axes_table(map), costs_table(map, shares)
 
 
 def groups_table(map: NeuronMap) -> Table:
-    """Every group: its neurons, whether it is cut, and in how many tensors it is found."""
+    """Table of groups: neurons, tensors that have them, and whether they are cut."""
     table = Table("group", title="groups of neurons")
     table.add_column("neurons", justify="right")
     table.add_column("tensors", justify="right")
@@ -36,16 +36,16 @@ def groups_table(map: NeuronMap) -> Table:
 
 
 def axes_table(map: NeuronMap) -> Table:
-    """Every tensor: its shape and which neurons run along each axis."""
+    """Table of tensors: shape, and the neurons along each axis."""
     table = Table("tensor", "shape", "axes", title="axes of tensors")
     for tensor in map.tensors:
-        axes = ", ".join("-" if axis is None else written(axis) for axis in map.axes[tensor.name])
+        axes = ", ".join("-" if axis is None else axis_text(axis) for axis in map.axes[tensor.name])
         table.add_row(tensor.name, " x ".join(f"{size}" for size in tensor.shape), axes)
     return table
 
 
-def written(axis: tuple[Segment, ...]) -> str:
-    """An axis in words: groups joined by +, each neuron's entries behind a x, repeats counted in front."""
+def axis_text(axis: tuple[Segment, ...]) -> str:
+    """An axis in words: groups joined by +, each neuron's entries after an x, repeats counted in front."""
     parts = []
     for segment, repeats in groupby(axis):
         times = len(list(repeats))
@@ -55,7 +55,7 @@ def written(axis: tuple[Segment, ...]) -> str:
 
 
 def costs_table(map: NeuronMap, shares: Sequence[float] = SHARES) -> Table:
-    """What the leading neurons of every group cost at each share, and as part of the whole."""
+    """Table of costs of the leading neurons of every group at each share, absolute and in per cent."""
     order = -torch.arange(map.size, dtype=torch.float64)  # the leading neurons score highest
     keep = map.cut(order, torch.tensor(shares, dtype=torch.float64))  # [shares, K]
     whole = torch.ones(map.size, dtype=torch.bool)
@@ -73,7 +73,7 @@ def costs_table(map: NeuronMap, shares: Sequence[float] = SHARES) -> Table:
 def memory_table(
     model: nn.Module, example: Tensor, map: NeuronMap, batch: int = 1, shares: Sequence[float] = SHARES
 ) -> Table:
-    """Bytes that training a share of the neurons holds at once, by how the network runs."""
+    """Table of bytes that training a share of the neurons holds, by how the network runs."""
     table = Table("share", title=f"memory of training, batch of {batch}")
     for name in EXECUTIONS:
         table.add_column(f"{name}, bytes", justify="right")

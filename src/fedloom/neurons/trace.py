@@ -1,4 +1,4 @@
-"""Which neurons run along each axis of each tensor? One example walks through the network's graph and finds out."""
+"""Derive a model's neurons: one example and its neuron ids walk through the network's graph together."""
 
 from copy import deepcopy
 from operator import methodcaller
@@ -18,7 +18,7 @@ from fedloom.neurons.wiring import Call, Wiring
 
 
 class Tracer(fx.Tracer):
-    """Stops at every layer that has a rule."""
+    """Traces a model, with every layer that has a rule as one step."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Whether the layer is one step of the graph."""
@@ -29,7 +29,7 @@ def neuron_map(model: nn.Module, example: Tensor | tuple[Any, ...]) -> NeuronMap
     """Derive the neurons of a model from its code and one example input (a batch; several inputs as a tuple)."""
     refuse_tied(model)
     inputs = example if isinstance(example, tuple) else (example,)
-    twin = deepcopy(model).eval()  # the walk runs the model, which must not move its statistics
+    twin = deepcopy(model).eval()  # the walk runs the model, whose statistics must not change
     wiring = Wiring()
     outputs = walk(twin, graph_of(twin), inputs, wiring)
     if not outputs or any(ids.dim() < 2 or not len(ids) for ids in outputs):
@@ -39,14 +39,14 @@ def neuron_map(model: nn.Module, example: Tensor | tuple[Any, ...]) -> NeuronMap
 
 
 def graph_of(model: nn.Module) -> fx.Graph:
-    """The model's forward pass as a graph; a model that is one layer is a graph of one step."""
+    """The model's forward pass as a graph; a model that is one layer gives one step."""
     if type(model) in LAYERS:
         graph = fx.Graph()
         graph.output(graph.call_module("", (graph.placeholder("x"),)))
         return graph
     try:
         return Tracer().trace(model)
-    except Exception as error:  # tracing runs the model's own code, which may raise anything
+    except Exception as error:  # tracing runs user code, which may raise anything
         raise BadModel(
             f"{type(model).__name__} cannot be traced by torch.fx: {error}. Its forward must not branch or loop on the "
             "values or shapes of tensors; move such code into a layer and give that a rule in neurons/rules.py."
@@ -54,7 +54,7 @@ def graph_of(model: nn.Module) -> fx.Graph:
 
 
 def walk(model: nn.Module, graph: fx.Graph, inputs: tuple[Any, ...], wiring: Wiring) -> list[Tensor]:
-    """Run the graph on the example and on neuron ids side by side; the ids of the model's outputs."""
+    """Run the graph on the example and on neuron ids; return the ids of the model's outputs."""
     real: dict[fx.Node, Any] = {}
     ids: dict[fx.Node, Any] = {}
     places = [node for node in graph.nodes if node.op == "placeholder"]
@@ -66,7 +66,7 @@ def walk(model: nn.Module, graph: fx.Graph, inputs: tuple[Any, ...], wiring: Wir
         if node.op == "output":
             return tensors_in(map_arg(node.args, ids.__getitem__))
         if node.op == "placeholder":
-            real[node] = next(given, *node.args)  # a default stands in the node
+            real[node] = next(given, *node.args)  # the node holds a default
         elif node.op == "get_attr":
             real[node] = attribute(model, node.target)
         else:
@@ -78,22 +78,22 @@ def walk(model: nn.Module, graph: fx.Graph, inputs: tuple[Any, ...], wiring: Wir
 
 
 def run(node: fx.Node, model: nn.Module, args: Any, kwargs: Any) -> Any:
-    """What a step gives on the example."""
+    """Run a step on the example."""
     try:
         with torch.no_grad():
             return action(node, model)(*args, **kwargs)
-    except Exception as error:  # the model's own code may raise anything
+    except Exception as error:  # user code may raise anything
         raise BadModel(f"the model fails on the example at {where(node, model)}: {error}") from error
 
 
 def follow(node: fx.Node, model: nn.Module, wiring: Wiring, ids: dict[fx.Node, Any], result: Any) -> Any:
-    """The neuron ids of a step's result, by its rule; `result` has its shapes."""
+    """Neuron ids of a step's result, by its rule; `result` gives the shapes."""
     args, kwargs = map_arg(node.args, ids.__getitem__), map_arg(node.kwargs, ids.__getitem__)
     layer = model.get_submodule(str(node.target)) if node.op == "call_module" else None
     shapes = [x.shape for x in tensors_in(result)]
     trained = layer is not None and next(layer.parameters(), None) is not None
     if not shapes or not (trained or any(bool(x.any()) for x in tensors_in((args, kwargs)))):
-        return result  # a number, or made of what has no neurons: no rule is needed
+        return result  # a number, or made of operands without neurons: needs no rule
     kwargs = {"dim" if name == "axis" else name: value for name, value in kwargs.items()}
     call = Call(
         wiring=wiring,
@@ -131,7 +131,7 @@ def rule_for(call: Call, node: fx.Node, model: nn.Module) -> Rule:
 
 
 def action(node: fx.Node, model: nn.Module) -> Any:
-    """What a step calls."""
+    """The callable of a step."""
     if node.op == "call_module":
         return model.get_submodule(str(node.target))
     if node.op == "call_method":
@@ -140,7 +140,7 @@ def action(node: fx.Node, model: nn.Module) -> Any:
 
 
 def where(node: fx.Node, model: nn.Module) -> str:
-    """A step in words: its name, its kind, and the layer whose code it stands in."""
+    """A step in words: its name, its kind, and the layer whose code contains it."""
     if node.op == "call_module":
         return f"layer '{node.target}' of type {type(model.get_submodule(str(node.target))).__name__}"
     kind = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
@@ -163,7 +163,7 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 
 def refuse_tied(model: nn.Module) -> None:
-    """Two layers with one tensor would need one list of neurons for both; there is no rule for that."""
+    """Refuse a tensor shared by two layers: they would need one list of neurons, for which there is no rule."""
     owners: dict[int, str] = {}
     for layer, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):

@@ -1,0 +1,140 @@
+"""All parts, the contracts of the slots they fill, and the types needed to write a part of your own."""
+
+from fedloom.core.optimiser import Adam, Optimiser, Sgd
+from fedloom.core.part import (
+    Admit,
+    Aggregate,
+    Allocate,
+    Mask,
+    NobodyLeft,
+    Part,
+    Repair,
+    Sampling,
+    Select,
+    ServerPart,
+    Upload,
+)
+from fedloom.core.rule import LocalRule, Traits
+from fedloom.core.types import Batch, Portion, State
+from fedloom.core.work import Work
+from fedloom.neurons.leading import LeadingNeurons
+from fedloom.parts.admit.check import Check, Several
+from fedloom.parts.admit.finite import Finite
+from fedloom.parts.admit.norm import Norm
+from fedloom.parts.admit.part_asked import PartAsked, WithinShare
+from fedloom.parts.admit.weight import Weight
+from fedloom.parts.aggregate.coverage_mean import CoverageMean
+from fedloom.parts.aggregate.krum import Krum
+from fedloom.parts.aggregate.latest_updates import LatestUpdates
+from fedloom.parts.aggregate.plain_mean import PlainMean
+from fedloom.parts.aggregate.private_mean import PrivateMean, private
+from fedloom.parts.aggregate.ranked_mean import Median, TrimmedMean
+from fedloom.parts.allocate.affordable import Affordable
+from fedloom.parts.allocate.latency_and_loss import LatencyAndLoss
+from fedloom.parts.allocate.tiers import Tiers
+from fedloom.parts.allocate.whole import Whole
+from fedloom.parts.local.chain import Chain
+from fedloom.parts.local.fuse_missed import FuseMissed
+from fedloom.parts.local.keep_own import KeepOwn
+from fedloom.parts.local.keep_own_part import KeepOwnPart
+from fedloom.parts.local.prox import Prox
+from fedloom.parts.local.prune import Prune
+from fedloom.parts.local.stop_early import StopEarly
+from fedloom.parts.local.sub_model import SubModel
+from fedloom.parts.mask.everything import Everything
+from fedloom.parts.mask.largest import Largest
+from fedloom.parts.mask.last_sent import LastSent
+from fedloom.parts.mask.own_classes import OwnClasses
+from fedloom.parts.mask.own_scores import OwnScores
+from fedloom.parts.mask.ranked import Ranked
+from fedloom.parts.mask.regions import Regions
+from fedloom.parts.mask.share_out import ShareOut
+from fedloom.parts.repair.most_similar import MostSimilar
+from fedloom.parts.repair.nothing import Nothing
+from fedloom.parts.select.bernoulli import Bernoulli
+from fedloom.parts.select.counted import Counted
+from fedloom.parts.select.everyone import Everyone, SomeSend
+from fedloom.parts.select.power_of_choice import PowerOfChoice
+from fedloom.parts.select.still_running import StillRunning
+from fedloom.parts.select.unheard_first import UnheardFirst
+from fedloom.parts.select.uniform import Uniform
+from fedloom.parts.select.utility import Utility
+from fedloom.parts.select.within import FastestWithinBudget, WithinDeadline
+from fedloom.parts.upload.as_sent import AsSent
+from fedloom.parts.upload.as_trained import AsTrained
+from fedloom.parts.upload.importance import Importance
+
+__all__ = [
+    "Adam",
+    "Admit",
+    "Affordable",
+    "Aggregate",
+    "Allocate",
+    "AsSent",
+    "AsTrained",
+    "Batch",
+    "Bernoulli",
+    "Chain",
+    "Check",
+    "Counted",
+    "CoverageMean",
+    "Everyone",
+    "Everything",
+    "FastestWithinBudget",
+    "Finite",
+    "FuseMissed",
+    "Importance",
+    "KeepOwn",
+    "KeepOwnPart",
+    "Krum",
+    "Largest",
+    "LastSent",
+    "LatencyAndLoss",
+    "LatestUpdates",
+    "LeadingNeurons",
+    "LocalRule",
+    "Mask",
+    "Median",
+    "MostSimilar",
+    "NobodyLeft",
+    "Norm",
+    "Nothing",
+    "Optimiser",
+    "OwnClasses",
+    "OwnScores",
+    "Part",
+    "PartAsked",
+    "PlainMean",
+    "Portion",
+    "PowerOfChoice",
+    "PrivateMean",
+    "Prox",
+    "Prune",
+    "Ranked",
+    "Regions",
+    "Repair",
+    "Sampling",
+    "Select",
+    "ServerPart",
+    "Several",
+    "Sgd",
+    "ShareOut",
+    "SomeSend",
+    "State",
+    "StillRunning",
+    "StopEarly",
+    "SubModel",
+    "Tiers",
+    "Traits",
+    "TrimmedMean",
+    "UnheardFirst",
+    "Uniform",
+    "Upload",
+    "Utility",
+    "Weight",
+    "Whole",
+    "WithinDeadline",
+    "WithinShare",
+    "Work",
+    "private",
+]

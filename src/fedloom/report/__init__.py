@@ -1,1 +1,1 @@
-"""What happened in these runs? A page to look at and to print, figures and a table for papers, a live view."""
+"""Reports on run folders: a page, figures and a table for papers, a live view, TensorBoard and MLflow."""

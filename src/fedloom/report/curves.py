@@ -1,4 +1,4 @@
-"""How did it go? Accuracy and losses against rounds, virtual time, bytes, energy and wall time."""
+"""Curves of accuracy and losses against rounds, virtual time, bytes, energy and wall time."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from fedloom.report.charts import Band, Curves, Line, spaced, tidy
 from fedloom.report.group import Group
-from fedloom.report.read import as_floats
-from fedloom.report.values import Band, Curves, Line, spaced, tidy
+from fedloom.report.recorded import as_floats
 
 MOST = 400  # points of a line
 MEASURES = {
@@ -35,22 +35,27 @@ UNITS: dict[str, tuple[str, list[tuple[float, str]]]] = {  # axis -> its name, a
 
 
 def spent_by(rows: list[dict[str, Any]], axis: str) -> np.ndarray | None:
-    """What had been spent after every round; None where that was not recorded."""
+    """Cumulative cost on an axis after each round; None where it was not recorded."""
     values = as_floats([SPENT[axis](row) for row in rows])
     return None if np.isnan(values).any() else np.cumsum(values)
 
 
 def unit_of(axis: str, largest: float) -> tuple[float, str]:
-    """A unit in which the largest value is easily read, and the axis's label."""
+    """The unit for an axis that ends at `largest`, and the axis's label."""
     name, units = UNITS[axis]
     fitting = [unit for unit in units if largest >= 2 * unit[0]] or units[:1]
     return (fitting[-1][0], f"{name} ({fitting[-1][1]})") if fitting else (1.0, name)
 
 
+def largest_unit(axis: str, number: float) -> tuple[float, str]:
+    """The largest unit of an axis that is at most `number`; 1 without a name if there is none."""
+    return next(((size, word) for size, word in reversed(UNITS[axis][1]) if number >= size), (1.0, ""))
+
+
 def curves_of(groups: list[Group], targets: tuple[float, ...]) -> tuple[Curves, list[str]]:
-    """One line a group, round by round over its seeds; and what should be known of it."""
+    """One line per group, by round over its seeds, and notes."""
     notes: list[str] = []
-    raw = [(group, *_course(group, notes)) for group in groups]
+    raw = [(group, *_line(group, notes)) for group in groups]
     raw = [(group, x, y) for group, x, y in raw if "accuracy" in y]
     axes, scale = {}, {}
     for axis in SPENT:
@@ -67,8 +72,8 @@ def curves_of(groups: list[Group], targets: tuple[float, ...]) -> tuple[Curves, 
     return Curves(axes, measures, lines, targets), notes
 
 
-def _course(group: Group, notes: list[str]) -> tuple[dict[str, np.ndarray], dict[str, Band]]:
-    """Means over seeds of what was spent and of what was measured, at the rounds that every seed has evaluated."""
+def _line(group: Group, notes: list[str]) -> tuple[dict[str, np.ndarray], dict[str, Band]]:
+    """Means over seeds of costs and measures, at the rounds that every seed has evaluated."""
     runs = [run for run in group.runs if run.scored]
     if not runs:
         return {}, {}

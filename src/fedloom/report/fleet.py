@@ -1,25 +1,27 @@
-"""Who took part, with how much, what became of the replies, and where did the time go?"""
+"""Charts of the clients: their shares, replies and accuracies, and where time went."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from fedloom.core.refused import REASONS
+from fedloom.report.charts import Bars, Cells, Map, Maps, Ranks, Row, Series, merged, spaced, tidy
 from fedloom.report.group import Group
-from fedloom.report.read import Numbers, Recorded
-from fedloom.report.values import Bars, Cells, Map, Maps, Row, Series, merged, spaced, tidy
+from fedloom.report.recorded import Numbers, Recorded
+from fedloom.runs.ledger import PERSONAL
 from fedloom.world.simulated import FATES
 
 CELLS = 120_000  # of all tables of clients and rounds together
-CLIENTS, BINS = 100, 120  # rows and columns of one of them at most
+CLIENTS, BINS = 100, 120  # rows and columns of such a table at most
+POINTS = 400  # clients of a distribution at most
 SHARE, LOST = "share of the model", "lost replies"
-OWN = {"silent": "not to send", "surplus": "not waited for"}  # fates in words
+FATE_LABELS = {"silent": "not to send", "surplus": "not waited for"}
 GREYS = ("#9DB2BF", "#D55E00", "#E69F00", "#CC79A7", "#56B4E9", "#009E73", "#8C6D31", "#0072B2", "#7F7F7F")
 STEPS = {"seconds_down": "download", "seconds_compute": "training", "seconds_up": "upload"}
 
 
 def shares_of(groups: list[Group]) -> tuple[Maps | None, list[str]]:
-    """For every client and round its share of the model, and whether its reply failed to arrive."""
+    """Each client's share of the model and lost replies by round, and notes."""
     with_rows = [group for group in groups if any(len(run.clients.get("round", ())) for run in group.runs)]
     by, notes = {}, list[tuple[str, str]]()
     for group in with_rows:
@@ -33,7 +35,7 @@ def shares_of(groups: list[Group]) -> tuple[Maps | None, list[str]]:
         SHARE: (SHARE, 1.0),
         LOST: ("replies that did not arrive", 1.0),
     }
-    first = max(by, key=lambda label: _spread(by[label][SHARE]))  # where there is most to see
+    first = max(by, key=lambda label: _spread(by[label][SHARE]))  # the shares that differ most
     return Maps(by, scales, "round", "client", first=first), merged(notes)
 
 
@@ -43,7 +45,7 @@ def _spread(table: Map) -> float:
 
 
 def _tables(run: Recorded, bins: int) -> tuple[dict[str, Map], str]:
-    """One run's tables, and what was left out of them."""
+    """One run's tables, and a note on what they leave out."""
     rounds, clients = run.clients["round"], run.clients["client"]
     last = int(rounds.max())
     each = -(-last // bins)
@@ -72,7 +74,7 @@ def _tables(run: Recorded, bins: int) -> tuple[dict[str, Map], str]:
 
 
 def fates_of(run: Recorded) -> dict[str, int]:
-    """What became of all replies of a run, counted."""
+    """Number of replies of a run by what became of them."""
     counts: dict[str, int] = {}
     columns = run.clients
     if not len(columns.get("round", ())):
@@ -83,9 +85,9 @@ def fates_of(run: Recorded) -> dict[str, int]:
     if "fate" in columns:
         for code, count in zip(*np.unique(columns["fate"][left], return_counts=True)):
             name = FATES[int(code)] if 0 <= code < len(FATES) else "unknown"
-            counts[OWN.get(name, name)] = int(count)
+            counts[FATE_LABELS.get(name, name)] = int(count)
     elif left.any():
-        counts[OWN["silent"]] = int(left.sum())
+        counts[FATE_LABELS["silent"]] = int(left.sum())
     for name in dict.fromkeys(name for line in run.rows for name in line if name.startswith("rejected.")):
         reason = name.partition(".")[2]
         total = int(sum(line.get(name) or 0 for line in run.rows))
@@ -95,7 +97,7 @@ def fates_of(run: Recorded) -> dict[str, int]:
 
 
 def losses_of(groups: list[Group]) -> tuple[Bars | None, Cells | None]:
-    """What became of the replies: shares of all, and counts over all seeds."""
+    """What became of the replies: percentages, and counts over all seeds."""
     counts = [(group, [fates_of(run) for run in group.runs]) for group in groups]
     totals = [(g, {name: sum(one.get(name, 0) for one in each) for one in each for name in one}) for g, each in counts]
     totals = [(group, total) for group, total in totals if sum(total.values())]
@@ -113,8 +115,36 @@ def losses_of(groups: list[Group]) -> tuple[Bars | None, Cells | None]:
     return bars, Cells(["", *names], rows, [group for group, _ in totals])
 
 
+def fairness_of(groups: list[Group]) -> tuple[Ranks | None, Cells | None, list[str]]:
+    """Each client's accuracy on its own test examples, its spread, and notes."""
+    found, rows, owners = [], [], []
+    notes: list[tuple[str, str]] = []
+    for group in groups:
+        every = [run.kept[PERSONAL].astype(np.float64) for run in group.runs if PERSONAL in run.kept]
+        values = np.concatenate(every) if every else np.zeros(0)
+        values = np.sort(values[np.isfinite(values)])
+        if not len(values):
+            continue
+        some = spaced(len(values), POINTS)
+        if len(some) < len(values):
+            notes.append((group.label, f"{len(some)} of {len(values):,} clients are drawn, evenly spaced by rank."))
+        found.append((group, [v or 0.0 for v in tidy(values[some], 4)]))
+        tenth = values[: max(1, len(values) // 10)].mean()
+        numbers = (values.mean(), np.median(values), tenth, values.std())
+        rows.append([group.label, *(f"{number:.3f}" for number in numbers), f"{len(values):,}"])
+        owners.append(group)
+    if not found:
+        return None, None, []
+    head = ["", "mean", "median", "lowest tenth", "deviation", "clients × seeds"]
+    return (
+        Ranks(found, "accuracy on own test examples", "clients, weakest to strongest (%)"),
+        Cells(head, rows, list(owners)),
+        merged(notes),
+    )
+
+
 def virtual_time_of(groups: list[Group]) -> Bars | None:
-    """Mean virtual seconds of a client in a round: its own work, and waiting for the slowest."""
+    """Mean virtual seconds of a client and round: its own steps, and waiting for the slowest client."""
     parts: dict[str, dict[str, float]] = {}
     for group in groups:
         runs = [run for run in group.runs if all(name in run.clients for name in STEPS) and len(run.clients["round"])]
@@ -140,7 +170,7 @@ def _seconds(run: Recorded) -> dict[str, float]:
 
 
 def wall_time_of(groups: list[Group]) -> Bars | None:
-    """Real seconds of a run, mean over seeds: playing rounds, and evaluating."""
+    """Wall time of a run, mean over seeds: playing rounds, and evaluating."""
     every = [group for group in groups if any(run.rows for run in group.runs)]
     if not every:
         return None

@@ -1,4 +1,4 @@
-"""Which runs belong together? Those of one experiment under several seeds; each group has its colour everywhere."""
+"""Groups of runs: one experiment under several seeds, drawn in one colour in all charts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.errors import BadExperiment
-from fedloom.report.read import Recorded, read_run
+from fedloom.report.recorded import Recorded, read_run
 
-# Okabe and Ito's colours, told apart by the colour-blind too; those that are faint on white come late or not at all
+# Okabe and Ito's colours, which the colour-blind can tell apart; those that are faint on white come late or not at all
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#7F7F7F", "#8C6D31")
 DASHES = ("solid", "dash", "dot", "dashdot")  # for the ninth group and later, which share colours
 
@@ -25,17 +25,17 @@ class Group:
 
     @property
     def colour(self) -> str:
-        """The same in every chart."""
+        """Its colour in all charts."""
         return COLOURS[self.place % len(COLOURS)]
 
     @property
     def dash(self) -> str:
-        """How its lines are drawn."""
+        """The dash of its lines."""
         return DASHES[self.place // len(COLOURS) % len(DASHES)]
 
 
 def read_groups(folders: list[Path]) -> tuple[list[Group], list[str]]:
-    """The runs in these folders, grouped in the order given, and what should be known of them."""
+    """The runs in these folders, grouped in the order given, and notes."""
     if not folders:
         raise BadExperiment("report got no run folder; name at least one, such as runs/fedavg-digits-1.")
     notes: list[str] = []
@@ -59,7 +59,7 @@ def read_groups(folders: list[Path]) -> tuple[list[Group], list[str]]:
 
 
 def labels_of(experiments: list[dict[str, Any]]) -> list[str]:
-    """The method's name, and of several groups of one method what tells them apart."""
+    """Each group's method, and the settings in which groups of one method differ."""
     flats = [flat(experiment) for experiment in experiments]
     labels = []
     for own in flats:
@@ -89,5 +89,5 @@ def flat(experiment: dict[str, Any]) -> dict[str, Any]:
 
 
 def plain(value: Any) -> str:
-    """A setting as it is typed."""
+    """A setting as typed on a command line."""
     return value if isinstance(value, str) else json.dumps(value)

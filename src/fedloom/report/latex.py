@@ -1,22 +1,22 @@
-"""A table for papers: booktabs, means over seeds with 95 % intervals."""
+"""A LaTeX table for papers (booktabs): means over seeds with 95 % intervals."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from fedloom.evaluate.targets import Interval, cost_of
-from fedloom.report.curves import UNITS
+from fedloom.report.curves import largest_unit
 from fedloom.report.group import Group
 from fedloom.report.tables import AXES, HEADS, costs_of, final_of, own_target
 
 SPECIAL = {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
 }  # fmt: skip
 
 
 def latex_table(groups: list[Group], targets: tuple[float, ...]) -> str:
-    """Final accuracy of every group, and what it cost to reach each target."""
+    """Final accuracy of each group, and its costs to reach each target."""
     targets = targets or own_target(groups)
     costs = {(group.place, t): costs_of(group, t) for group in groups for t in targets}
     shown = [(t, what) for t in targets for what in AXES if any(cost_of(costs[g.place, t], what) for g in groups)]
@@ -51,14 +51,13 @@ def latex_table(groups: list[Group], targets: tuple[float, ...]) -> str:
 
 
 def write_latex(groups: list[Group], targets: tuple[float, ...], file: Path) -> None:
-    """The same as a file."""
+    """Write the table as a file."""
     file.write_text(latex_table(groups, targets))
 
 
 def _unit(what: str, values: list[Interval | None]) -> tuple[float, str]:
     """One unit for a whole column."""
-    largest = max((value.mean for value in values if value is not None), default=0.0)
-    return next(((size, word) for size, word in reversed(UNITS[AXES[what]][1]) if largest >= size), (1.0, ""))
+    return largest_unit(AXES[what], max((value.mean for value in values if value is not None), default=0.0))
 
 
 def _number(value: Interval | None, unit: float, digits: int) -> str:
@@ -70,5 +69,5 @@ def _number(value: Interval | None, unit: float, digits: int) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Signs that LaTeX reads as commands, as themselves; what is no plain letter stays for LaTeX to refuse."""
-    return "".join(SPECIAL.get(sign, sign) for sign in text)
+    """Escape LaTeX's special characters; characters outside ASCII stay as they are."""
+    return "".join(SPECIAL.get(letter, letter) for letter in text)

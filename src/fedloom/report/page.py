@@ -1,4 +1,4 @@
-"""How does a report become one page? Everything is in it: styles, plotly.js, numbers; nothing is fetched."""
+"""The report as one HTML page that contains styles, plotly.js and numbers and loads nothing."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from pathlib import Path
 
 from fedloom.errors import BadExperiment, RunStopped
 from fedloom.files import replace_file
+from fedloom.report.charts import Cells
+from fedloom.report.command_line import command_of
 from fedloom.report.group import Group, flat, plain, read_groups
-from fedloom.report.recipe import command_of
+from fedloom.report.plotly_charts import plotly_chart
 from fedloom.report.sections import Section, sections_of
 from fedloom.report.tables import check_targets, own_target
-from fedloom.report.values import Cells
-from fedloom.report.web import chart_of
 
 COPY = '<button type="button" class="copy">copy</button>'
-SETUP = ("data", "partition", "model", "clients", "fleet", "rounds")  # said of all runs where they agree
+SETUP = ("data", "partition", "model", "clients", "fleet", "rounds")  # shown where all runs agree
 
 
 def check_page(out: Path) -> None:
-    """Refuse early a page that could not be written."""
+    """Refuse, before anything is read, a page that could not be written."""
     if find_spec("plotly") is None:
         raise BadExperiment("report needs plotly, which is not installed; pip install 'fedloom[report]'.")
     if not out.absolute().parent.is_dir():
@@ -47,14 +47,14 @@ def write_report(
 
 
 def write_page(groups: list[Group], notes: list[str], sections: list[Section], out: Path, title: str | None) -> None:
-    """The same from what was read."""
+    """Write the page of groups that were read."""
     with saving(out):
         replace_file(out, [page_of(groups, notes, sections, title).encode()])
 
 
 @contextmanager
 def saving(out: Path) -> Iterator[None]:
-    """What the disk refuses, in words."""
+    """Turn errors of the disk into `RunStopped`."""
     try:
         yield
     except OSError as problem:
@@ -62,10 +62,10 @@ def saving(out: Path) -> Iterator[None]:
 
 
 def page_of(groups: list[Group], notes: list[str], sections: list[Section], title: str | None = None) -> str:
-    """The page."""
+    """The page as HTML."""
     from plotly.offline import get_plotlyjs  # type: ignore[import-untyped, unused-ignore]
 
-    charts = [{"key": one.key, **chart_of(one.value)} for one in sections if one.value is not None]
+    charts = [{"key": one.key, **plotly_chart(one.chart)} for one in sections if one.chart is not None]
     numbers = json.dumps(charts, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     name = title or title_of(groups)
     scripts = [get_plotlyjs(), _asset("page.js")]
@@ -89,7 +89,7 @@ def page_of(groups: list[Group], notes: list[str], sections: list[Section], titl
 <h1>{escape(name)}</h1>
 <p class="setup">{escape(setup_of(groups))}</p>
 {_notes(notes)}
-<nav aria-label="sections">{links} <a href="#experiments">The exact experiments</a></nav>
+<nav aria-label="sections">{links} <a href="#experiments">Experiments</a></nav>
 <noscript><p>The charts need JavaScript; the tables do not.</p></noscript>
 </header>
 <main>
@@ -106,14 +106,14 @@ def page_of(groups: list[Group], notes: list[str], sections: list[Section], titl
 
 
 def title_of(groups: list[Group]) -> str:
-    """Methods and data."""
+    """The page's title: methods and data sets."""
     methods = dict.fromkeys(group.runs[0].experiment["method"]["name"] for group in groups)
     data = dict.fromkeys(group.runs[0].experiment["data"]["name"] for group in groups)
     return f"{', '.join(methods)} on {', '.join(data)}"
 
 
 def setup_of(groups: list[Group]) -> str:
-    """What all runs have in common, in one line, and the settings of it that they do not."""
+    """One line with what all runs have in common, and the values of its settings in which they differ."""
     every = [flat(run.experiment) for group in groups for run in group.runs]
     parts = []
     for key in SETUP:
@@ -121,7 +121,7 @@ def setup_of(groups: list[Group]) -> str:
         if len(values) == 1 and (value := values.pop()) != "none":
             own = dict.fromkeys(name for one in every for name in one if name.startswith(f"{key}."))
             settings = []
-            for name in own:  # those that differ are named too: lines are called by their methods where that is enough
+            for name in own:  # values that differ too: where methods tell lines apart, labels do not name them
                 given = dict.fromkeys(plain(one[name]) if name in one else "default" for one in every)
                 settings.append(f"{name.partition('.')[2]} {' or '.join(given)}")
             text = f"{value} {key}" if key in ("clients", "rounds") else f"{key} {value}"
@@ -132,7 +132,7 @@ def setup_of(groups: list[Group]) -> str:
 
 def _section(section: Section) -> str:
     chart = ""
-    if section.value is not None:
+    if section.chart is not None:
         label = escape(f"{section.title}. {section.lead}", quote=True)
         chart = (
             f'<div class="bar" id="controls-{section.key}"></div><div class="legend" id="legend-{section.key}"></div>'
@@ -165,7 +165,7 @@ def _cells(head: list[str], row: list[str]) -> str:
 
 
 def _cell(text: str) -> str:
-    """What is uncertain stands back."""
+    """A cell whose interval is set in small type."""
     mean, sign, rest = text.partition(" ± ")
     half, _, unit = rest.partition(" ")
     return f"{escape(mean)}<small>&nbsp;± {escape(half)}</small> {escape(unit)}".strip() if sign else escape(text)
@@ -176,7 +176,7 @@ def _notes(notes: list[str]) -> str:
 
 
 def _experiments(groups: list[Group]) -> str:
-    """Every run's command and experiment, to copy."""
+    """The command and the experiment of each run, to copy."""
     blocks = []
     for group in groups:
         for run in group.runs:
@@ -190,11 +190,9 @@ def _experiments(groups: list[Group]) -> str:
                 f'<div class="code"><pre>{escape(text)}</pre>{COPY}</div>'
                 f'<p class="lead">{escape(made)}</p></div></details>'
             )
-    lead = "The command that runs it again, and all its settings. A network, method or data set that was passed from "
-    lead += "Python is not in the command."
-    return (
-        f'<section id="experiments"><h2>The exact experiments</h2><p class="lead">{lead}</p>{"".join(blocks)}</section>'
-    )
+    lead = "The command that runs each run again, and all its settings. The command leaves out a network, method or "
+    lead += "data set that was passed from Python."
+    return f'<section id="experiments"><h2>Experiments</h2><p class="lead">{lead}</p>{"".join(blocks)}</section>'
 
 
 def _asset(name: str) -> str:

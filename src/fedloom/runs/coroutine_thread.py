@@ -1,4 +1,4 @@
-"""Calls that wait for one another: each runs in a thread of its own, and only one of them moves at any time."""
+"""Calls as coroutines, each in a thread of its own, of which only one runs at any time."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ Result = TypeVar("Result")
 
 
 class Abandoned(BaseException):
-    """Raised in a strand whose answer will never come."""
+    """Raised in a call that will get no answer."""
 
 
-class Strand(Generic[Question, Answer, Result]):
-    """A call that stands still whenever it asks something, until it is answered.
+class CoroutineThread(Generic[Question, Answer, Result]):
+    """A call that pauses whenever it asks a question, until it gets the answer.
 
-    It is a coroutine for code that knows nothing of coroutines: what it calls may ask at any depth. While a strand
-    moves, whoever woke it waits, so nothing is ever touched by two threads at once.
+    It is a coroutine for code that is not written as one: functions may ask at any depth of the call. The caller waits
+    while the call runs, so that no two threads run at once.
     """
 
     result: Result
 
-    def __init__(self, call: Callable[[Strand[Question, Answer, Result]], Result]) -> None:
+    def __init__(self, call: Callable[[CoroutineThread[Question, Answer, Result]], Result]) -> None:
         self._call = call
         self._questions: SimpleQueue[Question | None] = SimpleQueue()
         self._answers: SimpleQueue[Answer | Abandoned] = SimpleQueue()
         self._problem: BaseException | None = None
-        self._away = 0.0  # seconds that it stood still and is not to blame for
+        self._away = 0.0  # seconds that it was paused, not counted by `clock`
         self._thread = Thread(target=self._run)
 
     def begin(self) -> Question | None:
-        """Move up to the first question; None: it is over, and `result` is there. Its errors are raised here."""
+        """Run up to the first question; None: it has ended, and `result` is set. Its exceptions are raised here."""
         self._thread.start()
         return self._until_asked()
 
     def answer(self, answer: Answer) -> Question | None:
-        """Move on to the next question; None: it is over."""
+        """Run on to the next question; None: it has ended."""
         self._answers.put(answer)
         return self._until_asked()
 
     def abandon(self) -> None:
-        """End it at the question where it stands, or at the next."""
+        """End the call at its current question, or at the next."""
         if self._thread.is_alive():
             self._answers.put(Abandoned())
             self._thread.join()
 
     def ask(self, question: Question) -> Answer:
-        """Called from within: stand still until the answer comes."""
+        """Pause until the answer comes; called from within."""
         began = time.perf_counter()
         self._questions.put(question)
         answer = self._answers.get()
@@ -61,14 +61,15 @@ class Strand(Generic[Question, Answer, Result]):
         return answer
 
     def clock(self) -> float:
-        """Seconds on a clock that goes on only while the strand moves, and by what it is charged for."""
+        """Seconds on a clock that counts only while the call runs, and what was charged to it."""
         return time.perf_counter() - self._away
 
     def charge(self, seconds: float) -> None:
-        """Count seconds that somebody worked for it."""
+        """Count seconds of work that was done for it elsewhere."""
         self._away -= seconds
 
     def _until_asked(self) -> Question | None:
+        """Wait for the next question, or the end."""
         question = self._questions.get()
         if question is None:
             self._thread.join()
@@ -77,9 +78,10 @@ class Strand(Generic[Question, Answer, Result]):
         return question
 
     def _run(self) -> None:
+        """Run the call in the thread."""
         try:
             self.result = self._call(self)
-        except BaseException as problem:  # noqa: BLE001  told to whoever waits
+        except BaseException as problem:  # noqa: BLE001  raised in the caller
             self._problem = problem
         finally:
             self._questions.put(None)

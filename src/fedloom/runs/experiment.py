@@ -1,4 +1,4 @@
-"""What is run? One validated value; whatever is wrong with it is said before anything is written."""
+"""`Experiment`, one validated value with all that decides a run's numbers; errors come before anything is written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedloom.errors import BadExperiment, BadModel, unknown
 from fedloom.method import Method
 from fedloom.methods import METHODS
 from fedloom.models import MODELS, build
-from fedloom.runs.choices import attack_of, takes as takes_of, with_parts
+from fedloom.runs.named_parts import attack_of, takes as takes_of, with_parts
 from fedloom.runs.own_function import OwnFunction, own_function
 from fedloom.runs.settings import fit, make, settings_of
 from fedloom.runs.training import Training
@@ -32,18 +32,19 @@ SUPPLIED = ("shape", "classes", "vocabulary")  # a model's facts about the data,
 
 
 class Choice(Section):
-    """A name and its own settings."""
+    """A name with its settings."""
 
     name: str
     settings: dict[str, Any] = Field(default_factory=dict)
 
     @property
     def own(self) -> OwnFunction | None:
-        """The user's own function that the name stands for, if it does."""
+        """The user's own function, if the name stands for one."""
         return own_function(self.name)
 
 
 def _choice(value: Any) -> Any:
+    """A name alone as a choice without settings."""
     return {"name": value} if isinstance(value, str) else value
 
 
@@ -51,7 +52,7 @@ Named = Annotated[Choice, BeforeValidator(_choice)]
 
 
 class Experiment(Section):
-    """A method, a model, data and how they are dealt to clients: all that decides a run's numbers."""
+    """A method, a model, data, how they are divided among clients, and all else that decides a run's numbers."""
 
     method: Named = Choice(name="fedavg")
     data: Named = Choice(name="digits")
@@ -81,7 +82,7 @@ class Experiment(Section):
 
     def __init__(self, **values: Any) -> None:
         for key in values:
-            _known("key of an experiment", key, type(self).model_fields)
+            _check_name("key of an experiment", key, type(self).model_fields)
         try:
             super().__init__(**values)
         except ValidationError as problem:
@@ -89,21 +90,21 @@ class Experiment(Section):
         self._check()
 
     def _check(self) -> None:
-        """Every name exists and every setting fits; the method can be built."""
+        """Refuse unknown names, settings that do not fit, and a method that cannot be built."""
         self.build_method()
         if self.model.own is not None:
             fit(f"model '{self.model.name}'", self.model.own.load("model"), self.model.settings)
         else:
-            _known("model", self.model.name, MODELS)
+            _check_name("model", self.model.name, MODELS)
             fit(f"model '{self.model.name}'", MODELS[self.model.name].make, self.model.settings, SUPPLIED)
-        _known("partition", self.partition.name, PARTITIONS)
+        _check_name("partition", self.partition.name, PARTITIONS)
         takes = partition_settings(self.partition.name)
         for name in self.partition.settings:
             if name not in takes:
                 raise BadExperiment(unknown(f"setting of partition '{self.partition.name}'", name, takes))
         if self.fleet.name != "none" and not self.fleet.name.endswith(TABLES):
-            _known("fleet", self.fleet.name, ("none", *FLEETS))
-        _known("channel", self.channel.name, CHANNELS)
+            _check_name("fleet", self.fleet.name, ("none", *FLEETS))
+        _check_name("channel", self.channel.name, CHANNELS)
         self.build_channel()
         self.build_attack()
         if self.fleet.name == "none" and (self.world != World() or self.channel.settings):
@@ -111,7 +112,7 @@ class Experiment(Section):
                 "channel and world settings need devices, and fleet is 'none'; choose one: fleet=equal."
             )
         if not self.data.name.endswith((".npz", ".csv", ".parquet")) and "/" not in self.data.name:
-            _known("data set", self.data.name, DATASETS)
+            _check_name("data set", self.data.name, DATASETS)
         if min(self.split) < 0 or abs(sum(self.split) - 1) > 1e-9 or self.split[0] == 0:
             raise BadExperiment(
                 f"split is {self.split}; it must be three shares (training, validation, own test) that add up to 1, "
@@ -124,7 +125,7 @@ class Experiment(Section):
         return kind(**fit(f"channel '{self.channel.name}'", kind, self.channel.settings))
 
     def build_attack(self) -> Attack | None:
-        """The attack as a value, if there is one."""
+        """The attack as a value, or None."""
         return attack_of(self.attack.name, self.attack.settings)
 
     def build_model(self, shape: tuple[int, ...], classes: int, vocabulary: int) -> nn.Module:
@@ -145,20 +146,17 @@ class Experiment(Section):
             raise BadExperiment(f"method '{self.method.name}' returned {type(method).__name__}; expected a Method.")
         method = _with_work(self.training.apply(method))
         if self.per_round is not None:
-            if not hasattr(method.select, "count") or getattr(method.select, "probability", None) is not None:
+            select = method.select.with_count(self.per_round)
+            if select is None:
                 raise BadExperiment(f"per_round is {self.per_round}, but '{self.method.name}' chooses its own cohort.")
-            method = replace(method, select=replace(method.select, count=self.per_round))  # type: ignore[type-var]
+            method = replace(method, select=select)
         return with_parts(method, self)
 
 
 def _with_work(method: Method) -> Method:
-    """Parts that reckon with the clients' work are told the method's own."""
-    told = {}
-    for slot in ("select", "allocate"):
-        part: Any = getattr(method, slot)
-        if hasattr(part, "work"):
-            told[slot] = replace(part, work=method.work)
-    return replace(method, **told)
+    """The method whose parts reckon with its own work."""
+    work = method.work
+    return replace(method, select=method.select.for_work(work), allocate=method.allocate.for_work(work))
 
 
 def method_maker(name: str) -> Callable[..., Any]:
@@ -166,20 +164,20 @@ def method_maker(name: str) -> Callable[..., Any]:
     own = own_function(name)
     if own is not None:
         return own.load("method")
-    _known("method", name, METHODS)
+    _check_name("method", name, METHODS)
     return METHODS[name]
 
 
-CHOSEN = ("aggregate", "admit", "attack")  # of any method
-SECTIONS = ("method", "data", "partition", "model", "fleet", "channel", *CHOSEN)  # a name with settings of its own
+CHOSEN = ("aggregate", "admit", "attack")  # chosen by name for any method
+SECTIONS = ("method", "data", "partition", "model", "fleet", "channel", *CHOSEN)  # a name with its settings
 GROUPS: dict[str, type[Section]] = {"training": Training, "world": World, "codec": Codec}  # settings without a name
 
 
 def with_settings(values: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """An experiment's values with `--set` pairs put where they belong.
+    """An experiment's values with the `--set` pairs put in their sections.
 
-    Keys are `training.rate`, `method.mu`, `partition.alpha`, `model.width`, `data.clients`, or an experiment's own, as
-    `per_round`. A bare name is looked for everywhere and must be found exactly once.
+    Keys are `training.rate`, `method.mu`, `partition.alpha`, `model.width`, `data.clients` or an experiment's own, like
+    `per_round`. A name without a section is looked for in all sections and must be in exactly one.
     """
     values = {**values}
     for section in SECTIONS:
@@ -193,7 +191,7 @@ def with_settings(values: dict[str, Any], settings: dict[str, Any]) -> dict[str,
             values[name] = {"name": str(value), "settings": {}}
             continue
         if not section:
-            section = _home(name, values)
+            section = _section_of(name, values)
         if section == "":
             values[name] = value
         elif section in GROUPS:
@@ -205,8 +203,8 @@ def with_settings(values: dict[str, Any], settings: dict[str, Any]) -> dict[str,
     return values
 
 
-def _home(name: str, values: dict[str, Any]) -> str:
-    """The one section that has a setting of this name ('' for a key of the experiment itself)."""
+def _section_of(name: str, values: dict[str, Any]) -> str:
+    """The only section that has a setting of this name ('' for a key of the experiment itself)."""
     takes: dict[str, list[str]] = {group: list(kind.model_fields) for group, kind in GROUPS.items()}
     takes["method"] = list(settings_of(method_maker(values["method"]["name"])))
     takes["data"] = list(data_settings(values["data"]["name"]))
@@ -232,20 +230,21 @@ def _home(name: str, values: dict[str, Any]) -> str:
     raise BadExperiment(f"{bare} Known: {', '.join(sorted(full))}")
 
 
-def _known(kind: str, name: str, names: Any) -> None:
+def _check_name(kind: str, name: str, names: Any) -> None:
+    """Refuse a name that is not among `names`, with the nearest one."""
     if name not in names:
         raise BadExperiment(unknown(kind, name, names))
 
 
 def explain(problem: ValidationError) -> str:
-    """Pydantic's findings, one sentence each."""
+    """Pydantic's errors, one sentence each."""
     lines = []
     for error in problem.errors():
         where = ".".join(str(part) for part in error["loc"] if part != "function-before")
         if error["type"] == "extra_forbidden":
             group = GROUPS.get(where.partition(".")[0], Choice)
             lines.append(unknown("key", where.rpartition(".")[2], group.model_fields))
-        elif error["type"] == "value_error":  # our own words, which name the argument
+        elif error["type"] == "value_error":  # raised by fedloom, with the argument's name in it
             lines.append(f"{where}: {error['ctx']['error']}" if where else str(error["ctx"]["error"]))
         else:
             lines.append(f"{where} is {error.get('input')!r}: {error['msg']}")

@@ -48,7 +48,7 @@ def experiment_in(folder: Path) -> Experiment:
 
 
 def check(folder: Path | None, experiment: Experiment, resume: bool) -> None:
-    """Refuse early, before data are read, what `opened` would refuse."""
+    """Refuse early, before data are read, what `open_folder` would refuse."""
     if folder is None:
         if resume:
             raise BadExperiment("resume needs the run's folder; give it as out.")
@@ -81,7 +81,7 @@ def _about(folder: Path) -> dict[str, Any] | None:
 
 
 @contextmanager
-def opened(
+def open_folder(
     folder: Path, experiment: Experiment, prepared: Prepared, resume: bool, when: Checkpoints
 ) -> Iterator[Opened]:
     """The folder, locked, with its experiment written and its log open."""
@@ -93,7 +93,7 @@ def opened(
             stack.enter_context(locked(folder / LOCK, f"folder '{folder}'"))
         check(folder, experiment, resume)  # somebody may have been quicker
         with writing(folder):
-            stack.enter_context(_logged(folder))
+            stack.enter_context(_log_file(folder))
         found = _newest(folder) if resume else None
         now, here = fingerprint(experiment, prepared), surroundings(prepared.inputs.model.device)
         if found is not None:
@@ -177,7 +177,7 @@ class _File(logging.FileHandler):
 
 
 @contextmanager
-def _logged(folder: Path) -> Iterator[None]:
+def _log_file(folder: Path) -> Iterator[None]:
     """What happens is written into `log.txt`."""
     handler = _File(folder / "log.txt")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

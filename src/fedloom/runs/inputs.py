@@ -14,20 +14,20 @@ from fedloom.chance import Chance
 from fedloom.core.devices import Devices
 from fedloom.core.types import Examples, Fleet, Setting
 from fedloom.data.dataset import Dataset, check
-from fedloom.data.draw import Ints
 from fedloom.data.lists import Lists, from_ranges
 from fedloom.data.load import load
 from fedloom.data.partition import Partition, Split, partition, split
+from fedloom.data.sampling import Ints
 from fedloom.engine.clients import Clients, Owned
 from fedloom.engine.gradient.dropout import keyed
 from fedloom.engine.ranks import rank_device
-from fedloom.engine.storage.offload import at_home, shelve
+from fedloom.engine.storage.offload import offload, place_examples
 from fedloom.engine.storage.placement import Placement, budget_of, place, sizes_of
 from fedloom.engine.storage.shards import Shards
 from fedloom.errors import BadData, BadExperiment
 from fedloom.layout import flatten, layout_of
 from fedloom.method import Method
-from fedloom.models.trial import FIRST, own_copy, try_network
+from fedloom.models.check import FIRST, check_network, own_copy
 from fedloom.runs.experiment import Experiment
 from fedloom.world.fleets import make_devices
 
@@ -88,7 +88,7 @@ def inputs_of(
     setting = Setting(fleet, module, layout_of(module), per_example, torch.from_numpy(dataset.x_train[:2]).to(device))
     if beside is None:  # else such a network was tried on the same data
         x, y = (torch.from_numpy(part[:FIRST]).to(device) for part in (dataset.x_train, dataset.y_train))
-        try_network(module, per_example, x, y, dataset.classes)
+        check_network(module, per_example, x, y, dataset.classes)
     start = flatten(module, setting.layout)
     placement = _placement(experiment, method, setting, start, dataset, Lists.of(dealt.clients).at(present))
     train, shards, held_out, own_test, test = _examples(
@@ -140,23 +140,23 @@ def _examples(
             Examples(torch.from_numpy(x), torch.from_numpy(y))
             for x, y in ((dataset.x_train, dataset.y_train), (dataset.x_test, dataset.y_test))
         )
-        train = at_home(train, device, "device") if where == "device" else train
-        test = at_home(test, device, where)
+        train = place_examples(train, device, "device") if where == "device" else train
+        test = place_examples(test, device, where)
     shards = _shards(mine, train.y.device)
     if (attack := experiment.build_attack()) is not None:
         who = attack.who(len(present), Chance(experiment.seed, 0, device)).to(train.y.device)
         taken = shards.examples[who.repeat_interleave(torch.tensor(mine.sizes.tolist(), device=train.y.device))]
         train = train._replace(y=train.y.index_copy(0, taken, attack.labels(train.y[taken], dataset.classes)))
     own = _own_split(parts.test, present, train) or _own_part(dataset, dealt, present, test)
-    own_test = own and shelve(*own, device, where, 0)
+    own_test = own and offload(*own, device, where, 0)
     own = _own_split(parts.validation, present, train)
-    held_out = own_test if own is None else shelve(*own, device, where, 0)
+    held_out = own_test if own is None else offload(*own, device, where, 0)
     if method.local.traits.judges and held_out is None:
         raise BadExperiment(
             "split keeps nothing back, and the method's clients try their models on examples of their own; set it to "
             "training, validation and test shares, as in split=[0.7,0,0.3]."
         )
-    return *shelve(train, shards, device, where, placement.room), held_out, own_test, test
+    return *offload(train, shards, device, where, placement.buffer), held_out, own_test, test
 
 
 def _placement(

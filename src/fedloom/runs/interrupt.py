@@ -1,4 +1,4 @@
-"""What does Ctrl-C do? The first lets the round end, so that it can be saved; the second stops at once."""
+"""Ctrl-C: the first lets the round end, so that it can be saved; the second stops at once."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ log = logging.getLogger("fedloom")
 
 
 class Interrupt:
-    """Whether the user has asked the run to stop."""
+    """A request to stop, made by Ctrl-C."""
 
     asked = False
 
     def check(self) -> None:
-        """Stop here if asked to."""
+        """Raise `KeyboardInterrupt` if a stop was requested."""
         if self.asked:
             raise KeyboardInterrupt
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
+        """Handle the signal: request a stop, or stop at once if one was requested."""
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
-        with suppress(RuntimeError):  # the signal may have come in the middle of a line being printed
+        with suppress(RuntimeError):  # the signal may arrive while a line is being printed
             log.warning("stopping after this round; Ctrl-C once more stops at once")
 
 
 @contextmanager
-def held() -> Iterator[Interrupt]:
-    """Interrupts wait for `check`, where this is the main thread and nobody else has a use for them."""
+def delayed_interrupt() -> Iterator[Interrupt]:
+    """Delay Ctrl-C until `check`, in the main thread and if no other handler is installed."""
     interrupt = Interrupt()
     usual = threading.current_thread() is threading.main_thread()
     if not usual or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:

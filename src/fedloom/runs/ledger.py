@@ -36,19 +36,19 @@ class Ledger:
         self._past: list[dict[str, Any]] = []  # rows of rounds before those in `_rounds`
         self._rounds: list[dict[str, Any]] = []  # as they were added
         self._clients: list[Columns] = []  # columns of the rounds in `_past`, on the host
-        self._kept: State = {}  # larger tensors that the method's parts keep of the last round
+        self._recorded: State = {}  # larger tensors that the method's parts keep of the last round
         self._personal: State = {}  # every client's own accuracy [N] at the last evaluation; NaN: it has no test
         self._coverage = None if layout is None else Coverage(layout)
 
     @property
-    def kept(self) -> State:
+    def tensors(self) -> State:
         """What is larger than a number: of the last round, of the last evaluation, and of all replies."""
-        return {**self._kept, **self._personal, **({} if self._coverage is None else self._coverage.kept())}
+        return {**self._recorded, **self._personal, **({} if self._coverage is None else self._coverage.kept())}
 
-    def add(self, task: Task, reply: Reply, seconds: float, kept: State | None = None) -> None:
+    def add(self, task: Task, reply: Reply, seconds: float, recorded: State | None = None) -> None:
         """A round that was played. Nothing is computed yet: on a GPU every call counts, and nobody may look so far.
 
-        `reply` is as it arrived, with its costs; `kept` is what the method's parts record of the round.
+        `reply` is as it arrived, with its costs; `recorded` is what the method's parts record of the round.
         """
         costs = reply.costs
         assert costs is not None  # every engine of a run prices its messages
@@ -59,7 +59,7 @@ class Ledger:
             **{name: value for name, value in reply.report.items() if value.dim() == 1},
             **(costs.columns or {}),  # also of clients whose reply did not arrive
         }
-        self._kept = {name: value for name, value in (kept or {}).items() if value.dim() > 0}
+        self._recorded = {name: value for name, value in (recorded or {}).items() if value.dim() > 0}
         if self._coverage is not None:
             self._coverage.add(reply)
         self._rounds.append({
@@ -69,7 +69,7 @@ class Ledger:
             "facts": facts,
             "more": more,
             "prices": (costs.down, costs.up),
-            "kept": {name: value for name, value in (kept or {}).items() if value.dim() == 0},
+            "recorded": {name: value for name, value in (recorded or {}).items() if value.dim() == 0},
             "strays": reply.strays,
         })  # fmt: skip
 
@@ -81,9 +81,9 @@ class Ledger:
         else:
             self._past[-1] = self._past[-1] | _scores(score, personal) | {"evaluation_seconds": seconds}
 
-    def unscore(self) -> None:
+    def drop_score(self) -> None:
         """Forget the evaluation after the round added last."""
-        self._settle()
+        self._fetch_all()
         self._past[-1] = self._past[-1] | _scores(None, None) | {"evaluation_seconds": None}
         self._personal = {}
 
@@ -131,7 +131,7 @@ class Ledger:
         """Whether the last round's seconds were measured or simulated: then replies can be lost or late."""
         return bool(self._rounds) and self._rounds[-1]["virtual"] is not None
 
-    def silent(self, most: int | None = None) -> int:
+    def unanswered(self, most: int | None = None) -> int:
         """How many of the last rounds nobody answered; it looks no further back than `most`."""
         count = 0
         for number in range(len(self._past) + len(self._rounds) - 1, -1, -1):
@@ -144,34 +144,34 @@ class Ledger:
 
     def save(self) -> tuple[list[dict[str, Any]], State, State]:
         """One row a round, the columns of all clients' rows, and larger tensors of the last round."""
-        self._settle()
+        self._fetch_all()
         counts = {} if self._coverage is None else self._coverage.save()
-        kept = {**self._kept, **self._personal, **counts}
-        return list(self._past), _tensors(self._clients[0]) if self._clients else {}, kept
+        tensors = {**self._recorded, **self._personal, **counts}
+        return list(self._past), _as_tensors(self._clients[0]) if self._clients else {}, tensors
 
-    def load(self, rows: list[dict[str, Any]], columns: State, kept: State) -> None:
+    def load(self, rows: list[dict[str, Any]], columns: State, tensors: State) -> None:
         """Go on from what was saved."""
-        own = {name: value.clone() for name, value in kept.items() if not name.startswith("coverage.")}
+        own = {name: value.clone() for name, value in tensors.items() if not name.startswith("coverage.")}
         self._personal = {name: own.pop(name) for name in (PERSONAL,) if name in own}
-        self._past, self._kept = rows, own
+        self._past, self._recorded = rows, own
         if self._coverage is not None:
-            self._coverage.load(kept)
+            self._coverage.load(tensors)
         self._clients = [{name: value.clone().numpy() for name, value in columns.items()}] if columns else []
 
-    def _settle(self) -> None:
+    def _fetch_all(self) -> None:
         """Turn all rounds into plain rows, and the clients' rows into whole columns on the host."""
         self.rounds()
         if self._clients:
-            self._clients = [_joined(self._clients)]
+            self._clients = [_cat_columns(self._clients)]
 
     def write(self, folder: Path) -> None:
         """Both tables and what else was kept, each replaced as a whole."""
         from fedloom.runs.parquet import column_bytes, table_bytes  # only here: most rounds write nothing
 
         replace_file(folder / "rounds.parquet", [table_bytes(self.rounds())])
-        replace_file(folder / "clients.parquet", [column_bytes(_tensors(_joined(self._clients)))])
-        if kept := self.kept:
-            replace_file(folder / "kept.safetensors", pack(kept))
+        replace_file(folder / "clients.parquet", [column_bytes(_as_tensors(_cat_columns(self._clients)))])
+        if tensors := self.tensors:
+            replace_file(folder / "kept.safetensors", pack(tensors))
 
 
 def _fetched(entries: list[dict[str, Any]]) -> dict[int, NDArray[Any]]:
@@ -183,7 +183,7 @@ def _fetched(entries: list[dict[str, Any]]) -> dict[int, NDArray[Any]]:
             *entry["facts"].values(),
             *entry["more"].values(),
             *(part for price in entry["prices"] for part in price),
-            *entry["kept"].values(),
+            *entry["recorded"].values(),
             entry["virtual"],
             entry["strays"],
             *(entry.get("score") or ()),
@@ -216,7 +216,7 @@ def _row(entry: dict[str, Any], rows: Columns, here: dict[int, NDArray[Any]]) ->
         "joules": float(rows["joules"].sum()) if "joules" in rows else None,
         "wall_seconds": entry["wall_seconds"],
         "evaluation_seconds": entry.get("evaluation_seconds"),
-        **{name: float(here[id(value)]) for name, value in entry["kept"].items()},
+        **{name: float(here[id(value)]) for name, value in entry["recorded"].items()},
         **{name: float(count) for name, count in refused.items()},
     }
 
@@ -234,7 +234,7 @@ def _scores(score: Sequence[Any] | None, personal: Tensor | None) -> dict[str, A
     }
 
 
-def _joined(parts: list[Columns]) -> Columns:
+def _cat_columns(parts: list[Columns]) -> Columns:
     """Clients' rows as whole columns; a round that reached nobody lacks what a rule reports by itself."""
 
     def column(name: str) -> NDArray[Any]:
@@ -243,5 +243,5 @@ def _joined(parts: list[Columns]) -> Columns:
     return {name: column(name) for name in dict.fromkeys(name for rows in parts for name in rows)}
 
 
-def _tensors(columns: Columns) -> State:
+def _as_tensors(columns: Columns) -> State:
     return {name: torch.from_numpy(value) for name, value in columns.items()}

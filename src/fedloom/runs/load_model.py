@@ -1,4 +1,4 @@
-"""How does one have a run's network back?"""
+"""`load_model`, the trained network of a finished run."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fedloom.runs.inputs import network_of
 
 
 def load_model(folder: str | Path, data: Dataset | None = None) -> nn.Module:
-    """The trained network of the run in `folder`, ready to be used.
+    """Load the trained network of the run in `folder`, in evaluation mode.
 
-    It is built as the run did: a network of your own is found at its path, from the same working directory. `data` is
-    what `run` was given in place of the experiment's data, if it was; a network's size follows from it.
+    The network is built as in the run: a network of your own is found at its path, from the same working directory.
+    Give the `data` that `run` was given in place of the experiment's, if any: the network's size depends on them.
     """
     experiment, file = experiment_in(Path(folder)), Path(folder) / "model.safetensors"
     if not file.is_file():
@@ -31,5 +31,5 @@ def load_model(folder: str | Path, data: Dataset | None = None) -> nn.Module:
             f"the weights in '{file}' are not those of model '{experiment.model.name}'. If `run` was given a network "
             "in its place, load them into that: network.load_state_dict(load_file(file), strict=False)."
         )
-    network.load_state_dict(saved, strict=False)  # counts of batches are not saved
+    network.load_state_dict(saved, strict=False)  # the batch counters of norm layers are not saved
     return network.eval()

@@ -1,4 +1,4 @@
-"""Who may write into a run folder? One process; the lock goes with it, however it ends."""
+"""A lock on a run folder, held by one process and released by the system however that ends."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from fedloom.errors import BadExperiment
 
 @contextmanager
 def locked(file: Path, what: str) -> Iterator[None]:
-    """Hold `file` for as long as the block runs; `what` is said to be in use where another process does."""
-    import fcntl  # not on every system, and nothing else needs it
+    """Lock `file` while the block runs; refuse to if another process has locked it (`what` is in use)."""
+    import fcntl  # not on every system, and only used here
 
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
     try:

@@ -14,12 +14,12 @@ from fedloom.core.types import State
 from fedloom.data.dataset import Dataset
 from fedloom.data.load import load
 from fedloom.engine.client import Chunk, Learnt, initial_state
-from fedloom.engine.joint import Answer, Joint, foreign_rule, training, why_apart
+from fedloom.engine.joint import Answer, JointTraining, training_parts, why_apart, why_rule_apart
 from fedloom.engine.local import Local
-from fedloom.engine.storage.placement import cohort_of, training_budget
+from fedloom.engine.storage.placement import training_budget
 from fedloom.method import Method
 from fedloom.runs.build import Prepared, prepare
-from fedloom.runs.coroutine_thread import Strand
+from fedloom.runs.coroutine_thread import CoroutineThread
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.play import play, run
 from fedloom.runs.result import Result
@@ -66,7 +66,7 @@ def run_all(
         first = waiting[0]
         company = [n for n in waiting if n == first or kinds[n] == kinds[first] is not None] if stack else [first]
         if len(company) == 1:
-            say([experiments[first]], foreign_rule(methods[first]) if stack else None)
+            say([experiments[first]], why_rule_apart(methods[first]) if stack else None)
             results[first] = run(experiments[first], data=data, watch=watches[first])
         else:
             prepared, why = _prepared([experiments[n] for n in company], data)
@@ -115,53 +115,53 @@ def in_step(calls: Sequence[tuple[Local, Callable[[Clock], T]]]) -> list[T]:
 
     Whenever all that are not over have asked for training, it is done for all. One error ends all, as does Ctrl-C.
     """
-    joint = Joint()
-    strands = [_strand(engine, call) for engine, call in calls]
+    joint = JointTraining()
+    threads = [_thread_of(engine, call) for engine, call in calls]
     try:
-        asking = [(n, strand.begin()) for n, strand in enumerate(strands)]
+        asking = [(n, thread.begin()) for n, thread in enumerate(threads)]
         while asked := [(n, chunks) for n, chunks in asking if chunks is not None]:
             answers = joint([(calls[n][0], chunks) for n, chunks in asked])
-            asking = [(n, strands[n].answer(answer)) for (n, _), answer in zip(asked, answers)]
+            asking = [(n, threads[n].answer(answer)) for (n, _), answer in zip(asked, answers)]
     finally:
-        for strand in strands:
-            strand.abandon()  # those that are not over
-    return [strand.result for strand in strands]
+        for thread in threads:
+            thread.abandon()  # those that are not over
+    return [thread.result for thread in threads]
 
 
-def _strand(engine: Local, call: Callable[[Clock], T]) -> Strand[list[Chunk], Answer, T]:
+def _thread_of(engine: Local, call: Callable[[Clock], T]) -> CoroutineThread[list[Chunk], Answer, T]:
     """A call whose engine asks for its training instead of doing it."""
 
-    def whole(strand: Strand[list[Chunk], Answer, T]) -> T:
+    def whole(thread: CoroutineThread[list[Chunk], Answer, T]) -> T:
         def together(chunks: list[Chunk]) -> list[tuple[Learnt, State]]:
-            answer = strand.ask(chunks)
-            strand.charge(answer.seconds)
+            answer = thread.ask(chunks)
+            thread.charge(answer.seconds)
             return answer.learnt
 
         with engine.trained_by(together):
-            return call(strand.clock)
+            return call(thread.clock)
 
-    return Strand(whole)
+    return CoroutineThread(whole)
 
 
 def kind_of(experiment: Experiment, method: Method) -> tuple[Any, ...] | None:
     """Runs of one kind might be trained together, which their networks decide; None: this one cannot."""
-    if experiment.engine != "local" or foreign_rule(method) is not None or experiment.build_attack() is not None:
+    if experiment.engine != "local" or why_rule_apart(method) is not None or experiment.build_attack() is not None:
         return None
     facts = experiment.data, experiment.model, experiment.device, experiment.execution, experiment.chunk
-    return *facts, experiment.precision, experiment.memory, *training(method)
+    return *facts, experiment.precision, experiment.memory, *training_parts(method)
 
 
 def _prepared(experiments: Sequence[Experiment], data: Dataset | None) -> tuple[list[Prepared], str]:
     """The first of these runs with as many others as are trained together, and why not more."""
     data = data or load(experiments[0].data.name, **experiments[0].data.settings)
     runs = [prepare(experiments[0], data=data)]
-    room, why = room_beside(runs[0])
+    room, why = most_together(runs[0])
     taken = 1 / room  # cohorts may differ, so each run takes a part of its own
     for experiment in experiments[1:]:
         if taken + 1 / room > 1 + 1e-9:  # were it like the last one
             break
         run = prepare(experiment, data=data, beside=runs[0])
-        room, why = room_beside(run)
+        room, why = most_together(run)
         taken += 1 / room
         if taken > 1 + 1e-9:
             break
@@ -169,12 +169,12 @@ def _prepared(experiments: Sequence[Experiment], data: Dataset | None) -> tuple[
     return runs, why
 
 
-def room_beside(run: Prepared) -> tuple[float, str]:
+def most_together(run: Prepared) -> tuple[float, str]:
     """How many runs like this one to train together, at least 1, and what bounds it."""
     engine, (method, setting, _, model, *_) = local_of(run), run.inputs
     if (why := why_apart(engine)) is not None:
         return 1.0, why
-    own, cohort = initial_state(method, setting, model).values(), cohort_of(method, setting.fleet.size)
+    own, cohort = initial_state(method, setting, model).values(), method.select.cohort_size(setting.fleet.size)
     server = [value for slot in method.init(setting, model).values() for value in slot.values()]
     kept = setting.fleet.size * sum(value.nbytes for value in own) + sum(value.nbytes for value in server)
     rooms = {

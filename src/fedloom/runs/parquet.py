@@ -1,4 +1,4 @@
-"""How are rows and columns written down? As Parquet; apart, since a run that writes nothing need not load pyarrow."""
+"""Tables of rounds and clients as Parquet; a separate module, so that runs without a folder need not load pyarrow."""
 
 from __future__ import annotations
 
@@ -23,23 +23,26 @@ ROUNDS = pa.schema(
 
 
 def table_bytes(rows: list[dict[str, Any]]) -> bytes:
-    """Rows of rounds as the bytes of a file."""
-    added = dict.fromkeys(name for row in rows for name in row if name not in ROUNDS.names)  # by the method's parts
+    """The rows of all rounds as the bytes of a Parquet file."""
+    added = dict.fromkeys(
+        name for row in rows for name in row if name not in ROUNDS.names
+    )  # columns of the method's parts
     kinds = [(name, pa.int64() if name in TRANSPORT else pa.float64()) for name in added]
     return _bytes(pa.Table.from_pylist(rows, pa.schema([*ROUNDS, *kinds])))
 
 
 def table_rows(file: Path) -> list[dict[str, Any]]:
-    """The rows of such a file; what was never recorded of a round is not in its row."""
+    """The rows of such a file; columns that were not recorded in a round are not in its row."""
     rows = pq.ParquetFile(file).read().to_pylist()
     return [{k: v for k, v in row.items() if v is not None or k in ROUNDS.names} for row in rows]
 
 
 def column_bytes(columns: State) -> bytes:
-    """Columns on the host as the bytes of a file."""
+    """Columns on the host as the bytes of a Parquet file."""
     return _bytes(pa.table({name: value.numpy() for name, value in columns.items()}))
 
 
 def _bytes(table: pa.Table) -> bytes:
+    """The table as a Parquet file."""
     pq.write_table(table, file := BytesIO())
     return file.getvalue()

@@ -25,18 +25,18 @@ from fedloom.method import Method
 from fedloom.round import play_round
 from fedloom.runs.build import Prepared, prepare
 from fedloom.runs.checkpoint.saver import Checkpoints, Saver
-from fedloom.runs.checkpoint.snapshot import Reached, put_back, take
+from fedloom.runs.checkpoint.snapshot import Progress, restore_snapshot, take_snapshot
 from fedloom.runs.checkpoint.store import Found
 from fedloom.runs.checkpoint.tensors import pack
 from fedloom.runs.experiment import Experiment
-from fedloom.runs.folder import check, experiment_in, opened
+from fedloom.runs.folder import check, experiment_in, open_folder
 from fedloom.runs.inputs import Inputs
-from fedloom.runs.interrupt import held
+from fedloom.runs.interrupt import delayed_interrupt
 from fedloom.runs.ledger import Ledger
 from fedloom.runs.result import Result
 from fedloom.runs.threads import threads_for
-from fedloom.runs.torchrun import together
-from fedloom.runs.watch import Watch, shown
+from fedloom.runs.torchrun import run_on_ranks
+from fedloom.runs.watch import Watch, row_notifier
 
 log = logging.getLogger("fedloom")
 
@@ -82,7 +82,7 @@ def run(
         raise BadExperiment(
             "resume does not go with engine=distributed: clients' states lie with many ranks; use local."
         )
-    return together(experiment, play, lambda: prepare(experiment, method, model, data))
+    return run_on_ranks(experiment, play, lambda: prepare(experiment, method, model, data))
 
 
 def _run(
@@ -123,15 +123,15 @@ def play(
         if folder is None:
             at = _play(experiment, prepared, ledger, _start(prepared), watch, clock)
         else:
-            mine = stack.enter_context(opened(folder, experiment, prepared, resume, checkpoints or Checkpoints()))
-            at = _start(prepared) if mine.found is None else _resumed(experiment, prepared, ledger, mine.found, tell)
-            at = _saved(folder, mine.saver, experiment, prepared, ledger, at, watch)
+            mine = stack.enter_context(open_folder(folder, experiment, prepared, resume, checkpoints or Checkpoints()))
+            at = _start(prepared) if mine.found is None else _resume(experiment, prepared, ledger, mine.found, tell)
+            at = _play_and_save(folder, mine.saver, experiment, prepared, ledger, at, watch)
         outcome = prepared.inputs.method.outcome(prepared.inputs.setting, at.round)
         for name, value in outcome.items():
             log.info("%s: %s", name, value)
     network = load(prepared.inputs.network, prepared.inputs.setting.layout, at.model).cpu().eval()
     seconds = clock() - started
-    return Result(experiment, network, ledger.rounds(), seconds, folder, ledger.kept, outcome)
+    return Result(experiment, network, ledger.rounds(), seconds, folder, ledger.tensors, outcome)
 
 
 def resume(
@@ -164,60 +164,60 @@ def ledger_of(inputs: Inputs) -> Ledger:
     return Ledger(inputs.clients, inputs.setting.layout, examples)
 
 
-def _start(prepared: Prepared) -> Reached:
+def _start(prepared: Prepared) -> Progress:
     """Before the first round."""
     inputs = prepared.inputs
-    return Reached(0, inputs.model, inputs.method.init(inputs.setting, inputs.model))
+    return Progress(0, inputs.model, inputs.method.init(inputs.setting, inputs.model))
 
 
-def _resumed(
+def _resume(
     experiment: Experiment, prepared: Prepared, ledger: Ledger, found: Found, tell: Callable[[str], None]
-) -> Reached:
+) -> Progress:
     """After the last round that was saved."""
-    at = put_back(prepared, ledger, found)
+    at = restore_snapshot(prepared, ledger, found)
     if at.round == experiment.rounds:
         note = f"this run is finished: all {at.round} rounds were played before; --rounds asks for more."
     else:
         note = f"resumed after round {at.round} of {experiment.rounds}"
         if at.round % experiment.evaluate_every:  # it was evaluated, if at all, for being the last
-            ledger.unscore()
+            ledger.drop_score()
     log.info(note)
     tell(note)
     return at
 
 
-def _saved(
+def _play_and_save(
     folder: Path,
     saver: Saver,
     experiment: Experiment,
     prepared: Prepared,
     ledger: Ledger,
-    at: Reached,
+    at: Progress,
     watch: Watch | None,
-) -> Reached:
+) -> Progress:
     """Play, and keep all that was done, whatever happens."""
     between, written = True, time.perf_counter()  # between rounds: only there is everything of one round
 
-    def after(now: Reached | None) -> None:
+    def after(now: Progress | None) -> None:
         nonlocal at, between, written
         if now is None:
             between = False
             return
         at = now
         between = True
-        saver.offer(at.round, lambda: take(prepared, ledger, now))
+        saver.offer(at.round, lambda: take_snapshot(prepared, ledger, now))
         if time.perf_counter() - written > TABLES_EVERY:
             with writing(folder):
                 ledger.write(folder)
             written = time.perf_counter()
         interrupt.check()
 
-    with held() as interrupt:
+    with delayed_interrupt() as interrupt:
         try:
             return _play(experiment, prepared, ledger, at, watch, after=after)
         finally:  # also on Ctrl-C: the rounds that were finished are kept
             try:
-                saver.end(at.round if between else 0, lambda: take(prepared, ledger, at))
+                saver.end(at.round if between else 0, lambda: take_snapshot(prepared, ledger, at))
             finally:
                 with writing(folder):
                     ledger.write(folder)
@@ -228,14 +228,14 @@ def _play(
     experiment: Experiment,
     prepared: Prepared,
     ledger: Ledger,
-    at: Reached,
+    at: Progress,
     watch: Watch | None,
     clock: Callable[[], float] = time.perf_counter,
-    after: Callable[[Reached | None], None] = lambda now: None,
-) -> Reached:
+    after: Callable[[Progress | None], None] = lambda now: None,
+) -> Progress:
     """The rounds that are left; `after` is told None when one begins, and where the run stands when it is over."""
-    patience, show = experiment.world.patience, shown(ledger, watch, at.model.device)
-    silent = ledger.silent() % (patience or 1)  # a run that was given up is given another chance
+    patience, show = experiment.world.patience, row_notifier(ledger, watch, at.model.device)
+    unanswered = ledger.unanswered() % (patience or 1)  # a run that was given up is given another chance
     for number in range(at.round + 1, experiment.rounds + 1):
         after(None)
         try:
@@ -249,8 +249,8 @@ def _play(
             break
         after(at)
         show(number == experiment.rounds)
-        silent = silent + 1 if ledger.measures_time and ledger.silent(1) else 0
-        if patience is not None and silent == patience:
+        unanswered = unanswered + 1 if ledger.measures_time and ledger.unanswered(1) else 0
+        if patience is not None and unanswered == patience:
             raise RunStopped(
                 f"nobody answered in {patience} rounds in a row, up to round {number}; the model is what it was before "
                 "them. Look at the fleet, its channel and the deadline, or wait longer: world.patience."
@@ -262,9 +262,9 @@ def _round(
     experiment: Experiment,
     prepared: Prepared,
     ledger: Ledger,
-    at: Reached,
+    at: Progress,
     clock: Callable[[], float] = time.perf_counter,
-) -> Reached:
+) -> Progress:
     """Play one round, evaluate if it is time to, and write it down."""
     began, method, setting = clock(), prepared.inputs.method, prepared.inputs.setting
     chance = Chance(experiment.seed, at.round + 1, at.model.device)
@@ -272,7 +272,7 @@ def _round(
     ledger.add(task, reply, clock() - began, method.record(memory))
     if chance.round % experiment.evaluate_every == 0 or chance.round == experiment.rounds:
         _score(ledger, prepared, weights, clock)
-    return Reached(chance.round, weights, memory)
+    return Progress(chance.round, weights, memory)
 
 
 def _score(ledger: Ledger, prepared: Prepared, weights: Tensor, clock: Callable[[], float]) -> None:

@@ -1,4 +1,4 @@
-"""What comes out of a run?"""
+"""`Result`, what a run returns."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from fedloom.runs.experiment import Experiment
 
 @dataclass(frozen=True)
 class Result:
-    """What came out of a run."""
+    """The result of a run."""
 
     experiment: Experiment
     model: nn.Module  # the network with the trained weights, on the CPU
-    rounds: list[dict[str, Any]]  # one row a round, as in rounds.parquet
+    rounds: list[dict[str, Any]]  # one row per round, as in rounds.parquet
     wall_seconds: float
     folder: Path | None
-    kept: State  # larger tensors that the method's parts recorded of the last round, as in kept.safetensors
-    outcome: dict[str, float]  # what the method's parts say of the whole run, such as the privacy it has spent
+    kept: State  # larger tensors that the method's parts recorded in the last round, as in kept.safetensors
+    outcome: dict[str, float]  # numbers of the whole run from the method's parts, such as the privacy spent
 
     @property
     def accuracy(self) -> float | None:
@@ -30,19 +30,19 @@ class Result:
         return next((row["accuracy"] for row in reversed(self.rounds) if row["accuracy"] is not None), None)
 
     def _total(self, name: str) -> float | None:
-        """The sum over rounds; None where nothing is simulated."""
+        """The sum over rounds; None if nothing was simulated."""
         values = [row[name] for row in self.rounds if row[name] is not None]
         return sum(values) if values else None
 
     @property
     def rejected(self) -> dict[str, int]:
-        """How many replies were refused, by reason; the columns `rejected.REASON` of all rounds."""
+        """Refused replies by reason, summed over the columns `rejected.REASON` of all rounds."""
         names = dict.fromkeys(name for row in self.rounds for name in row if name.startswith("rejected."))
         counts = {name.partition(".")[2]: int(sum(row.get(name) or 0 for row in self.rounds)) for name in names}
         return {reason: count for reason, count in counts.items() if count}
 
     def summary(self) -> dict[str, Any]:
-        """One object for machines; None where nothing is known yet."""
+        """The result as one dictionary for JSON; None for what is not known yet."""
         scored = [row for row in self.rounds if row["accuracy"] is not None]
         last: dict[str, Any] = scored[-1] if scored else {}
         return {

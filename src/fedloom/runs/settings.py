@@ -1,4 +1,4 @@
-"""Which settings does a function take, and do given ones fit? For methods, models, data and partitions alike."""
+"""Settings of methods, models, data and partitions: what a function takes, and checks of what is given."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fedloom.errors import BadExperiment, FedloomError, unknown
 
 
 def settings_of(function: Callable[..., Any], skip: tuple[str, ...] = ()) -> dict[str, inspect.Parameter]:
-    """The settings of a function by name; `skip` names what the caller supplies."""
-    return {name: p for name, p in _known(function)[0].items() if name not in skip}
+    """The settings of a function by name, without those in `skip`, which the caller supplies."""
+    return {name: p for name, p in _inspected(function)[0].items() if name not in skip}
 
 
-@lru_cache(maxsize=512)  # looking takes longer than all else that a check does
-def _known(function: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], dict[str, Any]]:
-    """A function's settings, and the types of what has one."""
+@lru_cache(maxsize=512)  # inspection takes longer than the rest of a check
+def _inspected(function: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], dict[str, Any]]:
+    """A function's settings, and the types of those that are annotated."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     parameters = inspect.signature(function).parameters.values()
     return {p.name: p for p in parameters if p.kind in kinds}, get_type_hints(function)
@@ -30,15 +30,15 @@ def _known(function: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], 
 
 @lru_cache(maxsize=512)
 def _adapter(function: Callable[..., Any], name: str) -> TypeAdapter[Any]:
-    """What checks a setting's type."""
-    return TypeAdapter(_known(function)[1].get(name, Any))
+    """The validator of a setting's type."""
+    return TypeAdapter(_inspected(function)[1].get(name, Any))
 
 
 def fit(
     what: str, function: Callable[..., Any], given: Mapping[str, Any], skip: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """The given settings, checked against the function's names and types."""
-    takes, hints = settings_of(function, skip), _known(function)[1]
+    takes, hints = settings_of(function, skip), _inspected(function)[1]
     fitted = {}
     for name, value in given.items():
         if name not in takes:
@@ -62,7 +62,7 @@ def fit(
 
 
 def make(what: str, function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
-    """What the function gives for these settings; its own failure is said as the setting's owner's."""
+    """The function's result for these settings; an exception in it becomes a `BadExperiment` that names `what`."""
     fitted = fit(what, function, given)
     try:
         return function(**fitted)
@@ -73,10 +73,10 @@ def make(what: str, function: Callable[..., Any], given: Mapping[str, Any]) -> A
 
 
 def parse_value(text: str) -> Any:
-    """A setting's value as typed on the command line: JSON where it is JSON, else the text itself."""
+    """A setting's value as typed on the command line: parsed if it is JSON, else the text itself."""
     if text.lower() in ("none", "true", "false"):
         return {"none": None, "true": True, "false": False}[text.lower()]
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):  # not JSON, or numbers and nesting that no setting has
+    except (ValueError, RecursionError):  # not JSON, or numbers too long and nesting too deep for any setting
         return text

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from fedloom.accel.machine import cores
 from fedloom.core.types import Setting
-from fedloom.engine.storage.placement import cohort_of
 from fedloom.runs.inputs import Inputs
 
 SMALL = 20_000_000  # multiply-adds of a step of all that train at once, about
@@ -37,7 +36,7 @@ def threads_for(runs: Sequence[Inputs]) -> Iterator[None]:
 
 def step_of(run: Inputs) -> int:
     """Multiply-adds of one step of the whole cohort, about."""
-    cohort = cohort_of(run.method, run.setting.fleet.size)
+    cohort = run.method.select.cohort_size(run.setting.fleet.size)
     return multiply_adds(run.setting) * max(1, run.method.work.batch) * cohort
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import torch
 
-from fedloom.engine.distributed import dismiss, follow, named
+from fedloom.engine.distributed import serve_rank, stop_ranks, without_prefix
 from fedloom.engine.local import Local
-from fedloom.engine.ranks import Ranks, joined
+from fedloom.engine.ranks import Ranks, join_ranks
 from fedloom.errors import RunStopped
 from fedloom.runs.build import Prepared
 from fedloom.runs.experiment import Experiment
@@ -16,24 +16,24 @@ from fedloom.runs.result import Result
 from fedloom.runs.threads import SMALL, step_of
 
 
-def together(experiment: Experiment, play: Callable[[], Result], build: Callable[[], Prepared]) -> Result:
+def run_on_ranks(experiment: Experiment, play: Callable[[], Result], build: Callable[[], Prepared]) -> Result:
     """The result of `play` on rank 0, on every rank; errors end all of them."""
-    with joined(experiment.device) as ranks:
+    with join_ranks(experiment.device) as ranks:
         if ranks.rank > 0:
-            return _follow(ranks, experiment, build)
+            return _serve(ranks, experiment, build)
         try:
             result = play()
         except BaseException as problem:
-            dismiss(ranks, {"stopped": str(problem) or type(problem).__name__})
+            stop_ranks(ranks, {"stopped": str(problem) or type(problem).__name__})
             raise
         weights = {f"model.{name}": value for name, value in result.model.state_dict().items()}
         kept = {f"kept.{name}": value for name, value in result.kept.items()}
         facts = {"rounds": result.rounds, "seconds": result.wall_seconds, "outcome": result.outcome}
-        dismiss(ranks, facts, weights | kept)
+        stop_ranks(ranks, facts, weights | kept)
         return result
 
 
-def _follow(ranks: Ranks, experiment: Experiment, build: Callable[[], Prepared]) -> Result:
+def _serve(ranks: Ranks, experiment: Experiment, build: Callable[[], Prepared]) -> Result:
     """Train for rank 0 until it is done; the result is its own, but for the folder."""
     prepared: Prepared | None = None
 
@@ -45,10 +45,10 @@ def _follow(ranks: Ranks, experiment: Experiment, build: Callable[[], Prepared])
         assert isinstance(prepared.trainer, Local)
         return prepared.trainer
 
-    facts, tensors = follow(ranks, ready)
+    facts, tensors = serve_rank(ranks, ready)
     if "stopped" in facts or prepared is None:
         raise RunStopped(f"rank 0 stopped: {facts.get('stopped')}")
     network = prepared.inputs.network.cpu().eval()
-    network.load_state_dict(named("model.", tensors))
-    kept = named("kept.", tensors)
+    network.load_state_dict(without_prefix("model.", tensors))
+    kept = without_prefix("kept.", tensors)
     return Result(experiment, network, facts["rounds"], facts["seconds"], None, kept, facts["outcome"])

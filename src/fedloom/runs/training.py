@@ -1,4 +1,4 @@
-"""How do clients train? The settings of an experiment that replace a method's own choice."""
+"""Training settings of an experiment, which replace the method's own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedloom.method import Method
 
 
 class Training(Section):
-    """How clients train; what is not set here is the method's own choice."""
+    """How clients train; None leaves a setting to the method."""
 
     optimiser: Literal["sgd", "adam"] | None = None
     rate: float | None = None
@@ -26,13 +26,13 @@ class Training(Section):
     batch: int | None = None
 
     def apply(self, method: Method) -> Method:
-        """The method with these choices in place of its own."""
+        """The method with these settings in place of its own."""
         given = {name: value for name, value in self.model_dump().items() if value is not None}
         kinds: dict[str, type[Optimiser]] = {"sgd": Sgd, "adam": Adam}
         kind = kinds.get(given.pop("optimiser", ""), type(method.optimiser))
         work = {name: given.pop(name) for name in ("epochs", "steps", "batch") if name in given}
         if "epochs" in work:
-            work.setdefault("steps", None)  # of a method that counts steps by itself
+            work.setdefault("steps", None)  # in case the method sets steps
         takes = [f.name for f in fields(kind)]
         for name in given:
             if name not in takes:

@@ -1,4 +1,4 @@
-"""How does a trade-off look? Time against bytes, in a terminal or as a picture."""
+"""Charts of a plan's trade-off: time against bytes, on a terminal or as a picture."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ WIDTH, HEIGHT = 60, 12  # characters
 
 
 def letters(plan: Plan) -> dict[str, str]:
-    """A letter for every option of the trade-off, the soonest first."""
+    """A letter for each option of the trade-off, the soonest first."""
     return {option.name: letter for option, letter in zip(plan.front, ascii_letters)}
 
 
 def text_chart(plan: Plan) -> str:
-    """The options by time and bytes, both in the logarithm: letters are the trade-off's, dots all others."""
+    """The options by time and bytes, on logarithmic axes: letters for the trade-off, dots for all others."""
     if not plan.options:
         return ""
     marks, grid = letters(plan), [[" "] * WIDTH for _ in range(HEIGHT)]
@@ -31,7 +31,7 @@ def text_chart(plan: Plan) -> str:
     points = sorted(zip(plan.options, across, up), key=lambda point: point[0].name not in marks)  # letters first
     for option, column, row in points:
         line, mark = grid[HEIGHT - 1 - row], marks.get(option.name, "\N{MIDDLE DOT}")
-        if option.name in marks:  # one that is taken gives way to the side
+        if option.name in marks:  # if the place is taken, the nearest free one in the line
             free = [place for place in range(WIDTH) if line[place] == " "]
             line[min(free, key=lambda place, column=column: abs(place - column - 0.1))] = mark  # type: ignore[misc]
         elif line[column] == " ":
@@ -47,14 +47,14 @@ def text_chart(plan: Plan) -> str:
 
 
 def _places(values: Sequence[float], cells: int) -> list[int]:
-    """Where each value falls on an axis of so many cells."""
+    """The cell of each value on a logarithmic axis of `cells` cells."""
     logs = [log(max(value, 1e-9)) for value in values]
     low, span = min(logs), (max(logs) - min(logs)) or 1.0
     return [round((value - low) / span * (cells - 1)) for value in logs]
 
 
 def check_chart(path: Path) -> None:
-    """Refuse a picture that could not be drawn in the end, before anything is simulated."""
+    """Refuse, before anything is simulated, a picture that could not be drawn."""
     if path.suffix not in PICTURES:
         raise BadExperiment(f"chart is '{path}'; expected a file that ends in {', '.join(PICTURES)}.")
     if not path.absolute().parent.is_dir():
@@ -64,7 +64,7 @@ def check_chart(path: Path) -> None:
 
 
 def draw_chart(plan: Plan, path: Path) -> None:
-    """The same as a picture: energy is the size of a point, the trade-off is joined by a line and named beside it."""
+    """Draw the options as a picture: point size is energy, a line joins the trade-off, a legend names it."""
     check_chart(path)
     from matplotlib.figure import Figure  # type: ignore[import-not-found, unused-ignore]
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator  # type: ignore[import-not-found, unused-ignore]

@@ -1,4 +1,4 @@
-"""Which method is better? Several on the same data, fleet, world and seeds."""
+"""Comparison of methods on the same data, fleet, world and seeds."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from fedloom.runs.watch import Watch
 
 @dataclass(frozen=True)
 class Contender:
-    """One method's runs, a result for every seed."""
+    """One method's runs, a result per seed."""
 
     name: str
     results: tuple[Result, ...]
 
     def accuracy(self) -> Interval:
-        """Final accuracy over the seeds."""
+        """Final accuracy over seeds."""
         return interval([result.accuracy or 0.0 for result in self.results])
 
     def best(self) -> Interval:
-        """The best accuracy of each run, over the seeds."""
+        """The best accuracy of each run, over seeds."""
         return interval([max((row["accuracy"] or 0.0 for row in one.rounds), default=0.0) for one in self.results])
 
     def costs(self, target: float | None) -> list[Cost | None]:
-        """For every seed the cost of the target, None where it was missed; without a target, of the whole run."""
+        """The cost of the target per seed, None where it was missed; without a target, of the whole run."""
         if target is None:
             return [spent(result.rounds, len(result.rounds)) for result in self.results]
         return [to_target(result.rounds, target) for result in self.results]
 
     def reached(self, target: float | None) -> list[Cost]:
-        """The same for those seeds that reached it."""
+        """The cost of the target for the seeds that reached it."""
         return [cost for cost in self.costs(target) if cost is not None]
 
 
 def ratio_of(ours: Contender, theirs: Contender, target: float | None, what: str) -> Interval | None:
-    """One kind of cost relative to another's, seed by seed where both reached the target; None where there is none."""
+    """Ratio of one kind of cost, over the seeds under which both reached the target; None if it is not known."""
     pairs = [(a, b) for a, b in zip(ours.costs(target), theirs.costs(target)) if a is not None and b is not None]
     values = [(getattr(a, what), getattr(b, what)) for a, b in pairs]
     if not values or any(a is None or not b for a, b in values):
@@ -51,14 +51,14 @@ def ratio_of(ours: Contender, theirs: Contender, target: float | None, what: str
 
 
 def takes(method: str, key: str) -> bool:
-    """Whether a setting is one of this method's own; `per_round` is of those that let others say how many take part."""
+    """Whether a method has this setting; `per_round` belongs to methods whose selection takes a count."""
     if key == "per_round":
-        return hasattr(Experiment(method=method).build_method().select, "count")
+        return Experiment(method=method).build_method().select.with_count(1) is not None
     return key.removeprefix("method.") in settings_of(method_maker(method))
 
 
 def fitting(method: str, pairs: dict[str, Any], methods: Sequence[str]) -> dict[str, Any]:
-    """The settings for one of several methods; one that none of them takes is everybody's, or refused later."""
+    """The settings for one of several methods; one that no method takes is common to all, or refused later."""
     return {k: v for k, v in pairs.items() if takes(method, k) or not any(takes(other, k) for other in methods)}
 
 
@@ -69,14 +69,14 @@ def compare(
     stack: bool = True,
     tell: Callable[[str], None] | None = None,
 ) -> list[Contender]:
-    """Run every experiment under every seed; each seed deals the same data and draws the same world for all.
+    """Run each experiment under each seed; a seed gives all experiments the same partition and world.
 
     Args:
         experiments: by the name to show; they should differ in method and settings only.
         seeds: the seeds to run each with.
-        watch: called with name, seed and row after every round.
-        stack: train runs together that train alike, which is quicker; False runs one after another.
-        tell: called with what is trained together.
+        watch: called with name, seed and row after each round.
+        stack: train runs of one kind together, which is faster; False runs one after another.
+        tell: called with notes on which runs are trained together.
     """
     if not experiments or not seeds:
         raise BadExperiment(f"compare got {len(experiments)} experiments and {len(seeds)} seeds; it needs one of each.")
@@ -87,5 +87,5 @@ def compare(
 
 
 def _watch_of(watch: Callable[[str, int, dict[str, Any]], None] | None, name: str, seed: int) -> Watch | None:
-    """The same for one run."""
+    """The watch of one run."""
     return None if watch is None else (lambda row: watch(name, seed, row))

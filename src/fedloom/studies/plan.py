@@ -1,4 +1,4 @@
-"""Which method should this fleet use? Simulate the candidates and say which reach the target soonest and cheapest."""
+"""Choice of a method for a fleet: simulate candidates and find which reach a target soonest and cheapest."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CODECS = ("float32", "int8")
 
 @dataclass(frozen=True)
 class Option:
-    """A candidate that reached the target under every seed, and what that took on average."""
+    """A candidate that reached the target under every seed, with its mean costs."""
 
     name: str
     experiment: Experiment
@@ -32,14 +32,14 @@ class Option:
     joules: float
 
     def beats(self, other: Option) -> bool:
-        """No worse in time, bytes and energy, and better in one."""
+        """Whether it is no worse in time, bytes and energy, and better in one of them."""
         ours, theirs = (self.seconds, self.bytes, self.joules), (other.seconds, other.bytes, other.joules)
         return all(a <= b for a, b in zip(ours, theirs)) and ours != theirs
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What was tried: those that reached the target, by time, and those that did not."""
+    """The candidates that reached the target, by time, and those that did not."""
 
     target: float
     options: tuple[Option, ...]
@@ -47,7 +47,7 @@ class Plan:
 
     @property
     def front(self) -> tuple[Option, ...]:
-        """The trade-off: options that no other beats, from the soonest to the cheapest."""
+        """The trade-off: options that no other option beats, from the soonest to the cheapest."""
         return tuple(one for one in self.options if not any(other.beats(one) for other in self.options))
 
     def best(self, what: str) -> Option | None:
@@ -66,18 +66,18 @@ def plan(
     stack: bool = True,
     tell: Callable[[str], None] | None = None,
 ) -> Plan:
-    """Simulate every method with every codec on the experiment's data, model, fleet and world.
+    """Simulate each method with each codec on the experiment's data, model, fleet and world.
 
     Args:
-        experiment: all but the method and the codec; it must name a fleet.
+        experiment: everything but the method and the codec; it must name a fleet.
         target: the accuracy to reach.
         methods: names of methods to try.
-        seeds: every candidate runs once for each.
-        codecs: how replies may be written.
+        seeds: each candidate runs once per seed.
+        codecs: encodings of replies to try.
         tries: values to try for other settings, by their names as in `--set`; see `candidates`.
-        watch: called with name, seed and row after every round.
-        stack: train candidates together that train alike; False runs one after another.
-        tell: called with what is trained together.
+        watch: called with name, seed and row after each round.
+        stack: train runs of one kind together; False runs one after another.
+        tell: called with notes on which runs are trained together.
     """
     if experiment.fleet.name == "none":
         raise BadExperiment(
@@ -101,9 +101,9 @@ def plan(
 def candidates(
     experiment: Experiment, methods: Sequence[str], codecs: Sequence[str], tries: Mapping[str, Sequence[Any]]
 ) -> dict[str, Experiment]:
-    """Every method with every codec and every combination of the settings to try, by name.
+    """Each method with each codec and each combination of the settings to try, by name.
 
-    A setting is varied for those that take it; the others run once without it. One that nobody takes is refused.
+    A setting is varied for the methods that take it; others run once without it. One that no method takes is refused.
     """
     tries = dict(tries)
     codecs = tries.pop("codec.values", codecs)
@@ -123,7 +123,7 @@ def candidates(
 
 
 def spelled(key: str, value: Any) -> str:
-    """A setting and its value, as a candidate's name has them."""
+    """A setting and its value in a candidate's name."""
     return f"{'' if value else 'no '}{key}" if isinstance(value, bool) else f"{key}={value}"
 
 
@@ -133,4 +133,4 @@ def applies(key: str, method: str, codec: str, methods: Sequence[str]) -> bool:
         return codec != "float32"
     if key == "codec.scale":
         return codec == "int8"
-    return takes(method, key) or not any(takes(other, key) for other in methods)  # then it is everybody's, or nobody's
+    return takes(method, key) or not any(takes(other, key) for other in methods)  # then it is common to all, or refused

@@ -1,4 +1,4 @@
-"""What if some clients lie? A share of the fleet sends something else than it learnt, or learns something else."""
+"""Attacks: a share of the fleet sends something other than what it learnt, or learns something else."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from fedloom.errors import BadExperiment
 
 @dataclass(frozen=True)
 class Attack(ABC):  # noqa: B024  an attack on data and one on replies each replace one of two calls
-    """`attackers` of the fleet, the same all the time, and an update `scale` times as long as an honest one.
+    """A fixed share `attackers` of the fleet, with updates `scale` times as long as honest ones.
 
-    What a local rule sends beside the weights, and reports, are left as they are.
+    Reports, and what a local rule sends in addition to the weights, stay as they are.
     """
 
     attackers: float = 0.2
@@ -30,27 +30,27 @@ class Attack(ABC):  # noqa: B024  an attack on data and one on replies each repl
             raise BadExperiment(f"attackers (share of the fleet) is {self.attackers}; it lies between 0 and 1.")
 
     def who(self, clients: int, chance: Chance) -> Tensor:
-        """Who of the fleet attacks [N]: the share, rounded to whole clients."""
+        """The attackers in the fleet [N]: the share, rounded to whole clients."""
         chosen = chance._replace(round=0).choose("attackers", round(self.attackers * clients), clients)
         return torch.zeros(clients, dtype=torch.bool, device=chance.device).index_fill(0, chosen, True)
 
     def labels(self, labels: Tensor, classes: int) -> Tensor:
-        """What attackers take their labels for."""
+        """The labels that attackers train on."""
         return labels
 
     def change(self, change: Tensor, ids: Tensor, chance: Chance) -> Tensor:
-        """What they send in place of their update [C, P]."""
+        """The updates [C, P] that attackers send in place of `change`."""
         return self.scale * change
 
 
 @dataclass(frozen=True)
 class SignFlip(Attack):
-    """Updates that point the other way; `scale` times as long."""
+    """Updates in the opposite direction, `scale` times as long."""
 
     scale: float = 5.0
 
     def change(self, change: Tensor, ids: Tensor, chance: Chance) -> Tensor:
-        """Up the loss instead of down."""
+        """The opposite update, which increases the loss."""
         return -self.scale * change
 
 
@@ -63,12 +63,12 @@ class Scaling(Attack):
 
 @dataclass(frozen=True)
 class Noise(Attack):
-    """Normal noise in place of an update, `scale` times as long as the update was."""
+    """Normal noise in place of an update, `scale` times as long as the update."""
 
     scale: float = 100.0
 
     def change(self, change: Tensor, ids: Tensor, chance: Chance) -> Tensor:
-        """Drawn anew for each client and round."""
+        """Noise, drawn anew for each client and round."""
         draw = chance.normal("attack", ids[:, None], torch.arange(change.shape[1], device=ids.device)).to(change.dtype)
         size = torch.linalg.vector_norm(change, dim=1) / torch.linalg.vector_norm(draw, dim=1)
         return self.scale * column(size, draw) * draw
@@ -81,22 +81,22 @@ class LabelFlip(Attack):
     scale: float = 5.0
 
     def labels(self, labels: Tensor, classes: int) -> Tensor:
-        """The first class for the last and so on."""
+        """The last class in place of the first, and so on."""
         return classes - 1 - labels
 
 
 class Attacked:
-    """An engine some of whose clients attack; `who` [N] says which."""
+    """An engine of whose clients those in `who` [N] attack."""
 
     def __init__(self, engine: Engine, attack: Attack, who: Tensor) -> None:
         self.engine, self.attack, self.who = engine, attack, who
 
     def train(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
-        """Replies of attackers are changed; which part of the model they send is not."""
+        """Train, and replace the updates of attackers; which numbers they send does not change."""
         reply = self.engine.train(ids, task, chance)
         change = reply.params - task.model
         if reply.mask is not None:
-            change = torch.where(reply.mask, change, 0)  # the rest does not travel, and is no measure of anything
+            change = torch.where(reply.mask, change, 0)  # the rest is not sent and must not count in the norm
         false = task.model + self.attack.change(change, reply.ids, chance)
         return reply._replace(params=torch.where(column(self.who[reply.ids], false), false, reply.params))
 

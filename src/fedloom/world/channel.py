@@ -1,6 +1,6 @@
-"""Which messages are lost? A pure function of (seed, round, client), the same whatever the method.
+"""Channels, which lose messages: a pure function of (seed, round, client), equal for all methods.
 
-A client whose download is lost does not train. One whose upload is lost has trained.
+A client whose download is lost does not train. A client whose upload is lost has trained.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ WAYS = ("down", "up")
 
 
 class Delivered(NamedTuple):
-    """What gets through to and from each of the cohort."""
+    """Which messages to and from each of the cohort arrive."""
 
     down: Tensor  # [C] bool
     up: Tensor  # [C] bool
 
 
 class Channel(ABC):
-    """Loses messages."""
+    """A rule by which messages are lost."""
 
     @abstractmethod
     def __call__(self, ids: Tensor, devices: Devices | None, chance: Chance) -> Delivered:
-        """This round's fates of the clients `ids` [C]; `devices` are the fleet's [N]."""
+        """Which of this round's messages of the clients `ids` [C] arrive; `devices` are the fleet's [N]."""
 
 
 @dataclass(frozen=True)
 class Bernoulli(Channel):
-    """Every message is lost by itself with this probability; None: by the device's reliability.
+    """Every message is lost independently, with this probability; None: by the device's reliability.
 
-    One loss for a whole round trip, as in SAFARI, is `up` alone: the client trains, and its reply is lost. Separate
-    links are `up` and `down`. With a `swing` each client's probability goes up and down by that much around its own,
-    as far as 0 and 1 allow, once in `period` rounds; clients differ in when.
+    For one loss per round trip, as in SAFARI, set `up` alone: the client trains, and its reply is lost. For separate
+    links set `up` and `down`. With a `swing` each client's probability rises and falls by that much around its own, as
+    far as 0 and 1 allow, once in `period` rounds, with a phase per client.
     """
 
     up: float | None = 0.0
@@ -57,7 +57,7 @@ class Bernoulli(Channel):
             raise BadExperiment(f"period (of the swing) is {self.period} rounds; it must be above 0.")
 
     def __call__(self, ids: Tensor, devices: Devices | None, chance: Chance) -> Delivered:
-        """Two independent draws."""
+        """Draw both directions independently."""
         return Delivered(*(chance.uniform(f"loss {way}", ids) >= self.lost(way, ids, devices, chance) for way in WAYS))
 
     def lost(self, way: str, ids: Tensor, devices: Devices | None, chance: Chance) -> Tensor:
@@ -78,9 +78,9 @@ class Bernoulli(Channel):
 class Bursty(Channel):
     """Losses in bursts (Gilbert and Elliott): a client's link is good or bad, and changes from round to round.
 
-    It turns bad with probability `enter` and good again with probability `leave`, so that a bad time lasts
-    `1 / leave` rounds and the link is bad `enter / (enter + leave)` of the time, from the first round on. Messages are
-    lost with probability `good` or `bad`, each by itself; `down` False never loses a download.
+    It turns bad with probability `enter` and good again with probability `leave`, so that a bad period lasts
+    `1 / leave` rounds on average and the link is bad `enter / (enter + leave)` of the time, from the first round on.
+    Messages are lost independently, with probability `good` or `bad`; with `down` False no download is lost.
     """
 
     enter: float = 0.1
@@ -96,16 +96,16 @@ class Bursty(Channel):
             raise BadExperiment("enter and leave are both 0; a link that never changes is Bernoulli's.")
 
     def __call__(self, ids: Tensor, devices: Devices | None, chance: Chance) -> Delivered:
-        """Both directions share the link's state."""
+        """Draw both directions independently, given the state that they share."""
         lost = torch.where(self.is_bad(ids, chance), self.bad, self.good)
         up = chance.uniform("loss up", ids) >= lost
         return Delivered(chance.uniform("loss down", ids) >= lost if self.down else torch.ones_like(up), up)
 
     def is_bad(self, ids: Tensor, chance: Chance) -> Tensor:
-        """Whose link is bad in this round [C]; found by looking back only until the state is certain.
+        """Whose link is bad in this round [C], from no more rounds than are needed to know the state.
 
-        One draw a round moves the state from either value. Most draws lead both to the same one, which makes earlier
-        rounds irrelevant; the others keep the state or, in `flips`, swap it.
+        One draw per round moves the state from either value. Most draws lead from both values to one, which makes
+        earlier rounds irrelevant; the others keep the state or, in `flips`, swap it.
         """
         low, high = sorted((self.enter, 1 - self.leave))
         flips = self.enter > 1 - self.leave
@@ -118,9 +118,9 @@ class Bursty(Channel):
             rounds = torch.arange(last, max(1, last - block), -1, device=ids.device)  # newest first
             draw = still.uniform("link", ids[:, None], rounds)
             decides = (draw < low) | (draw >= high)
-            at = decides.byte().argmax(1, keepdim=True)  # the newest that decides, if any does
+            at = decides.byte().argmax(1, keepdim=True)  # the newest round that decides, if any
             here = decides.any(1)
-            kept = torch.where(here, at[:, 0], len(rounds))  # rounds after it
+            kept = torch.where(here, at[:, 0], len(rounds))  # number of rounds after it
             swaps = kept % 2 == 1 if flips else torch.zeros_like(here)
             found = (draw.gather(1, at)[:, 0] < low) ^ swapped ^ swaps
             state = torch.where(here & ~certain, found, state)
@@ -132,10 +132,10 @@ class Bursty(Channel):
 
 @dataclass(frozen=True)
 class Pieces:
-    """A reply travels in `count` pieces, each lost by itself with probability `loss`.
+    """A reply travels in `count` pieces, each lost independently with probability `loss`.
 
-    The pieces are equal slices of the model, or equal parts of every layer's neurons with the numbers into them. What
-    a method adds to a reply, and its report, travel apart from the pieces and are not lost with them.
+    The pieces are equal slices of the model, or equal parts of every layer's neurons with the weights into them. What
+    a method adds to a reply, and its report, travel separately and are not lost with the pieces.
     """
 
     count: int = 4
@@ -150,7 +150,7 @@ class Pieces:
             raise BadExperiment(unknown("kind of pieces", self.by, ("slices", "neurons")))
 
     def piece_of(self, setting: Setting) -> Tensor:
-        """The piece each number of the model travels in [P]."""
+        """The piece in which each number of the model travels [P]."""
         device = setting.fleet.examples.device
         if self.by == "slices":
             return torch.arange(setting.layout.total, device=device) * self.count // setting.layout.total
@@ -161,7 +161,7 @@ class Pieces:
         ]
         every = torch.cat([torch.arange(0, device=device), *dealt])
         members = neurons.expand(every == torch.arange(self.count, device=device)[:, None], rows=True)
-        return members.byte().argmax(0)  # numbers of no neuron are in all, and travel in the first
+        return members.byte().argmax(0)  # numbers of no neuron belong to all pieces, and travel in the first
 
     def survive(self, ids: Tensor, chance: Chance) -> Tensor:
         """Which pieces of each reply arrive [C, count]."""
@@ -169,5 +169,6 @@ class Pieces:
 
 
 def _probability(name: str, value: float) -> None:
+    """Refuse what is no probability."""
     if not 0 <= value <= 1:
         raise BadExperiment(f"{name} is {value}; a probability lies between 0 and 1.")

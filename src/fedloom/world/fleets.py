@@ -1,8 +1,7 @@
-"""Which devices make up a fleet? Named distributions, or a user's own table.
+"""The devices of a fleet: named distributions, or a user's own table.
 
-A number of a client is a pure function of (seed, client, column). Every preset spreads each column over a range, from
-the lowest to the highest: evenly in FedDD's Table 4, in the others so that every factor is equally likely. Columns are
-independent but for `cycles` and `flops`, which are fast together.
+Each value is a pure function of (seed, client, column). Every preset draws each column from a range: uniformly in
+FedDD's Table 4, log-uniformly in the others. Columns are independent but for `cycles` and `flops`, which share a draw.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from fedloom.errors import BadExperiment, unknown
 from fedloom.world.table import TABLES, read_devices
 
 Range = tuple[float, float]
-EVENLY = ("table4",)  # the others are spread evenly in the logarithm
+UNIFORM = ("table4",)  # the others are log-uniform
 GIGA = 2.0**30
 
 
 def equal() -> dict[str, Range]:
-    """Everyone alike: a Raspberry Pi 4 (1.5 GHz, 8 GFLOP/s in Linpack, 4 GiB) on 10 Mbit/s down and 1 Mbit/s up."""
+    """All alike: a Raspberry Pi 4 (1.5 GHz, 8 GFLOP/s in Linpack, 4 GiB) on 10 Mbit/s down and 1 Mbit/s up."""
     alike = {"cycles": 1.5e9, "cycles_per_example": 1e6, "flops": 8e9, "up": 1e6, "down": 1e7, "latency": 0.05}
     rest = {"memory": 4 * GIGA, "reliability": 1, "availability": 1, "compute_watts": 5, "radio_watts": 1, "fading": 0}
     return {column: (value, value) for column, value in {**alike, **rest}.items()}
@@ -162,7 +161,7 @@ FLEETS: dict[str, Callable[[], dict[str, Range]]] = {
 def make_devices(source: str, total: int, seed: int, base: str = "equal", **fixed: Any) -> Devices:
     """The devices of clients 0 to `total` - 1: a preset by name, or a user's table (.csv, .parquet).
 
-    Columns that a table leaves out are drawn from the preset `base`; `fixed` gives a column one value for everybody.
+    Columns that a table lacks are drawn from the preset `base`; `fixed` sets a column to one value for all clients.
     """
     table = source.endswith(TABLES)
     for name in (source, base) if not table else (base,):
@@ -186,7 +185,7 @@ def draw(name: str, total: int, seed: int) -> dict[str, Tensor]:
         level = chance.uniform("devices", clients, place).double()
         if low == high:
             columns[column] = torch.full_like(level, low)
-        elif name in EVENLY:
+        elif name in UNIFORM:
             columns[column] = low + (high - low) * level
         else:
             columns[column] = low * (high / low) ** level
@@ -194,7 +193,7 @@ def draw(name: str, total: int, seed: int) -> dict[str, Tensor]:
 
 
 def _alike(column: str, value: Any, total: int) -> Tensor:
-    """One value for everybody, refused if no device can have it."""
+    """One value for all clients; refused if no device can have it."""
     if column not in Devices._fields:
         raise BadExperiment(unknown("column of a fleet", column, Devices._fields))
     number = not isinstance(value, bool) and isinstance(value, int | float) and isfinite(value)

@@ -8,12 +8,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedloom.codec import Codec, Frame, Part, Range
+from fedloom.codec import Codec, Frame, ModelPart, Range
 from fedloom.core.costs import Bytes
 from fedloom.core.types import Reply, Setting, State, Task
 from fedloom.method import Method
 from fedloom.neurons.rows import rows_of
-from fedloom.parts.upload.as_sent import AsSent
 from fedloom.world.simulated import MEASURED
 
 CARRIED = (torch.float32, torch.int64)  # kinds of extras that travel; a client derives others by itself
@@ -27,7 +26,7 @@ class MessageParts:
         """`codec` is that of replies; tasks are whole float32 numbers."""
         self.method, self.setting, self.codec = method, setting, codec
         self.looks = True  # whether masks are compared with neurons this round, which waits for the device
-        self._seen: tuple[Part, ...] = ()  # the last masks, described
+        self._seen: tuple[ModelPart, ...] = ()  # the last masks, described
         self._made_of_neurons = False  # whether masks were, when they were compared last
         self._whole: dict[tuple[str | int, ...], tuple[Bytes, Bytes]] = {}
 
@@ -46,26 +45,26 @@ class MessageParts:
         up = self.codec.size(self.frame(reply.extras, ranges_of(reply), sent), sent)
         return down.per_client(len(reply.ids)), up.per_client(len(reply.ids))
 
-    def asked(self, task: Task) -> Part:
+    def asked(self, task: Task) -> ModelPart:
         """The parts that tasks carry."""
         return self._described(task.mask, task.keep, self.method.mask.rows)
 
-    def sent(self, task: Task, reply: Reply) -> Part:
+    def sent(self, task: Task, reply: Reply) -> ModelPart:
         """The parts that replies carry; where the server chose them, their places need not travel."""
-        if isinstance(self.method.upload, AsSent):
+        if self.method.upload.sends_what_came:
             return self.asked(task)._replace(known=True)
         return self._described(reply.mask, None, self.method.upload.rows)
 
-    def frame(self, extras: State, report: dict[str, Range], part: Part) -> Frame:
+    def frame(self, extras: State, report: dict[str, Range], part: ModelPart) -> Frame:
         """What both ends know of such a message before it is written."""
         carried = {name: (v.dtype, tuple(v.shape[1:])) for name, v in extras.items() if v.dtype in CARRIED}
         neurons = None if part.keep is None else self.setting.neurons  # else the network may be one without a map
         return Frame(self.setting.layout, neurons, carried, report)
 
-    def _described(self, mask: Tensor | None, keep: Tensor | None, rows: bool) -> Part:
+    def _described(self, mask: Tensor | None, keep: Tensor | None, rows: bool) -> ModelPart:
         """A mask by the neurons that make it up, if neurons do; some masks differ from that by a few numbers."""
         if mask is None or (keep is None and not rows):
-            return Part(mask)
+            return ModelPart(mask)
         found = next((part for part in self._seen if part.mask is mask), None)
         if found is None:
             neurons = self.setting.neurons
@@ -74,7 +73,7 @@ class MessageParts:
             if self.looks:
                 made = (neurons.expand(keep, rows) == mask).all(1) | ~mask.any(1)  # nothing is left of a lost reply
                 self._made_of_neurons = bool(made.all())
-            found = Part(mask, keep, rows) if self._made_of_neurons else Part(mask)
+            found = ModelPart(mask, keep, rows) if self._made_of_neurons else ModelPart(mask)
             self._seen = (found, *self._seen[:1])
         return found
 

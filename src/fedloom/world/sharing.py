@@ -1,4 +1,4 @@
-"""When do transfers end that share one link? Exactly, from event to event."""
+"""End times of transfers that share one link, exact from event to event."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Floats = NDArray[np.float64]
 
 
 def finish_times(start: Tensor, bits: Tensor, rate: Tensor, total: float) -> Tensor:
-    """The second at which each transfer ends [C], begun at `start` at its own `rate` or its fair part of `total`.
+    """The second at which each transfer ends [C], begun at `start`, at its own `rate` or its fair part of `total`.
 
-    Whoever could use more than an equal part gets an equal part of what the slower ones leave. Rates change only when
-    a transfer begins or ends, so that 2 C steps are exact.
+    Transfers that could use more than an equal part share equally what the slower ones leave (max-min fairness). Rates
+    change only when a transfer begins or ends, so that 2 C steps are exact.
     """
     begin, left, own = (value.detach().cpu().double().numpy() for value in (start, bits, rate))
     ends, left = np.where(left > 0, np.inf, begin), left.copy()
@@ -39,9 +39,9 @@ def finish_times(start: Tensor, bits: Tensor, rate: Tensor, total: float) -> Ten
 
 
 def fair(own: Floats, total: float) -> Floats:
-    """Rates under a total: the lesser of its own and a level that fills the total, or everyone's own if all fit."""
+    """Rates under a total: the lesser of the own rate and a level that fills the total; all own rates if they fit."""
     order = np.sort(own)
     before = np.concatenate(([0.0], np.cumsum(order)[:-1]))
-    levels = (total - before) / np.arange(len(order), 0, -1)  # the level if all slower ones have their own rate
+    levels = (total - before) / np.arange(len(order), 0, -1)  # the level if all slower transfers have their own rates
     level = levels[np.argmax(order > levels)] if bool((order > levels).any()) else np.inf
     return np.minimum(own, level)

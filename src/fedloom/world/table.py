@@ -15,12 +15,12 @@ TABLES = (".csv", ".parquet")
 
 
 def read_devices(path: Path, total: int) -> dict[str, Tensor]:
-    """The columns of a table of devices, one row for each of the clients 0 to `total` - 1, in any order."""
+    """Read a table of devices, with one row for each of the clients 0 to `total` - 1, in any order."""
     columns = read_numbers(path, ("client",), tuple(RANGES))
     client = clients_in(path, columns.pop("client"), total)
     order = client.argsort(stable=True)
     again = client[order][1:] == client[order][:-1]
-    refuse(path, "client", client, unique(order, again), "every client once; this one is there already")
+    refuse(path, "client", client, unique(order, again), "every client once; this is its second row")
     if len(client) < total:
         missing = sorted(set(range(total)) - set(client.tolist()))
         raise BadData(f"{path}: column client lacks client {missing[0]}; expected a row for each of 0 to {total - 1}")
@@ -30,33 +30,33 @@ def read_devices(path: Path, total: int) -> dict[str, Tensor]:
 
 
 def unique(order: Tensor, again: Tensor) -> Tensor:
-    """Which rows are not repeats, where `again` says so of each in sorted `order` but the first."""
+    """Which rows are no repeats; `again` marks repeats among all rows in sorted `order` but the first."""
     return torch.ones_like(order, dtype=torch.bool).index_fill(0, order[1:][again], False)
 
 
 def clients_in(path: Path, values: Tensor, total: int) -> Tensor:
-    """A client column as int64; refused unless they are clients of the fleet."""
+    """A client column as int64; values that are no clients of the fleet are refused."""
     known = (values >= 0) & (values < total) & (values == values.floor())
     refuse(path, "client", values, known, f"a client of the fleet, 0 to {total - 1}")
     return values.long()
 
 
 def refuse(path: Path, column: str, values: Tensor, good: Tensor, wanted: str) -> None:
-    """Name the first row, counted from 0 below the header, whose value is not good."""
+    """Raise `BadData` with the first row, counted from 0 below the header, whose value is not good."""
     if not bool(good.all()):
         row = int((~good).byte().argmax())
         raise BadData(f"{path}: column {column}, row {row} is {values[row].item():g}; expected {wanted}")
 
 
 def read_numbers(path: Path, needed: tuple[str, ...], optional: tuple[str, ...]) -> dict[str, Tensor]:
-    """A table's columns in double precision; no other columns, no empty cells, no texts, no NaN."""
+    """Read a table's columns in double precision; other columns, empty cells, texts and NaN are refused."""
     table = _read(path)
     names = list(table.column_names)
     for name in names:
         if name not in (*needed, *optional):
             raise BadData(f"{path}: {unknown('column', name, (*needed, *optional))}")
         if names.count(name) > 1:
-            raise BadData(f"{path}: column {name} is there {names.count(name)} times; expected once")
+            raise BadData(f"{path}: column {name} occurs {names.count(name)} times; expected once")
     for name in needed:
         if name not in names:
             raise BadData(f"{path}: column {name} is missing; found {', '.join(names) or 'none'}")
@@ -66,8 +66,8 @@ def read_numbers(path: Path, needed: tuple[str, ...], optional: tuple[str, ...])
 
 
 def _read(path: Path) -> Any:
-    """The table; cells of a CSV file as texts."""
-    import pyarrow as pa  # only here: it takes a while to load, and few fleets are tables
+    """Read the table; cells of a CSV file stay texts."""
+    import pyarrow as pa  # here, since it is slow to import and few fleets are tables
     import pyarrow.csv
     import pyarrow.parquet
 
@@ -83,7 +83,7 @@ def _read(path: Path) -> Any:
 
 
 def _numbers(path: Path, name: str, column: Any) -> Tensor:
-    """One column [rows]."""
+    """Convert a column to numbers [rows]."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -100,7 +100,7 @@ def _numbers(path: Path, name: str, column: Any) -> Tensor:
 
 
 def _number(path: Path, name: str, row: int, cell: Any) -> float:
-    """One cell."""
+    """Convert a cell to a number."""
     try:
         return float(cell)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Who is there, and how good is the link, at every second? Read from a table."""
+"""Traces of availability and links over time, read from a table."""
 
 from __future__ import annotations
 
@@ -14,45 +14,47 @@ FACTS = ("available", "up_factor", "down_factor", "reliability")
 
 
 class Link(NamedTuple):
-    """Clients at a moment."""
+    """The clients' links at one time."""
 
     available: Tensor  # [C] bool
-    up: Tensor  # [C] what the uplink's rate is multiplied by
-    down: Tensor  # [C] and the downlink's
-    reliability: Tensor  # [C] the probability that a message gets through
+    up: Tensor  # [C] factor of the uplink's rate
+    down: Tensor  # [C] factor of the downlink's rate
+    reliability: Tensor  # [C] probability that a message arrives
 
 
 class Trace(NamedTuple):
-    """Steps in time: a row holds from its second until the client's next row, and the whole repeats."""
+    """Steps in time: a row holds from its second until the client's next row, and the trace repeats."""
 
-    times: Tensor  # [T] every second at which anything changes, rising
+    times: Tensor  # [T] all seconds at which anything changes, rising
     keys: Tensor  # [R] client * T + place in `times`, rising
     first: Tensor  # [N + 1] where each client's rows begin
     facts: Tensor  # [R + 1, 4] in the order of `FACTS`; the last row is for clients that have none
-    period: float  # seconds until it repeats
+    period: float  # seconds after which the trace repeats
 
     def __call__(self, ids: Tensor, seconds: Tensor) -> Link:
-        """The clients `ids` [C] at a moment, one for all or each its own [C]."""
+        """The links of the clients `ids` [C] at `seconds`, one time for all or one each [C]."""
         place = torch.searchsorted(self.times, (seconds % self.period).expand(ids.shape).contiguous(), right=True) - 1
         row = torch.searchsorted(self.keys, ids * len(self.times) + place, right=True) - 1
         start, stop = self.first[ids], self.first[ids + 1]
-        row = torch.where(row < start, stop - 1, row)  # before its first row a client is as after its last
+        row = torch.where(
+            row < start, stop - 1, row
+        )  # before its first row a client is as after its last: the trace repeats
         found = self.facts[torch.where(start == stop, len(self.facts) - 1, row)]
         return Link(found[:, 0] > 0, found[:, 1], found[:, 2], found[:, 3])
 
     def to(self, device: torch.device | str) -> Trace:
-        """The same trace on another torch device."""
+        """The trace on another torch device."""
         times, keys, first, facts = (value.to(device) for value in self[:4])
         return Trace(times, keys, first, facts, self.period)
 
 
 def read_trace(path: Path, total: int, clients: Tensor | None = None, period: float | None = None) -> Trace:
-    """A trace from a table, one row for each change of a client.
+    """Read a trace from a table, with one row for each change of a client.
 
     Columns are `time` (seconds from 0), `client` (0 to `total` - 1) and any of `available` (0 or 1), `up_factor`,
-    `down_factor` (above 0) and `reliability` (0 to 1), which are 1 where they are left out. Clients without rows are
-    always there at their full rates. `clients` [N] are the numbers of those in the fleet, if some are left out. Without
-    a `period` the last step lasts as long as the one before it.
+    `down_factor` (above 0) and `reliability` (0 to 1), which are 1 if left out. Clients without rows are always
+    available, at their full rates. `clients` [N] are the table's numbers of the clients in the fleet, if some are left
+    out. Without a `period` the last step lasts as long as the one before it.
     """
     columns = read_numbers(path, ("time", "client"), FACTS)
     client, time = clients_in(path, columns["client"], total), columns["time"]
@@ -84,7 +86,7 @@ def read_trace(path: Path, total: int, clients: Tensor | None = None, period: fl
 
 
 def _of(trace: Trace, clients: Tensor) -> Trace:
-    """The trace of some clients, numbered anew in their order."""
+    """The trace of some clients, renumbered in their order."""
     size = len(trace.times)
     owner = trace.keys // size
     number = torch.full((len(trace.first) - 1,), -1).index_put((clients,), torch.arange(len(clients)))

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedloom.accel.moments import moment
+from fedloom.accel.time_slots import time_slot
 from fedloom.chance import Chance
 from fedloom.codec import Expected, Stamp, base_hash
 from fedloom.core.costs import Bytes, Costs
@@ -75,7 +75,7 @@ class Wire:
         """Is a reply really written this round?"""
         if self.exact or task.model.device.type == "cpu" or task.round <= 2:
             return True
-        due, self._looked = moment(LOOK_EVERY) != self._looked, moment(LOOK_EVERY)
+        due, self._looked = time_slot(LOOK_EVERY) != self._looked, time_slot(LOOK_EVERY)
         return due
 
     def _rounded(self, reply: Reply, change: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:

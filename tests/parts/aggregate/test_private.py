@@ -134,7 +134,7 @@ class First(Select):
     ("parts", "why"),
     [
         ({"select": First()}, "First chooses who takes part by more than chance"),
-        ({"select": Curious()}, "Curious chooses who"),
+        ({"select": Curious()}, "Curious decides by single replies"),
         ({"local": Chain((Prox(0.1), ControlVariates()))}, "ControlVariates brings single replies"),
     ],
 )

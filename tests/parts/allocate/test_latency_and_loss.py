@@ -37,14 +37,14 @@ def test_equation_13_by_hand() -> None:
     here, models = world("mlp"), LeadingNeurons(((2,), (8,)))
     labels, examples = here.setting.fleet.labels.tolist(), here.setting.fleet.examples.tolist()
     for part, sizes in ((LatencyAndLoss(), (323, 323)), (LatencyAndLoss(models=models), (2 * 37 + 3 * 3, 323))):
-        told, portion = part.has_to_tell(here.setting, IDS, LOSS)
+        told, portion = part.importance(here.setting, IDS, LOSS)
         for client in range(FLEET):
             q = sum(min(3 * count / examples[client], 1) for count in labels[client])
             size = sizes[client % 2] / 323
             expected = examples[client] / sum(examples) * q * size * float(LOSS[client])
             assert float(told[client]) == pytest.approx(expected)
             assert float(portion[client]) == pytest.approx(size)
-        plain, _ = replace(part, class_term=False).has_to_tell(here.setting, IDS, LOSS)
+        plain, _ = replace(part, class_term=False).importance(here.setting, IDS, LOSS)
         expected = [n / sum(examples) * sizes[i % 2] / 323 * float(LOSS[i]) for i, n in enumerate(examples)]
         assert plain.tolist() == pytest.approx(expected)
 
@@ -55,7 +55,7 @@ def test_solves_the_programme_of_this_round(delta: float, relative: bool, models
     here, work = equipped(made(fading=0.3)), Work(epochs=2, batch=6)
     part = LatencyAndLoss(delta=delta, relative=relative, work=work, models=models)
     share, memory = part(heard(part, here), here.setting, IDS, Chance(3, 2))
-    told, size = part.has_to_tell(here.setting, IDS, LOSS)
+    told, size = part.importance(here.setting, IDS, LOSS)
     now = here.setting.fleet.devices.now(Chance(3, 2))  # type: ignore[union-attr]
     bits = 32 * 323 * size
     compute = now.cycles_per_example * 2 * here.setting.fleet.examples / now.cycles

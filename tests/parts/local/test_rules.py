@@ -134,7 +134,9 @@ def test_a_chain_merges_the_traits_of_its_members() -> None:
     assert Chain((Prune("snip", per_class=4), Prune("grasp", per_class=7), StopEarly())).traits == Traits(
         chooses=True, looks=7, judges=True
     )
-    assert Chain((Rescale(), Chain((Rescale(), SubModel())))).traits == Traits(corrects=True, scales=True, cuts=True)
+    assert Chain((Rescale(), Chain((Rescale(), SubModel())))).traits == Traits(
+        corrects=True, scales=True, cuts=True, masks_classes=True
+    )
 
 
 def test_frozen_are_only_parts_that_one_rule_alone_decides() -> None:

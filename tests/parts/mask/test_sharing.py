@@ -15,7 +15,7 @@ from fedloom.chance import Chance
 from fedloom.core.types import Examples, Portion
 from fedloom.errors import BadExperiment
 from fedloom.parts.mask.hidden import into_hidden
-from fedloom.parts.mask.online import Largest
+from fedloom.parts.mask.largest import Largest
 from fedloom.parts.mask.regions import LEVELS, Regions
 from fedloom.parts.mask.share_out import ShareOut, dealt
 from worlds import World, world_of

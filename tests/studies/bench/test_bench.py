@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,15 +15,16 @@ from fedloom.cli.main import main
 from fedloom.core.clock import PASSES
 from fedloom.errors import BadData, BadExperiment
 from fedloom.runs.build import prepare
-from fedloom.studies.bench import limits, report, workloads
-from fedloom.studies.bench.cost import cost
-from fedloom.studies.bench.limits import Watched, machine
+from fedloom.studies.bench import limits, results, workloads
+from fedloom.studies.bench.flops import count
+from fedloom.studies.bench.limits import PeakMemory, machine
 from fedloom.studies.bench.measure import Measured, Play, measure
-from fedloom.studies.bench.report import Report, beside, ratios, read, table
+from fedloom.studies.bench.results import Results, of_baseline, ratios, read, table
 from fedloom.studies.bench.workloads import WORKLOADS, Workload, chosen
 
 TINY = Workload("small", shape=(1, 6, 6), clients=4, per_round=3, samples=20, batch=10, test=30)
 LIMITS = {"float32": 1e9, "copy": 1e9}
+EARLIER = Path(__file__).with_name("first_format.json")  # written by the tree of commit bc1ef2d
 
 
 def tiny(**changes) -> Measured:
@@ -41,8 +43,8 @@ def ended(arguments: list[str], monkeypatch) -> int:
 @pytest.fixture
 def small(monkeypatch):
     """Only small workloads, and a device that is known at once."""
-    table = {"W1": TINY, "W2": replace(TINY, per_round=4, beside="W1"), "broken": replace(TINY, model="cnn1")}
-    for place in (workloads, report):
+    table = {"W1": TINY, "W2": replace(TINY, per_round=4, baseline="W1"), "broken": replace(TINY, model="cnn1")}
+    for place in (workloads, results):
         monkeypatch.setattr(place, "WORKLOADS", table)
     monkeypatch.setattr(workloads, "QUICK", ("W1",))
     monkeypatch.setattr(limits, "limits", lambda place: LIMITS)
@@ -88,7 +90,7 @@ def test_operations_are_three_forward_passes():
     world = prepare(TINY.experiment("local", "cpu", 0), data=TINY.data(0))
     play = Play(world, 0)
     play.round()
-    asked = cost(world, *play.last)
+    asked = count(world, *play.last)
     forward = 2 * (36 * 200 + 200 * 200 + 200 * 10)
     assert asked.flops == PASSES * forward * 3 * 20
     assert asked.steps == 6
@@ -103,7 +105,7 @@ def test_what_is_cut_costs_less_than_what_is_masked():
         world = prepare(work.experiment("local", "cpu", 0), data=work.data(0))
         play = Play(world, 0)
         play.round()
-        counted[execution] = cost(world, *play.last)
+        counted[execution] = count(world, *play.last)
     assert counted["sliced"].flops < counted["masked"].flops
     assert counted["sliced"].bytes < counted["masked"].bytes
 
@@ -113,14 +115,14 @@ def test_every_workload_is_a_valid_experiment(name):
     for engine in command.ENGINES:
         experiment = WORKLOADS[name].experiment(engine, "cpu", 0)
         assert experiment.clients == WORKLOADS[name].clients
-    yardstick = WORKLOADS[name].beside
-    assert yardstick is None or yardstick in WORKLOADS
+    baseline = WORKLOADS[name].baseline
+    assert baseline is None or baseline in WORKLOADS
 
 
 @pytest.mark.parametrize(
     "name", ["feddd", "safari", "safari-sgd", "ram-fed", "fedspu", "masked", "tiers-2nn", "heterofl"]
 )
-def test_methods_do_the_yardsticks_work(name):
+def test_methods_do_the_work_of_their_baseline(name):
     """As many clients and steps as FedAvg's, at a small size."""
     work = replace(WORKLOADS[name], shape=(1, 6, 6), clients=5, samples=20, batch=10, test=10)
     work = replace(work, per_round=None if work.per_round is None else 5)
@@ -136,7 +138,7 @@ def test_data_come_from_the_seed_alone():
     assert len(one.y_test) == 30
 
 
-def test_a_yardstick_goes_first_and_once():
+def test_a_baseline_goes_first_and_once():
     assert chosen(["fleet-10000-1000", "W2"], "cpu") == ["W2", "fleet-1000", "fleet-10000-1000"]
     assert chosen([], "cpu") == ["W1", "W2", "W3"]
     assert set(chosen([], "cuda")) == set(chosen(["all"], "cpu")) == set(WORKLOADS)
@@ -148,9 +150,20 @@ def test_an_unknown_workload_is_refused():
 
 
 def test_json_there_and_back(tmp_path):
-    found = Report(machine(torch.device("cpu")), LIMITS, [tiny()], {"W2 local": "an error"})
+    found = Results(machine(torch.device("cpu")), LIMITS, [tiny()], {"W2 local": "an error"})
     found.write(tmp_path / "now.json")
     assert read(tmp_path / "now.json") == found
+
+
+def test_figures_of_an_earlier_tree_are_read_and_ours_fit_it(tmp_path):
+    """Both trees need the fields of the other's file, so that either reads what the other wrote."""
+    written = json.loads(EARLIER.read_text())
+    assert asdict(read(EARLIER)) == written
+    Results(machine(torch.device("cpu")), LIMITS, [tiny()]).write(tmp_path / "now.json")
+    ours = json.loads((tmp_path / "now.json").read_text())
+    assert ours.keys() == written.keys()
+    assert ours["machine"].keys() == written["machine"].keys()
+    assert ours["rows"][0].keys() == written["rows"][0].keys()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"rows": [{"workload": 1}]}', "{"])
@@ -169,17 +182,17 @@ def test_ratios_are_to_the_same_workload_and_engine():
     row = tiny()
     twice = replace(row, round_ms=2 * row.round_ms)
     loop = replace(row, engine="loop", round_ms=8 * row.round_ms)
-    now, before = Report({}, LIMITS, [twice, loop]), Report({}, LIMITS, [row])
+    now, before = Results({}, LIMITS, [twice, loop]), Results({}, LIMITS, [row])
     assert ratios(now, before) == {("W1", "local"): 2}
-    assert beside(now, loop) == (4, "local")
-    assert beside(now, twice) is None
+    assert of_baseline(now, loop) == (4, "local")
+    assert of_baseline(now, twice) is None
     method = replace(row, workload="feddd")
-    assert beside(Report({}, LIMITS, [replace(row, workload="W2"), method]), method) == (1, "W2")
+    assert of_baseline(Results({}, LIMITS, [replace(row, workload="W2"), method]), method) == (1, "W2")
 
 
 def test_the_table_has_a_row_for_each():
     row = tiny()
-    found = Report(machine(torch.device("cpu")), LIMITS, [row, replace(row, engine="loop", peak_bytes=None)])
+    found = Results(machine(torch.device("cpu")), LIMITS, [row, replace(row, engine="loop", peak_bytes=None)])
     assert table(found, found).row_count == 2
     assert len(table(found, found).columns) == len(table(found, None).columns) + 1
 
@@ -191,9 +204,9 @@ def test_limits_are_numbers():
 
 
 def test_memory_is_watched():
-    watched = Watched(torch.device("cpu"))
+    memory = PeakMemory(torch.device("cpu"))
     held = torch.ones(2**24)
-    peak = watched.peak()
+    peak = memory.bytes()
     assert peak is None or peak >= held.numel() * 4 * 0.9
 
 
@@ -206,6 +219,9 @@ def test_the_command_compares(small, tmp_path, monkeypatch, capsys):
     assert ended([*again, "--fail-above", "1e9"], monkeypatch) == 0
     assert ended([*again, "--fail-above", "1e-9"], monkeypatch) == 1
     assert "slower than" in capsys.readouterr().err
+    earlier = ["W1", "--seconds", "0.1", "--engine", "local,loop", "--against", str(EARLIER), "--fail-above", "1e9"]
+    assert ended(earlier, monkeypatch) == 0
+    assert "before" in capsys.readouterr().out
 
 
 def test_one_failure_leaves_the_others(small, tmp_path, monkeypatch, capsys):

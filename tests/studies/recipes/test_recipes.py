@@ -1,4 +1,4 @@
-"""Recipes build without data, and say what they claim; verdicts at their borders."""
+"""Recipes build without data; their claims, and verdicts at their borders."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from fedloom.studies.recipes.claims import (
     VERDICTS,
     Finding,
     findings,
-    said,
-    verdict,
+    judge,
+    verdict_of,
 )
-from fedloom.studies.recipes.cost import EXAMPLES, SPEEDS, expected, runs_of
+from fedloom.studies.recipes.estimate import EXAMPLES, SPEEDS, expected, runs_of
 from fedloom.studies.recipes.measure import MEASURES, Run, measured, unit
 from fedloom.studies.recipes.page import paper_says, we_found
-from fedloom.studies.recipes.recipe import NEVER, Claim, Measure, Recipe, changed, only, scaled, tuned
+from fedloom.studies.recipes.recipe import NEVER, Claim, Measure, Recipe, changed, scaled, selected, tuned
 from fedloom.studies.recipes.store import key_of
 from fedloom.studies.recipes.table import RECIPES
 
@@ -74,7 +74,7 @@ def test_every_claim_is_judged_on_any_rows(name: str) -> None:
         assert one.verdict != UNTRIED
         assert paper_says(one)
         assert we_found(one)
-        assert one.record()["verdict"] == said(one)
+        assert one.record()["verdict"] == verdict_of(one)
     nothing = findings(recipe.claims, {}, {}, (0, 1))
     assert {one.verdict for one in nothing} == {UNTRIED}
     assert {we_found(one) for one in nothing} == {"-"}
@@ -120,9 +120,10 @@ def claim(**values: object) -> Claim:
     ],
 )
 def test_verdicts_at_their_borders(made: Claim, values: tuple[float, ...], wanted: str) -> None:
-    assert verdict(made, values) == wanted
-    assert said(Finding(made, values, wanted)) == wanted
-    assert said(Finding(replace(made, control=True), values, wanted)) in ("holds", "unsure", "does not hold", UNTRIED)
+    assert judge(made, values) == wanted
+    assert verdict_of(Finding(made, values, wanted)) == wanted
+    control = Finding(replace(made, control=True), values, wanted)
+    assert verdict_of(control) in ("holds", "unsure", "does not hold", UNTRIED)
 
 
 def rows(*accuracies: float | None) -> Run:
@@ -152,8 +153,8 @@ def test_numbers_of_runs() -> None:
     assert of("classes", labels=(0, 1)) == 20
     assert of("swing") == pytest.approx(10)
     assert of("gigabytes") == pytest.approx(12e-9)
-    assert of("away", beside="b") == pytest.approx(100 * (0.2 + 0.3) / 3)
-    assert of("away", beside="c") is None
+    assert of("away", baseline="b") == pytest.approx(100 * (0.2 + 0.3) / 3)
+    assert of("away", baseline="c") is None
     assert measured(runs, {}, "c", 0, Measure()) is None
     assert measured(runs, {"c": 7.0}, "c", 0, Measure("fact")) == 7
     table = {"repair.distance": [[None, 1.0, 4.0], [1.0, None, 2.0], [4.0, 2.0, None]]}
@@ -199,11 +200,11 @@ def test_scaling_choosing_and_tuning() -> None:
     assert scaled(recipe, 1.0) is recipe
     with pytest.raises(BadExperiment, match="scale"):
         scaled(recipe, 0)
-    some = only(recipe, ["mnist/", "Oort"])
+    some = selected(recipe, ["mnist/", "Oort"])
     assert len(some.asked) == 5 + 1 + 1
-    assert [one.prefix for one in only(recipe, ["mnist"]).trials] == ["mnist/"]
+    assert [one.prefix for one in selected(recipe, ["mnist"]).trials] == ["mnist/"]
     assert "cifar10/non-iid-a/Oort" in some.asked
-    assert only(recipe, []).asked == recipe.experiments
+    assert selected(recipe, []).asked == recipe.experiments
     rated = tuned(recipe, {"mnist/": 0.7})
     assert rated.experiments["mnist/non-iid-a/FedDD"].training.rate == 0.7
     assert rated.experiments["fmnist/non-iid-a/FedDD"] == recipe.experiments["fmnist/non-iid-a/FedDD"]

@@ -1,4 +1,4 @@
-"""`fedloom reproduce` on a tiny recipe: run, interrupted, gone on with, written and written again."""
+"""`fedloom reproduce` on a tiny recipe: run, interrupted, continued, written and written again."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 
 from fedloom.cli.main import main
 from fedloom.errors import BadData
-from fedloom.runs import many_runs as stack
+from fedloom.runs import many_runs
 from fedloom.runs.experiment import Experiment
-from fedloom.studies.recipes import runner as playing
+from fedloom.studies.recipes import runner
 from fedloom.studies.recipes.page import page, write_pages
 from fedloom.studies.recipes.recipe import Claim, Measure, Recipe, Tuning
 from fedloom.studies.recipes.runner import play
@@ -41,13 +41,13 @@ def tiny(quick: bool = False) -> Recipe:
 def lost(quick: bool = False) -> Recipe:
     """Needs data that nobody has."""
     one = Experiment(**COMMON, data="speech-commands", model="spu-speech")
-    return Recipe("lost", "speech", {"a": one}, (Claim("value", ("a",), paper=1.0),), quick=quick)
+    return Recipe("tiny-lost", "speech", {"a": one}, (Claim("value", ("a",), paper=1.0),), quick=quick)
 
 
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(RECIPES, "tiny", tiny)
-    monkeypatch.setitem(RECIPES, "lost", lost)
+    monkeypatch.setitem(RECIPES, "tiny-lost", lost)
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
@@ -58,7 +58,7 @@ def command(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     return int(ended.value.code or 0)
 
 
-def played(out: Path, seeds: tuple[int, ...] = (0, 1)) -> playing.Played:
+def played(out: Path, seeds: tuple[int, ...] = (0, 1)) -> runner.Played:
     return play([tiny()], seeds, out, "cpu", None, lambda name, seed, row: None, lambda note: None)
 
 
@@ -67,8 +67,8 @@ def without_clock(rows: Any) -> list[dict[str, Any]]:
 
 
 def test_the_whole_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    out, file = tmp_path / "out", tmp_path / "page.md"
-    words = ("tiny", "--seeds", "2", "--device", "cpu", "--out", str(out), "--page", str(file))
+    out = tmp_path / "out"
+    words = ("tiny", "--seeds", "2", "--device", "cpu", "--out", str(out))
     assert command(monkeypatch, *words) == 0
     shown = capsys.readouterr().out
     assert "6 runs of 1 recipes" in shown
@@ -83,13 +83,12 @@ def test_the_whole_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     claims = json.loads((out / "claims.json").read_text())["tiny"]
     assert [one["verdict"] for one in claims][:2] == ["reproduced", "reproduced"]
     assert [len(one["values"]) for one in claims] == [2, 2, 2]
-    text = file.read_text()
-    assert text == page(table)
+    text = page(table)
     for word in ("# tiny", "| value | 50.0 % |", "control \\| more", "a note", "0.2, the best", "CPU cores"):
         assert word in text
     # again: nothing is run, and nothing changes but that a seed can be left out
     before = (out / "tiny.parquet").read_bytes()
-    monkeypatch.setattr(playing, "run_all", None)
+    monkeypatch.setattr(runner, "run_all", None)
     assert command(monkeypatch, *words) == 0
     assert (out / "tiny.parquet").read_bytes() == before
 
@@ -126,14 +125,14 @@ def test_the_same_seeds_give_the_same_rows(tmp_path: Path) -> None:
 
 def kept(folder: Path) -> Any:
     found = played(folder)
-    return playing.kept_runs(found.recipes[0], (0, 1), Store(folder))
+    return runner.kept_runs(found.recipes[0], (0, 1), Store(folder))
 
 
 def test_an_interrupt_loses_nothing_that_was_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("tiny", "--seeds", "2", "--device", "cpu", "--out", str(tmp_path))
-    real, begun = stack.play, 0
+    real, begun = many_runs.play, 0
 
     def stopping(*args: Any, **kwargs: Any) -> Any:
         nonlocal begun
@@ -142,18 +141,18 @@ def test_an_interrupt_loses_nothing_that_was_finished(
             raise KeyboardInterrupt
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(stack, "play", stopping)
+    monkeypatch.setattr(many_runs, "play", stopping)
     assert command(monkeypatch, *words) == 130
     assert "interrupted" in capsys.readouterr().err
     there = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "runs").glob("*.json")}
     assert len(there) == 4
-    monkeypatch.setattr(stack, "play", real)
+    monkeypatch.setattr(many_runs, "play", real)
     again = played(tmp_path)
     assert (again.ran, again.kept, again.failed, again.left) == (2, 4, {}, 0)
     for name, when in there.items():
         assert (tmp_path / "runs" / name).stat().st_mtime_ns == when
     fresh = kept(tmp_path / "fresh")
-    for at, one in playing.kept_runs(again.recipes[0], (0, 1), Store(tmp_path)).items():
+    for at, one in runner.kept_runs(again.recipes[0], (0, 1), Store(tmp_path)).items():
         assert without_clock(one.run.rows) == without_clock(fresh[at].run.rows)
 
 
@@ -164,14 +163,14 @@ def test_no_time_left(tmp_path: Path) -> None:
 
 
 def test_one_that_fails_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = playing.run_all
+    real = runner.run_all
 
     def failing(experiments: list[Experiment], *args: Any, **kwargs: Any) -> Any:
         if any(one.seed == 1 for one in experiments):
             raise RuntimeError("out of memory")
         return real(experiments, *args, **kwargs)
 
-    monkeypatch.setattr(playing, "run_all", failing)
+    monkeypatch.setattr(runner, "run_all", failing)
     found = played(tmp_path)
     assert found.ran == 2 + 2
     assert set(found.failed.values()) == {"RuntimeError: out of memory"}
@@ -181,10 +180,12 @@ def test_data_that_are_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("--seeds", "1", "--device", "cpu", "--data-dir", str(tmp_path), "--out", str(tmp_path / "out"))
-    assert command(monkeypatch, "lost", *words) == 3
+    assert command(monkeypatch, "tiny-lost", *words) == 3
     assert "speech-commands.npz" in capsys.readouterr().err.replace("\n", "")
-    assert command(monkeypatch, "lost", "tiny", *words) == 0
-    assert json.loads((tmp_path / "out" / "claims.json").read_text())["lost"][0]["verdict"] == "not run"
+    assert command(monkeypatch, "tiny-lost", "tiny", *words) == 0
+    assert json.loads((tmp_path / "out" / "claims.json").read_text())["tiny-lost"][0]["verdict"] == "not run"
+    failed = [read_table(tmp_path / "out" / f"{name}.parquet").about["failed"] for name in ("tiny", "tiny-lost")]
+    assert list(map(len, failed)) == [0, 1]  # names that begin alike are told apart
 
 
 @pytest.mark.parametrize(

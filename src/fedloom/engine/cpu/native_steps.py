@@ -1,7 +1,7 @@
 """Training and evaluation of layers in a row on CPUs, by the C code in `native`.
 
-One call takes all steps of all clients. Most of a small model's time in torch goes into calls, into memory that it
-allocates anew, and into gradients that pooling and ReLU cut off; here memory is laid out once.
+One call takes all steps of all clients. Most of a small model's time in torch goes into calls, into new memory,
+and into gradients that pooling and ReLU cut off; here memory is laid out once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedloom.core.work import Batches
 from fedloom.engine.cpu.native import library, why_no_library
 from fedloom.engine.gradient.plain import PlainGradient
 from fedloom.engine.gradient.trial import largest_difference, trial
-from fedloom.engine.stages import Stage, stages_of
+from fedloom.engine.plain_layers import PlainLayer, plain_layers
 from fedloom.errors import BadExperiment
 from fedloom.layout import Layout, flatten
 from fedloom.neurons.map import NeuronMap
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from fedloom.engine.steps import Start
 
 MOST, PARTS = 32, 4  # layers, and threads that can share a client (native/net.h)
-LARGE = 2**20  # numbers of a convolution from which torch is quicker: they no longer stay near
-PIECE = 32  # examples that a thread looks at, one after another
+LARGE = 2**20  # numbers of a convolution from which torch is faster: they no longer stay in the cache
+PIECE = 32  # examples that a thread evaluates, one after another
 
 
 def native_steps(start: Start) -> tuple[Tensor, Tensor] | None:
-    """All steps of SGD, with momentum from zero on if there is any: parameters [C, P] and summed losses [C].
+    """All steps of SGD, with velocities that begin at zero if there is momentum: parameters [C, P], summed losses [C].
 
     None: the sizes of this chunk do not suit the C code.
     """
     optimiser, rate = start.method.optimiser, start.task.rate
     shrink = 1 - rate * optimiser.weight_decay
-    if optimiser.momentum and shrink != 1 and rate == 0:  # decay is a part of velocities by way of the rate
+    if optimiser.momentum and shrink != 1 and rate == 0:  # decay enters velocities divided by the rate
         return None
     facts = start.data, start.batches, rate, shrink, optimiser.momentum
     keep = None if start.neurons is None else start.task.keep
@@ -49,11 +49,11 @@ def native_steps(start: Start) -> tuple[Tensor, Tensor] | None:
 
 
 def descend_native(
-    stages: tuple[Stage, ...],
+    layers: tuple[PlainLayer, ...],
     layout: Layout,
     first: Tensor,
     data: Examples,
-    plan: Batches,
+    batches: Batches,
     rate: float,
     shrink: float,
     momentum: float = 0.0,
@@ -62,18 +62,18 @@ def descend_native(
 ) -> tuple[Tensor, Tensor] | None:
     """All steps of `w <- shrink * w - rate * g` from `first` [C, P]: parameters [C, P] and summed losses [C].
 
-    `momentum`: of velocities that begin at zero. `keep` [C, K]: the `neurons` that alone are trained. None: the sizes
+    `momentum`: of velocities that begin at zero. `keep` [C, K]: the only `neurons` that are trained. None: the sizes
     do not suit the C code.
     """
     (x, y), (clients, numbers) = data, first.shape
-    trained = None if keep is None or neurons is None else _trained_first(stages, keep, neurons)
-    given, native = _given(stages, layout, x.shape[1:], None if trained is None else trained[1]), library()
+    trained = None if keep is None or neurons is None else _trained_first(layers, keep, neurons)
+    given, native = _given(layers, layout, x.shape[1:], None if trained is None else trained[1]), library()
     if given is None or native is None or (trained is not None and 0 in trained[1]):
         return None
     last, losses = first.clone(memory_format=torch.contiguous_format), torch.zeros(clients, dtype=torch.float64)
-    order, real, steps = (t.contiguous() for t in (plan.examples, plan.real, plan.steps))
+    order, real, steps = (t.contiguous() for t in (batches.examples, batches.real, batches.steps))
     shape, wrong = (given.data_ptr(), len(given), order.shape[2]), 0
-    for some, threads in _shares(clients, torch.get_num_threads()):
+    for some, threads in _split(clients, torch.get_num_threads()):
         count, teams = some.stop - some.start, threads if some.stop - some.start >= threads else 1
         each = native.fedloom_room(*shape, momentum != 0, threads // teams)
         room = torch.empty(teams * each, dtype=torch.uint8)
@@ -102,44 +102,44 @@ def why_not_native(setting: Setting, data: Examples) -> str:
     if not (data.x.is_contiguous() and data.y.is_contiguous()):
         return "examples do not lie in one block of memory"
     if setting.module not in _refused:
-        _refused[setting.module] = _tried(setting, data)
+        _refused[setting.module] = _compared(setting, data)
     return _refused[setting.module]
 
 
-def _tried(setting: Setting, data: Examples) -> str:
-    """Compare one step of two clients with plain PyTorch.
+def _compared(setting: Setting, data: Examples) -> str:
+    """Why the C code cannot be used, from one step of two clients compared with plain PyTorch; empty if it can.
 
-    The C code knows float32 alone, in which the larger of two numbers may be another one than in float64.
+    The C code computes in float32, in which another one of two numbers may be the larger than in float64.
     """
-    stages = stages_of(setting)
-    if stages is None or len(stages) > MOST:
+    layers = plain_layers(setting)
+    if layers is None or len(layers) > MOST:
         return f"it takes at most {MOST} layers in a row"
     params, batch = trial(setting, data)
     slopes, losses = PlainGradient(setting)(params.clone(), batch)
     flat = Examples(batch.x.flatten(0, 1).to(data.x.dtype), batch.y.flatten(0, 1))
     real = (batch.weight > 0).unsqueeze(1)
     places = torch.arange(real.numel()).view_as(real)
-    plan = Batches(places, real, torch.tensor([1, 1]), [2], batch.keys[:, None])
-    done = descend_native(stages, setting.layout, params.float(), flat, plan, 1.0, 1.0)
+    batches = Batches(places, real, torch.tensor([1, 1]), [2], batch.keys[:, None])
+    done = descend_native(layers, setting.layout, params.float(), flat, batches, 1.0, 1.0)
     if done is None:
         return "its layers are larger than the C code is good for"
     difference = largest_difference(((params - done[0], slopes), (done[1], losses)))
     return "" if difference <= 1e-2 else f"it differs from plain PyTorch by {difference:.1e}"
 
 
-def compiled_outputs(setting: Setting, layout: Layout, params: Tensor, x: Tensor) -> Tensor | None:
-    """What networks [C, P] say of their own examples [C, B, ...]; None: torch is as quick, or it cannot be done."""
+def native_outputs(setting: Setting, layout: Layout, params: Tensor, x: Tensor) -> Tensor | None:
+    """Outputs of networks [C, P] for their own examples [C, B, ...]; None: torch is as fast, or C cannot do it."""
     plain = x.dtype == params.dtype == torch.float32 and x.device.type == params.device.type == "cpu"
-    stages = stages_of(setting)
-    if not plain or stages is None or x.numel() == 0 or len(stages) > MOST:
+    layers = plain_layers(setting)
+    if not plain or layers is None or x.numel() == 0 or len(layers) > MOST:
         return None
-    if stages[0].padding is None or not _right(setting, stages):  # torch's large products are as quick
+    if layers[0].padding is None or not _agrees(setting, layers):  # torch's large products are as quick
         return None
-    return _outputs(stages, layout, params, x)
+    return _outputs(layers, layout, params, x)
 
 
-def _outputs(stages: tuple[Stage, ...], layout: Layout, params: Tensor, x: Tensor) -> Tensor | None:
-    given, native = _given(stages, layout, x.shape[2:], None), library()
+def _outputs(layers: tuple[PlainLayer, ...], layout: Layout, params: Tensor, x: Tensor) -> Tensor | None:
+    given, native = _given(layers, layout, x.shape[2:], None), library()
     if given is None or native is None:
         return None
     x, params, threads = x.contiguous(), params.contiguous(), torch.get_num_threads()
@@ -155,23 +155,23 @@ def _outputs(stages: tuple[Stage, ...], layout: Layout, params: Tensor, x: Tenso
     return out
 
 
-_read_rightly: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+_agreed: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
-def _right(setting: Setting, stages: tuple[Stage, ...]) -> bool:
-    """Was the network read rightly? Its own outputs for two examples are compared, once."""
-    if setting.module not in _read_rightly:
+def _agrees(setting: Setting, layers: tuple[PlainLayer, ...]) -> bool:
+    """Whether the C code gives the network's own outputs for two examples; compared once."""
+    if setting.module not in _agreed:
         module, layout = setting.module.eval(), setting.layout
         model, x = flatten(module, layout).float(), setting.example.float()
         with torch.no_grad():
             theirs = functional_call(module, layout.split(model), (x,))
-        ours = _outputs(stages, layout, model[None], x[None])
-        _read_rightly[setting.module] = ours is None or torch.allclose(ours[0], theirs, rtol=1e-3, atol=1e-4)
-    return _read_rightly[setting.module]
+        ours = _outputs(layers, layout, model[None], x[None])
+        _agreed[setting.module] = ours is None or torch.allclose(ours[0], theirs, rtol=1e-3, atol=1e-4)
+    return _agreed[setting.module]
 
 
-def _shares(clients: int, threads: int) -> Iterator[tuple[slice, int]]:
-    """Which clients are trained at once, and by how many threads: each by one while there are enough, then by all."""
+def _split(clients: int, threads: int) -> Iterator[tuple[slice, int]]:
+    """Clients that are trained at once, and their threads: one per client, but all for those that are left over."""
     even = clients // threads * threads
     if even:
         yield slice(0, even), threads
@@ -179,47 +179,49 @@ def _shares(clients: int, threads: int) -> Iterator[tuple[slice, int]]:
         yield slice(even, clients), min(threads, max(clients - even, PARTS))
 
 
-def _trained_first(stages: tuple[Stage, ...], keep: Tensor, neurons: NeuronMap) -> tuple[Tensor, tuple[int, ...]]:
-    """Every layer's neurons, each client's kept ones first [C, all], and how many of each layer are kept."""
+def _trained_first(layers: tuple[PlainLayer, ...], keep: Tensor, neurons: NeuronMap) -> tuple[Tensor, tuple[int, ...]]:
+    """Every layer's neurons, each client's kept ones first [C, all], and the number that is kept of each layer."""
     rows = {tensor.name: tensor.along[0] for tensor in neurons.tensors}
     padded, kept = neurons.padded(keep), []
-    for stage in stages:
-        which = rows[f"{stage.name}.weight"]
+    for layer in layers:
+        which = rows[f"{layer.name}.weight"]
         assert which is not None  # layers have neurons
         kept.append(padded[:, neurons.lists[which]])
     order = torch.cat([own.byte().argsort(dim=1, descending=True, stable=True) for own in kept], 1)
     return order, tuple(torch.stack([own[0].sum() for own in kept]).tolist())
 
 
-@lru_cache(maxsize=64)  # of all that a fleet's clients train, again in every round
-def _given(stages: tuple[Stage, ...], layout: Layout, shape: torch.Size, kept: tuple[int, ...] | None) -> Tensor | None:
-    """What the compiled code is told of each layer, in the order of `Given` in native/net.h; None: it does not fit.
+@lru_cache(maxsize=64)  # the parts that a fleet's clients train recur every round
+def _given(
+    layers: tuple[PlainLayer, ...], layout: Layout, shape: torch.Size, kept: tuple[int, ...] | None
+) -> Tensor | None:
+    """A row of facts for each layer, in the order of `Given` in native/net.h; None: the network does not fit.
 
-    `kept`: how many neurons of each layer are trained.
+    `kept`: the number of neurons of each layer that are trained.
     """
     at = dict(zip(layout.names, accumulate(layout.sizes, initial=0)))
     shapes = dict(zip(layout.names, layout.shapes))
-    images = stages[0].padding is not None
+    images = layers[0].padding is not None
     if images and len(shape) != 3:
         return None
     channels, height, width = shape if images else (shape.numel(), 1, 1)
-    rows, below = [], channels  # of the layer before, how many are trained
-    for place, stage in enumerate(stages):
-        outputs, inputs, *kernel = shapes[f"{stage.name}.weight"]
+    rows, below = [], channels  # trained channels of the layer before
+    for place, layer in enumerate(layers):
+        outputs, inputs, *kernel = shapes[f"{layer.name}.weight"]
         moving = outputs if kept is None else kept[place]
-        conv, (down, right) = stage.padding is not None, stage.padding or (0, 0)
+        conv, (down, right) = layer.padding is not None, layer.padding or (0, 0)
         high, wide = kernel or (1, 1)
         large = conv and outputs * inputs * high * wide > LARGE
         if large or inputs != (channels if conv else channels * height * width):
             return None
         rows.append([
-            conv, inputs, outputs, height, width, high, wide, down, right, stage.pool, stage.relu, stage.bias,
-            at[f"{stage.name}.weight"], at.get(f"{stage.name}.bias", 0),
+            conv, inputs, outputs, height, width, high, wide, down, right, layer.pool, layer.relu, layer.bias,
+            at[f"{layer.name}.weight"], at.get(f"{layer.name}.bias", 0),
             moving, below * inputs // channels,
         ])  # fmt: skip
         channels, below = outputs, moving
         height, width = (height + 2 * down - high + 1, width + 2 * right - wide + 1) if conv else (1, 1)
-        height, width = (height // 2, width // 2) if stage.pool else (height, width)
+        height, width = (height // 2, width // 2) if layer.pool else (height, width)
         if min(height, width) < 1:
             return None
     return torch.tensor(rows, dtype=torch.int64)

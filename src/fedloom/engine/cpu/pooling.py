@@ -13,7 +13,7 @@ class MaxPool(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, how: tuple[Any, ...]) -> Tensor:
-        """A few images at a time with channels last, by which torch takes a fraction of the time, copying included."""
+        """Pool a few images at a time with channels last, which takes a fraction of the time, copies included."""
         ctx.how, ctx.shape, ctx.last = how, x.shape, not x.is_contiguous()
         if ctx.last:  # channels
             out: Tensor
@@ -33,7 +33,7 @@ class MaxPool(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
-        """Each gradient to the place of its maximum."""
+        """Put each gradient at the place of its maximum."""
         (places,) = ctx.saved_tensors
         if ctx.last:  # only its shape and order are read, so that no memory is touched
             like = torch.empty(ctx.shape, dtype=g.dtype, memory_format=torch.channels_last)
@@ -42,8 +42,8 @@ class MaxPool(torch.autograd.Function):
         return torch.ops.aten.max_pool2d_with_indices_backward(g, like, *ctx.how, places), None
 
 
-def halved(x: Tensor) -> Tensor:
-    """The largest of every window of 2 x 2, without their places: whole rows first, as they lie side by side."""
+def max_pool_by_two(x: Tensor) -> Tensor:
+    """The maxima of windows of 2 x 2, without their places: of whole rows first, which are contiguous."""
     height, width = (size // 2 * 2 for size in x.shape[2:])
     rows = torch.maximum(x[:, :, 0:height:2], x[:, :, 1:height:2])
     return torch.maximum(rows[..., 0:width:2], rows[..., 1:width:2])

@@ -1,6 +1,6 @@
-"""Networks of which every client keeps other neurons: the weights of the kept ones are moved to the front.
+"""Compact weights: each client's kept neurons come first in every weight, and kernels leave out the rest.
 
-Kernels then read a client's part of each weight as one block, however large it is, and leave out the rest.
+A client's part of a weight is then one block, whatever its size.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BLOCK = 1024  # numbers that a program moves
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _rank(keep, spans, live, rank, kept, CLIENTS, NEURONS, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Which of a layer's neurons a client keeps, where each stands among them, and how many they are; -1: none."""
+    """List a layer's kept neurons (live), the place of each among them (rank) and their count (kept); -1: not kept."""
     client, layer = tl.program_id(0), tl.program_id(1)
     first, size = tl.load(spans + 2 * layer), tl.load(spans + 2 * layer + 1)
     n = tl.arange(0, WIDTH)
@@ -44,10 +44,11 @@ def _arrange(  # type: ignore[no-untyped-def]
     source, target, listed, facts, tensors, firsts, scale, rate_factors, models, FLAT, CLIENTS, NEURONS, ROWS, MODEL,
     BACK: tl.constexpr, CLEAR: tl.constexpr, SCALED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """From models [C, P] to tensors of their own, kept neurons first, or BACK, with zero where a neuron is not kept.
+    """Copy models [C, P] to compact tensors, kept neurons first, or BACK, with zeros for neurons that are not kept.
 
-    CLEAR: there is zero among a client's own too; else nobody reads it. SCALED: a client's own are multiplied by the
-    scales of their rows [C, R], and neurons get their rate factors; where that is zero, BACK takes the models' numbers.
+    CLEAR: write zeros beyond the kept neurons of compact tensors as well; without it these are never read. SCALED:
+    multiply compact numbers by the scales of their rows [C, R] and write the rows' rate factors; where a scale is zero,
+    BACK takes the models' numbers.
     """
     client = tl.program_id(1).to(tl.int64)
     fact = facts + tl.load(tensors + tl.program_id(0)) * 8
@@ -56,7 +57,7 @@ def _arrange(  # type: ignore[no-untyped-def]
     size, rows, columns = tl.load(fact + 3), tl.load(fact + 4), tl.load(fact + 5)
     q = tl.load(firsts + tl.program_id(0)) + tl.arange(0, BLOCK)
     inside = q < size
-    o, i, f = q // inputs, (q % inputs) // fan, q % fan  # a neuron has `fan` columns one after another
+    o, i, f = q // inputs, (q % inputs) // fan, q % fan  # a neuron has `fan` adjacent columns
     listed += client * NEURONS
     o = tl.where(rows >= 0, tl.load(listed + rows + o, mask=inside & (rows + 0 * q >= 0), other=-1), o)
     i = tl.where(columns >= 0, tl.load(listed + columns + i, mask=inside & (columns + 0 * q >= 0), other=-1), i)
@@ -81,16 +82,16 @@ def _arrange(  # type: ignore[no-untyped-def]
 
 
 class Compact:
-    """Where a cohort's kept neurons stand, and their weights, each tensor [C, ...] by itself."""
+    """Places of a cohort's kept neurons, and their weights: one tensor [C, ...] for each of the network's."""
 
     def __init__(self, neurons: NeuronMap, layout: Layout, like: Tensor, clear: bool) -> None:
-        """`like`: models [C, P]. `clear`: are numbers of neurons that are not kept read, as zeros?"""
+        """`like`: models [C, P]. `clear`: write zeros beyond the kept neurons, for kernels that read them."""
         self.clients, self.flat = like.shape
         self.neurons, self.clear = neurons.size, clear
         spans = {group: (span.start, span.stop - span.start) for group, span in neurons.spans(neurons.size)}
         facts, starts = _facts(neurons, layout, {group: first for group, (first, _) in spans.items()})
         self.own = like.new_zeros(self.clients * (starts[-1]))
-        self.tensors = {  # not views: autograd would take a step of one for a change of all
+        self.tensors = {  # not views: autograd would take a change of one for a change of all
             name: like.new_empty(0).set_(self.own.untyped_storage(), self.clients * at, (self.clients, *shape))  # type: ignore[call-overload]
             for name, shape, at in zip(layout.names, layout.shapes, starts)
         }
@@ -103,15 +104,15 @@ class Compact:
         self.blocks = [table([block[k] for block in blocks]) for k in (0, 1)]
         self.live, self.rank = (table([0]).new_zeros(self.clients, self.neurons) for _ in range(2))
         self.kept = table([0]).new_zeros(len(spans), self.clients)
-        self.counts = dict(zip(((group, 1) for group in spans), self.kept))  # of a group each client keeps so many [C]
+        self.counts = dict(zip(((group, 1) for group in spans), self.kept))  # [C] neurons kept of each group
         parts = (part for axes in neurons.axes.values() for axis in axes if axis for part in axis)
-        for part in parts:  # columns, where a neuron has several
+        for part in parts:  # the same in columns, where a neuron has several
             if part.group in spans and (part.group, part.fan) not in self.counts:
                 self.counts[part.group, part.fan] = torch.zeros_like(self.kept[0])
         self.widest = tile_of(max(size for _, size in spans.values()), 2**20)
 
     def begin(self, keep: Tensor, first: Tensor, scaling: RowScaling | None) -> None:
-        """Take the kept neurons [C, K] of these models [C, P]; products, where weights are scaled."""
+        """Copy the kept neurons [C, K] of models [C, P], multiplied by their scales if there are any."""
         grid = len(keep), len(self.spans)
         _rank[grid](keep, self.spans, self.live, self.rank, self.kept, self.clients, self.neurons, WIDTH=self.widest)
         for (group, fan), count in self.counts.items():
@@ -120,7 +121,7 @@ class Compact:
         self._move(first, self.own, self.live, len(first), first.stride(0), False, scaling)
 
     def end(self, clients: int, scaling: RowScaling | None) -> Tensor:
-        """The first so many models [C, P] with what became of these neurons; the rest is zero."""
+        """The models [C, P] of the first `clients` clients: trained numbers of kept neurons, zeros elsewhere."""
         models = self.own.new_empty(clients, self.flat)
         self._move(self.own, models, self.rank, clients, self.flat, True, scaling)
         return models
@@ -135,7 +136,7 @@ class Compact:
         back: bool,
         scaling: RowScaling | None,
     ) -> None:
-        own = self.own  # stands for what is not read
+        own = self.own  # placeholder for tensors that are not read
         scale, rate_factors, models = (
             (own, own, own) if scaling is None else (scaling.scale, scaling.squared, scaling.first)
         )
@@ -150,7 +151,7 @@ def fits(neurons: NeuronMap) -> str:
     """Why these buffers cannot hold such a network; empty if every tensor has whole groups along its first two axes."""
 
     def whole(axis: tuple[Segment, ...] | None, fan: int) -> bool:
-        """One group from its first neuron to its last, or nothing that is cut."""
+        """Whether an axis has one group from its first neuron to its last, or no neuron that is cut."""
         if axis is None or all(part.group in neurons.fixed for part in axis):
             return True
         return len(axis) == 1 and axis[0].stop - axis[0].start == neurons.widths[axis[0].group] and axis[0].fan <= fan
@@ -165,13 +166,15 @@ def fits(neurons: NeuronMap) -> str:
 
 
 def _facts(neurons: NeuronMap, layout: Layout, first: dict[str, int]) -> tuple[list[list[int]], list[int]]:
-    """Of every tensor: where it begins in a model and among a client's own, its columns and numbers, where the neurons
-    of its rows and columns begin in a keep (-1: they are never cut), a neuron's columns, and its first row among the
-    rows of all. Then where each begins, and the end."""
+    """Eight numbers per tensor, which `_arrange` reads, and the tensors' compact starts with the end.
+
+    The numbers: start in a model, compact start, columns, size, first neuron of the rows and of the columns in a keep
+    (-1: never cut), columns per neuron, and first row among all tensors' rows.
+    """
     sizes = [prod(shape) for shape in layout.shapes]
     starts = [0]
     for size in sizes:
-        starts.append(starts[-1] + -(-size // 16) * 16)  # where the device can read many numbers at once
+        starts.append(starts[-1] + -(-size // 16) * 16)  # aligned, so that the GPU reads many numbers at once
     facts, begin, row = [], 0, 0
     for name, shape, size, (own, _) in zip(layout.names, layout.shapes, sizes, pairwise(starts)):
         groups = [axis[0].group if axis else "" for axis in neurons.axes[name][:2]] + [""]

@@ -1,4 +1,4 @@
-"""Linear layers of networks of several sizes side by side, on a GPU: a client's products end where its neurons do."""
+"""Linear layers over compact weights: each client's products end at its last kept neuron."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from fedloom.engine.gradient.products import Kept, Step
 class CompactLinear(torch.autograd.Function):
     """`x @ w^T + b` for inputs [C * B, i], weights [C, o, i] and biases [C, o] or None.
 
-    Of both ends each client keeps the first so many (`kept`); beyond them all is zero, and so are results.
+    Each client keeps the first inputs and outputs, as many as `kept` says; results beyond them are zero.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, step: Step | None, kept: Kept) -> Tensor:
-        """A tile of one client's outputs after another."""
+        """One program per tile of a client's outputs."""
         clients, outputs, inputs = w.shape
         rows = x.reshape(clients, -1, inputs).contiguous()
         ctx.save_for_backward(rows, w, b)
         ctx.step, ctx.kept = step, kept
-        batch, (number, taken) = rows.shape[1], _always(clients, w.device)
+        batch, (index, counts) = rows.shape[1], _first_step(clients, w.device)
         out = w.new_zeros(clients, batch, outputs)
         high, wide = tile_of(batch, 64), tile_of(outputs, 32)
         forward_kernel[triton.cdiv(outputs, wide), clients, triton.cdiv(batch, high)](
-            rows, rows, w, w if b is None else b, out, rows, rows, rows, number, taken,
-            *or_placeholder(kept, taken), batch, *_sizes(inputs, outputs), clients,
+            rows, rows, w, w if b is None else b, out, rows, rows, rows, index, counts,
+            *or_placeholder(kept, counts), batch, *_sizes(inputs, outputs), clients,
             **_cuts(inputs, outputs, kept), PICKS=False, BIAS=b is not None, RELU=False, LAST=False,
             PRECISION=precision(True), BM=high, BN=wide, BK=tile_of(inputs, 32), num_warps=4, num_stages=3,
         )  # fmt: skip
@@ -41,7 +41,7 @@ class CompactLinear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        """The input's gradient first: it needs the weight from before the step."""
+        """The input's gradient first, since it needs the weight from before the step."""
         x, w, b = ctx.saved_tensors
         clients, outputs, inputs = w.shape
         g, gx = g.reshape(clients, -1, outputs).contiguous(), None
@@ -56,10 +56,10 @@ class CompactLinear(torch.autograd.Function):
 def _input_gradient(g: Tensor, w: Tensor, kept: Kept) -> Tensor:
     """The gradient of the inputs [C, B, i]."""
     (clients, outputs, inputs), batch = w.shape, g.shape[1]
-    out, (number, taken), few = g.new_zeros(clients, batch, inputs), _always(clients, w.device), outputs <= 16
+    out, (index, counts), few = g.new_zeros(clients, batch, inputs), _first_step(clients, w.device), outputs <= 16
     high, wide = tile_of(batch, 64), tile_of(inputs, 64 if few else 32)
     input_gradient_kernel[triton.cdiv(inputs, wide), clients, triton.cdiv(batch, high)](
-        g, w, g, out, number, taken, *or_placeholder(kept, taken), batch, *_sizes(inputs, outputs),
+        g, w, g, out, index, counts, *or_placeholder(kept, counts), batch, *_sizes(inputs, outputs),
         **_cuts(inputs, outputs, kept), RELU=False, PRECISION=precision(not few),
         BM=high, BN=wide, BK=tile_of(outputs, 32), num_warps=4, num_stages=1 if few else 3,
     )  # fmt: skip
@@ -67,15 +67,15 @@ def _input_gradient(g: Tensor, w: Tensor, kept: Kept) -> Tensor:
 
 
 def _step(x: Tensor, g: Tensor, w: Tensor, b: Tensor | None, step: Step, kept: Kept) -> None:
-    """The layer's own step, inside the product of its gradient."""
+    """Take the layer's step inside the product of its gradient."""
     (clients, outputs, inputs), batch = w.shape, g.shape[1]
-    assert isinstance(step.rate, Tensor)  # kernels read it where it lies
+    assert isinstance(step.rate, Tensor)  # kernels read it from memory
     w, b = step.shrunk(w), None if b is None else step.shrunk(b)
-    number, taken = _always(clients, w.device)
+    index, counts = _first_step(clients, w.device)
     high, wide = tile_of(outputs, 32), tile_of(inputs, 128)
     tiles, bias = triton.cdiv(inputs, wide), w if b is None else b
     weight_step_kernel[tiles * triton.cdiv(outputs, high), clients](
-        g, x, x, w, w, w, bias, bias, bias, w, step.rate, number, taken, *or_placeholder(kept, taken), batch,
+        g, x, x, w, w, w, bias, bias, bias, w, step.rate, index, counts, *or_placeholder(kept, counts), batch,
         *_sizes(inputs, outputs), clients, 0.0, 0.0, **_cuts(inputs, outputs, kept), PICKS=False, BIAS=b is not None,
         MOVABLE=False, VELOCITY=False, SCALED=False, PRECISION=precision(False), TILES=tiles,
         BM=high, BN=wide, BK=tile_of(batch, 32), num_warps=4, num_stages=1,
@@ -83,15 +83,17 @@ def _step(x: Tensor, g: Tensor, w: Tensor, b: Tensor | None, step: Step, kept: K
 
 
 def _sizes(*ends: int) -> list[int]:
+    """Inputs and outputs in units."""
     return [size // unit for size, unit in zip(ends, units(ends).values())]
 
 
 def _cuts(inputs: int, outputs: int, kept: Kept) -> dict[str, int]:
+    """The units, and whether inputs and outputs are cut."""
     return units((inputs, outputs)) | {"CUT_IN": kept[0] is not None, "CUT_OUT": kept[1] is not None}
 
 
 @cache
-def _always(clients: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """A step that none of so many clients has taken yet."""
-    number = torch.zeros(1, dtype=torch.int64, device=device)
-    return number, torch.ones(clients, dtype=torch.int64, device=device)
+def _first_step(clients: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Step index and step counts with which every client takes the step."""
+    index = torch.zeros(1, dtype=torch.int64, device=device)
+    return index, torch.ones(clients, dtype=torch.int64, device=device)

@@ -1,9 +1,9 @@
-"""Triton kernels for convolutions with another weight for every client: implicit products, nothing is unfolded.
+"""Triton kernels for convolutions with a weight per client, as implicit matrix products: nothing is unfolded.
 
 One program makes a tile of one client's result. Along the sum, taps and channels are one axis with channels fastest,
-so that images with channels last are read in runs. Sums are made in float32 whatever the products are.
+so that images with channels last are read in runs. Sums are float32 whatever the precision of the products.
 
-Where clients keep only the first so many channels (CUT), sums leave out the others, and results there are zero.
+Where clients keep only the first channels (CUT), sums leave out the others, and results there are zero.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ How = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]  # stride, paddin
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _channels(kept, client, SIZE, CUT: tl.constexpr, UNIT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """How many channels of a client count, in whole units: so many numbers can be read at once."""
+    """Channels of a client that count, rounded up to units, which are read at once."""
     if CUT:
         return (tl.load(kept + client) + UNIT - 1) // UNIT * UNIT
     else:
@@ -31,7 +31,7 @@ def _channels(kept, client, SIZE, CUT: tl.constexpr, UNIT: tl.constexpr):  # typ
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _places(k, channels, KC: tl.constexpr, CUT: tl.constexpr, UNIT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Channel and tap of places along a sum."""
+    """Channel and tap at places along the sum."""
     if CUT:
         unit, units = k // UNIT, channels // UNIT
         return (unit % units) * UNIT + k % UNIT, unit // units
@@ -51,7 +51,7 @@ def _convolve(  # type: ignore[no-untyped-def]
     CUT_K: tl.constexpr, CUT_N: tl.constexpr, UNIT: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """A convolution, or (BACK) the gradient of its input."""
+    """A convolution or, BACK, the gradient of its input."""
     client, tile = tl.program_id(1), tl.program_id(0)
     n = tl.program_id(2) * BN + tl.arange(0, BN)
     m = tile * BM + tl.arange(0, BM)
@@ -61,7 +61,7 @@ def _convolve(  # type: ignore[no-untyped-def]
     acc = tl.zeros((BM, BN), dtype=tl.float32)
     channels, columns = _channels(kept_k, client, KC, CUT_K, UNIT), _channels(kept_n, client, NC, CUT_N, 1)
     depth = R * S * channels if CUT_K else R * S * KC
-    if CUT_N:  # a tile without a channel
+    if CUT_N:  # a tile without a kept channel
         depth = tl.where(tl.program_id(2) * BN < columns, depth, 0)
     for first in range(0, depth, BK):
         k = first + tl.arange(0, BK)
@@ -106,12 +106,12 @@ def _weight_gradient(  # type: ignore[no-untyped-def]
     LOW: tl.constexpr, PRECISION: tl.constexpr, CUT_K: tl.constexpr, CUT_O: tl.constexpr, UNIT: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of the weights: out [parts, clients, OC, (tap, channel)], each part the sum over its own places."""
+    """Gradient of the weights: out [parts, clients, OC, (tap, channel)]; each part sums its share of the places."""
     client, part = tl.program_id(1), tl.program_id(2)
     row_tile, column_tile = tl.program_id(0) // TILES, tl.program_id(0) % TILES
     rows, channels = _channels(kept_o, client, OC, CUT_O, 1), _channels(kept_k, client, KC, CUT_K, UNIT)
     columns = R * S * channels
-    if CUT_O or CUT_K:  # noqa: SIM102  known when it is compiled
+    if CUT_O or CUT_K:  # noqa: SIM102  a compile-time condition
         if (row_tile * BM >= rows) | (column_tile * BN >= columns):
             return
     o, k = row_tile * BM + tl.arange(0, BM), column_tile * BN + tl.arange(0, BN)
@@ -147,7 +147,7 @@ def _weight_gradient(  # type: ignore[no-untyped-def]
         tl.store(out_bias + (part * CLIENTS + client) * OC + o, bias, mask=o < rows)
 
 
-Tile = tuple[int, int, int, int, int]  # rows, columns and depth at once, warps, stages
+Tile = tuple[int, int, int, int, int]  # rows, columns and depth of a tile, warps, stages
 ALL: Kept = (None, None)
 
 
@@ -165,7 +165,7 @@ def convolve(
 def input_gradient(
     g: Tensor, w: Tensor, like: Tensor, how: How, precision: str, kept: Kept = ALL, tile: Tile | None = None
 ) -> Tensor:
-    """The gradient of the inputs, which look like `like`."""
+    """Gradient of the inputs, which have the shape of `like`."""
     out = _images(tuple(like.shape), g)
     _launch(g, w, None, out, (w.stride(2), w.stride(1)), len(w), how, precision, True, kept[::-1], tile)
     return out
@@ -174,7 +174,7 @@ def input_gradient(
 def weight_gradient(
     g: Tensor, x: Tensor, w: Tensor, how: How, precision: str, kept: Kept = ALL, tile: Tile | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of the weights [C, o, i, R, S] and of the biases [C, o]."""
+    """Gradients of the weights [C, o, i, R, S] and of the biases [C, o]."""
     clients, outputs, inputs, *kernel = w.shape
     batch, columns = len(x) // clients, inputs * kernel[0] * kernel[1]
     places = batch * g.shape[2] * g.shape[3]
@@ -182,7 +182,7 @@ def weight_gradient(
     rows_at_once, columns_at_once, depth, warps, stages = tile or (
         tile_of(outputs, 32), *((tile_of(columns, 128), 32, 4, 3) if cut else _weight_tile(outputs, inputs, columns))
     )  # fmt: skip
-    kept = kept[0], kept[1] if outputs > rows_at_once else None  # nothing is saved within a tile
+    kept = kept[0], kept[1] if outputs > rows_at_once else None  # a single tile has nothing to leave out
     tiles = triton.cdiv(columns, columns_at_once)
     programs = clients * tiles * triton.cdiv(outputs, rows_at_once)
     parts = max(1, min(16, 1024 // programs, places // 512))  # enough programs for every multiprocessor
@@ -204,7 +204,7 @@ def weight_gradient(
 
 
 def _weight_tile(outputs: int, inputs: int, columns: int) -> tuple[int, int, int, int]:
-    """Columns and depth at once, warps, stages: the quickest of those tried on one H200 (benchmarks/results/gpu.md)."""
+    """Columns and depth of a tile, warps, stages: the fastest tried on one H200 (benchmarks/results/gpu.md)."""
     if columns <= 32:
         return 32, 64, 4, 3
     if outputs <= 16:
@@ -225,17 +225,17 @@ def _launch(
     kept: Kept,
     tile: Tile | None,
 ) -> None:
-    """One product per tile; `strides` are the weight's along the result's and the source's channels.
+    """Launch one program per tile; `strides` are the weight's along the channels of the result and of the source.
 
-    `kept`: how many channels of the source and of the result.
+    `kept`: channels kept of the source and of the result.
     """
     batch, channels, height, width = len(src) // clients, out.shape[1], *out.shape[2:]
     cut = kept[0] is not None
-    short = src.shape[1] * w.shape[3] * w.shape[4] <= 32  # one turn of the loop
+    short = src.shape[1] * w.shape[3] * w.shape[4] <= 32  # one iteration of the loop
     rows_at_once, columns_at_once, depth, warps, stages = tile or (
         128, tile_of(channels, 64), 32 if short else 16, *((4, 2) if cut or back else (4, 3) if short else (8, 3))
     )  # fmt: skip
-    kept = kept[0], kept[1] if channels > columns_at_once else None  # nothing is saved within a tile
+    kept = kept[0], kept[1] if channels > columns_at_once else None  # a single tile has nothing to leave out
     grid = (triton.cdiv(batch * height * width, rows_at_once), clients, triton.cdiv(channels, columns_at_once))
     _convolve[grid](
         src, w, src if b is None else b, out, *or_placeholder(kept, src), batch, height, width, *src.shape[2:],
@@ -249,28 +249,31 @@ def _launch(
 
 
 def or_placeholder(kept: Kept, other: Tensor) -> list[Tensor]:
-    """Something else stands where it is not read."""
+    """`kept`, with another tensor as a placeholder where it is None and not read."""
     return [other if own is None else own for own in kept]
 
 
 def _unit(channels: int, kept: Tensor | None) -> int:
-    """In what units kept channels are counted."""
+    """Units in which kept channels are counted."""
     return 4 if kept is not None and channels % 4 == 0 else 1
 
 
 def _named(how: How) -> dict[str, Any]:
+    """Stride, padding and dilation by the kernels' names."""
     (sh, sw), (ph, pw), (dh, dw) = how
     return {"STRIDE_H": sh, "STRIDE_W": sw, "PAD_H": ph, "PAD_W": pw, "DIL_H": dh, "DIL_W": dw}
 
 
 def _images(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Uninitialised images with channels last."""
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
 
 
 def tile_of(size: int, most: int) -> int:
-    """A power of two from 16 on that holds a size, or the most."""
+    """The power of two that holds a size, at least 16 and at most `most`."""
     return int(max(16, min(most, triton.next_power_of_2(size))))
 
 
 def _after(size: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
+    """Size of an image's axis after the convolution."""
     return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1

@@ -1,12 +1,12 @@
-"""Triton kernels for a step of a chain of linear layers, every client with weights of its own.
+"""Triton kernels for a training step of a chain of linear layers, with weights per client.
 
-Examples are read where they lie, the loss is part of the last layer's product, and a weight takes its step, with or
-without momentum, inside the product that would have made its gradient: no gradient as large as the weights is written.
-Clients whose steps are over leave at once. Sizes come in units (powers of two), from which the compiler sees how many
-numbers it may read at once.
+Examples are read in place, the loss is part of the last layer's product, and a weight takes its step, with or without
+momentum, inside the product that would have made its gradient: no gradient as large as the weights is written. Programs
+of clients without a step left return at once. Sizes are given in units (powers of two), which tell the compiler how
+many numbers it may read at once.
 
-Where clients keep only some of a layer's neurons (CUT_IN, CUT_OUT), those are the first so many (`kept`), and tiles
-beyond them end before they begin.
+Where clients keep only some of a layer's neurons (CUT_IN, CUT_OUT), these come first (`kept` is their number), and
+programs of tiles beyond them return at once.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-MAX_OUTPUTS = 128  # outputs of a network: all of an example's must fit into one tile, where the loss is made
+MAX_OUTPUTS = 128  # of a network: one tile must hold all outputs of an example, to compute the loss
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _kept_count(kept, client, SIZE, CUT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """How many of a layer's neurons a client keeps."""
+    """Number of a layer's neurons that a client keeps."""
     if CUT:
         return tl.load(kept + client)
     else:
@@ -33,7 +33,7 @@ def forward_kernel(  # type: ignore[no-untyped-def]
     PICKS: tl.constexpr, BIAS: tl.constexpr, RELU: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """A layer's outputs [C, B, o]; of the last layer the gradient of the loss by them, and the losses are counted."""
+    """A layer's outputs [C, B, o]; LAST: the loss's gradient by the outputs instead, and losses are added up."""
     INPUTS, OUTPUTS = IN * IN_UNIT, OUT * OUT_UNIT
     client, step = tl.program_id(1), tl.load(step_index)
     inputs, outputs = _kept_count(kept_in, client, INPUTS, CUT_IN), _kept_count(kept_out, client, OUTPUTS, CUT_OUT)
@@ -41,7 +41,7 @@ def forward_kernel(  # type: ignore[no-untyped-def]
         return
     m, n = tl.program_id(2) * BM + tl.arange(0, BM), tl.program_id(0) * BN + tl.arange(0, BN)
     inside = m < BATCH
-    at = (step * CLIENTS + client) * BATCH + m  # of the example in the plan
+    at = (step * CLIENTS + client) * BATCH + m  # of the example among all steps' examples
     own = client.to(tl.int64) * BATCH + m
     row = own
     if PICKS or LAST:
@@ -80,7 +80,7 @@ def input_gradient_kernel(  # type: ignore[no-untyped-def]
     BATCH, IN, OUT, IN_UNIT: tl.constexpr, OUT_UNIT: tl.constexpr, CUT_IN: tl.constexpr, CUT_OUT: tl.constexpr,
     RELU: tl.constexpr, PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of a layer's inputs [C, B, i], through the ReLU (if any) that made them."""
+    """Gradient of a layer's inputs [C, B, i], through the ReLU (if any) that made them."""
     INPUTS, OUTPUTS = IN * IN_UNIT, OUT * OUT_UNIT
     client = tl.program_id(1)
     inputs, outputs = _kept_count(kept_in, client, INPUTS, CUT_IN), _kept_count(kept_out, client, OUTPUTS, CUT_OUT)
@@ -148,7 +148,7 @@ def weight_step_kernel(  # type: ignore[no-untyped-def]
     moved = acc + DECAY * own_w
     if (
         MOVABLE
-    ):  # what is held is written again as it was: were it left out, numbers would be read and written one by one
+    ):  # held numbers are written again as they were: skipping them would split reads and writes into single ones
         free = tl.load(movable + at, mask=inside, other=0) != 0
     if VELOCITY:
         old = tl.load(velocity + at, mask=inside, other=0.0)
@@ -156,7 +156,7 @@ def weight_step_kernel(  # type: ignore[no-untyped-def]
         tl.store(velocity + at, tl.where(free, moved, old) if MOVABLE else moved, mask=inside)
     new = own_w - step_rate * moved
     tl.store(w + at, tl.where(free, new, own_w) if MOVABLE else new, mask=inside)
-    if BIAS:  # noqa: SIM102  known when it is compiled
+    if BIAS:  # noqa: SIM102  a compile-time condition
         if column_tile == 0:
             there = o < outputs
             at_bias = client * OUTPUTS + o

@@ -1,4 +1,4 @@
-"""One step of a cohort whose network is a chain of linear layers, on a GPU: a kernel of ours for each product."""
+"""A training step of a chain of linear layers for a cohort: one Triton kernel per product."""
 
 from __future__ import annotations
 
@@ -16,45 +16,48 @@ from fedloom.engine.cuda.mlp_kernels import MAX_OUTPUTS, forward_kernel, input_g
 if TYPE_CHECKING:
     from fedloom.core.types import Examples, Setting
     from fedloom.engine.cuda.step_buffers import StepBuffers
-    from fedloom.engine.stages import Stage
+    from fedloom.engine.plain_layers import PlainLayer
 
 
 Launch = Callable[..., None]
 
 
 def _run(kernel: Any, grid: tuple[int, ...], *facts: Any, **how: Any) -> None:
+    """Launch a kernel."""
     kernel[grid](*facts, **how)
 
 
-def _make(kernel: Any, grid: tuple[int, ...], *facts: Any, **how: Any) -> None:
+def _compile_only(kernel: Any, grid: tuple[int, ...], *facts: Any, **how: Any) -> None:
+    """Compile a kernel without a launch."""
     kernel.warmup(*facts, grid=grid, **how)
 
 
 class MlpStep:
-    """The layers' kernels, and places for what goes from one to the next."""
+    """The layers' kernels, and buffers for what passes from one to the next."""
 
-    def __init__(self, layers: tuple[Stage, ...], buffers: StepBuffers) -> None:
+    def __init__(self, layers: tuple[PlainLayer, ...], buffers: StepBuffers) -> None:
         self.layers, self.buffers = layers, buffers
-        weights = [buffers.tensors[f"{stage.name}.weight"] for stage in layers]
+        weights = [buffers.tensors[f"{plain.name}.weight"] for plain in layers]
         clients, self.batch = buffers.clients, buffers.examples.shape[2]
         self.sizes = [(w.shape[2], w.shape[1]) for w in weights]  # inputs, outputs
         self.outs = [w.new_zeros(clients, self.batch, w.shape[1]) for w in weights]
-        self.grads = [torch.zeros_like(out) for out in self.outs[:-1]] + self.outs[-1:]  # the last layer gives its own
+        # the last layer's kernel writes the gradient by its outputs in their place
+        self.grads = [torch.zeros_like(out) for out in self.outs[:-1]] + self.outs[-1:]
         self.losses = weights[0].new_zeros(clients, self.batch)
         self._launch: Launch = _run
         self._compile()
 
     def _compile(self) -> None:
-        """All kernels side by side: one after another they take seconds."""
+        """Compile all kernels at the same time: one after another they take seconds."""
         if self.buffers.device.type != "cuda" or not hasattr(triton, "AsyncCompileMode"):
-            return  # interpreted, or by an older Triton: compiled when they first run
-        self._launch = _make
+            return  # interpreted, or an older Triton, which compiles at the first launch
+        self._launch = _compile_only
         with ThreadPoolExecutor() as pool, triton.AsyncCompileMode(pool):
             self.step(self.buffers.clients)
         self._launch = _run
 
     def step(self, size: int) -> None:
-        """Move the weights of the first `size` clients who have a step left to take."""
+        """Take one step of those of the first `size` clients that have a step left."""
         for layer in range(len(self.layers)):
             self._forward(layer, size)
         for layer in range(len(self.layers) - 1, 0, -1):
@@ -63,21 +66,22 @@ class MlpStep:
             self._weight_step(layer, size)
 
     def _forward(self, layer: int, size: int) -> None:
-        stage, buffers, (inputs, outputs) = self.layers[layer], self.buffers, self.sizes[layer]
+        """Compute a layer's outputs, and the loss after the last layer."""
+        plain, buffers, (inputs, outputs) = self.layers[layer], self.buffers, self.sizes[layer]
         last = layer == len(self.layers) - 1
         rows, columns = tile_of(self.batch, 64), tile_of(outputs, MAX_OUTPUTS if last else 32)
-        w = buffers.tensors[f"{stage.name}.weight"]
+        w = buffers.tensors[f"{plain.name}.weight"]
         grid = (triton.cdiv(outputs, columns), size, triton.cdiv(self.batch, rows))
         self._launch(forward_kernel, grid,
-            self._inputs(layer), buffers.examples, w, buffers.tensors[f"{stage.name}.bias"] if stage.bias else w,
+            self._inputs(layer), buffers.examples, w, buffers.tensors[f"{plain.name}.bias"] if plain.bias else w,
             self.outs[layer], buffers.data.y, buffers.weight, self.losses, buffers.step_index, buffers.step_counts,
             *self._kept(layer), self.batch, *self._counts(layer), buffers.clients, **self._units(layer),
-            PICKS=layer == 0, BIAS=stage.bias, RELU=stage.relu, LAST=last, PRECISION=precision(True),
+            PICKS=layer == 0, BIAS=plain.bias, RELU=plain.relu, LAST=last, PRECISION=precision(True),
             BM=rows, BN=columns, BK=tile_of(inputs, 32), num_warps=4, num_stages=3,
         )  # fmt: skip
 
     def _input_gradient(self, layer: int, size: int) -> None:
-        """The gradient of the layer below."""
+        """Compute the gradient of a layer's inputs."""
         inputs, outputs = self.sizes[layer]
         few = outputs <= 16
         rows, columns = tile_of(self.batch, 64), tile_of(inputs, 64 if few else 32)
@@ -90,15 +94,15 @@ class MlpStep:
         )  # fmt: skip
 
     def _weight_step(self, layer: int, size: int) -> None:
-        """The layer's own step."""
-        stage, buffers, (inputs, outputs) = self.layers[layer], self.buffers, self.sizes[layer]
-        names = f"{stage.name}.weight", f"{stage.name}.bias" if stage.bias else f"{stage.name}.weight"
+        """Step a layer's weight and bias."""
+        plain, buffers, (inputs, outputs) = self.layers[layer], self.buffers, self.sizes[layer]
+        names = f"{plain.name}.weight", f"{plain.name}.bias" if plain.bias else f"{plain.name}.weight"
         (w, b), momentum, masked = (
             [buffers.tensors[name] for name in names],
             bool(buffers.velocity),
             bool(buffers.movable),
         )
-        velocities = [buffers.velocity.get(name, w) for name in names]  # not read where there is none
+        velocities = [buffers.velocity.get(name, w) for name in names]  # placeholders where there is none
         movable = [buffers.movable.get(name, w) for name in names]
         rows, columns = tile_of(outputs, 32), tile_of(inputs, 128)
         tiles, optimiser = triton.cdiv(inputs, columns), buffers.method.optimiser
@@ -109,25 +113,26 @@ class MlpStep:
             w if buffers.scaling is None else buffers.scaling.rate_factors[names[0]], buffers.rate,
             buffers.step_index, buffers.step_counts,
             *self._kept(layer), self.batch, *self._counts(layer), buffers.clients,
-            float(getattr(optimiser, "momentum", 0.0)), float(optimiser.weight_decay),
+            float(optimiser.momentum), float(optimiser.weight_decay),
             **self._units(layer),
-            PICKS=layer == 0, BIAS=stage.bias, MOVABLE=masked, VELOCITY=momentum, SCALED=buffers.scaling is not None,
+            PICKS=layer == 0, BIAS=plain.bias, MOVABLE=masked, VELOCITY=momentum, SCALED=buffers.scaling is not None,
             PRECISION=precision(False), TILES=tiles,
             BM=rows, BN=columns, BK=tile_of(self.batch, 64 if masked else 32), num_warps=4, num_stages=1,
         )  # fmt: skip
 
     def _inputs(self, layer: int) -> Tensor:
+        """A layer's inputs: examples, or the outputs of the layer before."""
         return self.buffers.data.x if layer == 0 else self.outs[layer - 1]
 
     def _kept(self, layer: int) -> list[Tensor]:
-        """How many of the layer's inputs and outputs each client keeps; not read where all are."""
+        """Inputs and outputs of the layer that each client keeps [C]; placeholders where all are kept."""
         compact = self.buffers.compact
         if compact is None:
             return [self.buffers.step_counts] * 2
         return [compact.kept[max(0, layer - 1)], compact.kept[min(layer, len(compact.kept) - 1)]]
 
     def _units(self, layer: int) -> dict[str, int]:
-        """In what units inputs and outputs are counted, and whether they are cut; examples and classes never are."""
+        """Units of inputs and outputs, and whether these are cut; the network's inputs and classes never are."""
         cut = self.buffers.compact is not None
         return units(self.sizes[layer]) | {"CUT_IN": cut and layer > 0, "CUT_OUT": cut and layer < len(self.layers) - 1}
 
@@ -137,16 +142,16 @@ class MlpStep:
 
 
 def units(ends: tuple[int, ...]) -> dict[str, int]:
-    """Powers of two that divide a layer's inputs and outputs."""
+    """Powers of two, at most 16, that divide a layer's inputs and outputs."""
     return {name: min(16, size & -size) for name, size in zip(("IN_UNIT", "OUT_UNIT"), ends)}
 
 
-def precision(exact: bool) -> str:
-    """Three products of TF32 numbers are as exact as one of float32 numbers; which is quicker was measured."""
-    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3" if exact else "ieee"
+def precision(three_products: bool) -> str:
+    """Precision of products: three of TF32 numbers are as exact as one of float32, and faster for some kernels."""
+    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3" if three_products else "ieee"
 
 
-def fits(layers: tuple[Stage, ...], setting: Setting, data: Examples) -> str:
+def fits(layers: tuple[PlainLayer, ...], setting: Setting, data: Examples) -> str:
     """Why these kernels cannot take the steps; empty if they can."""
     (x, y), kind = data, next(setting.module.parameters()).dtype
     if not x.dtype == kind == torch.float32 or y.dtype != torch.int64:

@@ -1,4 +1,4 @@
-"""A step of SGD with momentum in one pass over weights, gradients and velocities."""
+"""A step of SGD with momentum in place, by our kernel where it runs, else by PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Triton kernels for what else convolutional networks do: pooling and group norm of images with channels last."""
+"""Triton kernels for max-pooling and group norm of images with channels last."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _max_pool(  # type: ignore[no-untyped-def]
     x, y, place, total, CH, OH, OW, n_, c_, h_, w_,
     KH: tl.constexpr, KW: tl.constexpr, SIZE: tl.constexpr, LONG: tl.constexpr,
 ):  # fmt: skip
-    """The largest of every window and where it is; of equal ones the first, and NaN before all."""
+    """The maximum of every window and its place: the first of equal values, and NaN before any."""
     at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     if LONG:
         at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
@@ -39,14 +39,14 @@ def _max_pool_backward(  # type: ignore[no-untyped-def]
     g, place, gx, total, CH, H, W, OH, OW, n_, c_, h_, w_,
     KH: tl.constexpr, KW: tl.constexpr, SIZE: tl.constexpr, LONG: tl.constexpr,
 ):  # fmt: skip
-    """Each gradient to the place of its maximum, zero elsewhere."""
+    """Write each gradient to the place of its maximum, zeros elsewhere."""
     at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     if LONG:
         at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     inside = at < total
     c, w, h, n = at % CH, (at // CH) % W, (at // (CH * W)) % H, at // (CH * W * H)
     oh, ow = h // KH, w // KW
-    seen = inside & (oh < OH) & (ow < OW)  # what no window covers has none
+    seen = inside & (oh < OH) & (ow < OW)  # pixels that no window covers have no gradient
     mine = tl.load(place + ((n * OH + oh) * OW + ow) * CH + c, mask=seen, other=-1).to(tl.int32)
     value = tl.load(g + n * n_ + c * c_ + oh * h_ + ow * w_, mask=seen, other=0.0)
     tl.store(gx + at, tl.where(mine == (h % KH) * KW + w % KW, value, 0.0), mask=inside)
@@ -63,7 +63,7 @@ class Pool(torch.autograd.Function):
         y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
         place = torch.empty(y.numel(), dtype=torch.int8, device=x.device)
         grid = (triton.cdiv(y.numel(), BLOCK),)
-        long = x.numel() >= 2**31  # beyond that places do not fit 32 bits
+        long = x.numel() >= 2**31  # beyond that indices do not fit 32 bits
         _max_pool[grid](
             x, y, place, y.numel(), *shape[1:], *x.stride(), KH=window[0], KW=window[1], SIZE=BLOCK, LONG=long
         )
@@ -73,7 +73,7 @@ class Pool(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
-        """Each gradient to the place of its maximum."""
+        """Gradient of the images."""
         (place,) = ctx.saved_tensors
         gx = torch.empty(ctx.shape, dtype=g.dtype, device=g.device, memory_format=torch.channels_last)
         grid = (triton.cdiv(gx.numel(), BLOCK),)
@@ -89,7 +89,7 @@ def _group_norm(  # type: ignore[no-untyped-def]
     x, w, b, y, mean, rstd, BATCH, CH, PLACES, EPS, n_, c_, p_,
     EACH: tl.constexpr, GROUPS: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr,
 ):  # fmt: skip
-    """One group of one example: its mean and spread, then the client's own affine map."""
+    """Normalise one group of one example, then apply the client's affine map."""
     n, group = tl.program_id(0), tl.program_id(1)
     each = tl.arange(0, BC)
     c, own = group * EACH + each, each < EACH
@@ -125,7 +125,7 @@ def _group_norm_backward(  # type: ignore[no-untyped-def]
     g, x, w, mean, rstd, gx, gw, gb, BATCH, CH, PLACES, gn_, gc_, gp_, n_, c_, p_,
     EACH: tl.constexpr, GROUPS: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of one group of one example, and its part of the affine map's."""
+    """Gradient of one group of one example, and its part of the affine map's gradients."""
     n, group = tl.program_id(0), tl.program_id(1)
     each = tl.arange(0, BC)
     c, own = group * EACH + each, each < EACH
@@ -154,11 +154,11 @@ def _group_norm_backward(  # type: ignore[no-untyped-def]
 
 
 class GroupNorm(torch.autograd.Function):
-    """Group norm with another affine map for every client: x [C * B, ch, H, W], w and b [C, ch]."""
+    """Group norm with an affine map per client: x [C * B, ch, H, W], w and b [C, ch]."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor, groups: int, eps: float) -> Tensor:
-        """One program for every example and group."""
+        """One program per example and group."""
         x = x.contiguous(memory_format=torch.channels_last)
         w, b = w.contiguous(), b.contiguous()
         y, (n, channels, height, width) = torch.empty_like(x), x.shape
@@ -186,6 +186,6 @@ class GroupNorm(torch.autograd.Function):
 
 
 def _sizes(each: int, groups: int) -> dict[str, int]:
-    """How much of a group a program takes at once: about two thousand numbers."""
+    """Channels and pixels of a group that a program reads at once: about two thousand numbers."""
     channels = int(triton.next_power_of_2(each))
     return {"EACH": each, "GROUPS": groups, "BC": channels, "BP": max(1, 2048 // channels)}

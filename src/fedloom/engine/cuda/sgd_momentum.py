@@ -1,4 +1,4 @@
-"""A Triton kernel for a step of SGD with momentum."""
+"""Triton kernel for a step of SGD with momentum: one pass over weights, gradients and velocities."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def sgd_momentum(
     momentum: float,
     decay: float,
 ) -> None:
-    """As `momentum.momentum_step`; all tensors are contiguous but the gradient, which is made so."""
+    """`momentum.momentum_step` on a GPU; all tensors but the gradient must be contiguous."""
     grid = (triton.cdiv(w.numel(), BLOCK),)
     some, moving = (
         w if stepping is None else stepping,
         w if movable is None else movable,
-    )  # not read where there is none
+    )  # placeholders where there is none
     count, each = w.numel(), w.numel() // len(w)
     _sgd_momentum[grid](
         w, g.contiguous(), v, some, moving, rate, count, each, momentum, decay,

@@ -1,4 +1,4 @@
-"""Dropout whose chance is a key, so that every engine drops the same units."""
+"""Dropout that is drawn from a key, so that every engine drops the same units."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class KeyedDropout(nn.Module):
         self.register_buffer("key", torch.zeros((), dtype=torch.int64), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """For one client: `key` is a number, `x` [B, ...]."""
+        """Dropout for one client: `key` is a number, `x` [B, ...]."""
         return x * self.scale(self.key, x.shape, x) if self.training and self.p > 0 else x
 
     def scale(self, key: Tensor, shape: torch.Size, like: Tensor) -> Tensor:
-        """0 for what is dropped, else 1 / (1 - p); `key` [...] gives [..., *shape]."""
+        """0 for dropped units, else 1 / (1 - p); `key` [...] gives [..., *shape]."""
         self.calls += 1
         index = torch.arange(shape.numel(), device=like.device).view(shape)
         keys = absorb(absorb(absorb(key, self.place), self.calls).view(*key.shape, *(1,) * len(shape)), index)
@@ -55,7 +55,7 @@ def keyed(module: nn.Module) -> nn.Module:
 
 
 def keys_of(module: nn.Module, key: Tensor) -> dict[str, Tensor]:
-    """The key for every keyed layer, as `functional_call` wants it for one new pass."""
+    """The key of every keyed layer for one new pass, as `functional_call` takes it."""
     layers = {name: part for name, part in module.named_modules() if isinstance(part, KeyedDropout)}
     for layer in layers.values():
         layer.calls = 0

@@ -1,4 +1,4 @@
-"""The choice of a gradient: the fastest that agrees with plain PyTorch on this very network."""
+"""The choice of a gradient: the fastest one that agrees with plain PyTorch on the network at hand."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Chosen(NamedTuple):
 
 
 def fastest_gradient(setting: Setting, data: Examples, precision: Precision = "default") -> Chosen:
-    """Stacked if it knows every layer, else vmapped, else one client after another (logged once, with the reason)."""
+    """Stacked if it supports every layer, else vmapped, else one client after another (logged, with the reasons)."""
     return in_precision(_fastest(setting, data), precision)
 
 
 def in_precision(found: Chosen, precision: Precision) -> Chosen:
-    """The gradient with its products as exact as asked for."""
+    """The gradient with products in the precision that was asked for."""
     if precision != "bf16":
         return found
     if found.gradient.stacked is None:
@@ -46,6 +46,7 @@ def in_precision(found: Chosen, precision: Precision) -> Chosen:
 
 
 def _fastest(setting: Setting, data: Examples) -> Chosen:
+    """The first gradient that agrees with plain PyTorch, in its own precision."""
     reasons: list[tuple[str, str]] = []
     for kind, way in (("stacked", StackedGradient), ("vmapped", VmappedGradient)):
         if kind == "vmapped" and any(isinstance(part, _STATISTICS) for part in setting.module.modules()):
@@ -60,13 +61,13 @@ def _fastest(setting: Setting, data: Examples) -> Chosen:
         if difference < 1e-6:
             return Chosen(gradient, tuple(reasons))
         reasons.append((kind, f"it differs from plain PyTorch by {difference:.1e}"))
-    told = "; ".join(f"{kind}: {why}" for kind, why in reasons)
-    log.warning("clients are trained one after another, which is slow: %s", told)
+    text = "; ".join(f"{kind}: {why}" for kind, why in reasons)
+    log.warning("clients are trained one after another, which is slow: %s", text)
     return Chosen(PlainGradient(setting), tuple(reasons))
 
 
 def _difference(gradient: Gradient, setting: Setting, data: Examples) -> float:
-    """The largest relative difference to plain PyTorch for two unlike clients."""
+    """The largest relative difference to plain PyTorch for two different clients."""
     params, batch = trial(setting, data)
     ours, theirs = params.clone(), params.clone()
     found, expected = gradient(ours, batch), PlainGradient(setting)(theirs, batch)

@@ -1,7 +1,7 @@
-"""The whole network runs but only some neurons are trained: which part of every weight moves?
+"""The part of every weight that is trained where the whole network runs, but only some neurons are trained.
 
-Activations are computed in full. Of a weight's gradient only the rows and columns of the trained neurons are, so that
-freezing saves real work.
+Activations are computed in full. Of a weight's gradient, only the rows and columns of trained neurons are computed, so
+that freezing saves work.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedloom.neurons.map import NeuronMap
 
 
 class Cut(NamedTuple):
-    """Which rows and columns of a weight [outputs, inputs, ...] are trained, every client's own; None: all."""
+    """The rows and columns of a weight [outputs, inputs, ...] that each client trains; None: all."""
 
     rows: Tensor | None  # [C, r]
     columns: Tensor | None  # [C, c]
@@ -28,25 +28,25 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True)
 class Frozen:
-    """What moves of a cohort's models: of some layers a part of the weight, of all other tensors what the mask says."""
+    """The trained part of a cohort's models: a cut of some layers' weights, and a mask over all other numbers."""
 
     cuts: dict[str, Cut]  # by layer
     mask: Tensor  # [C, P]
 
     @cached_property
     def parts(self) -> dict[str, Part]:
-        """The cuts with the places of what moves: not every way needs them."""
+        """The cuts with the places of their numbers, which not every way needs."""
         return {layer: part(cut, self.mask) for layer, cut in self.cuts.items()}
 
 
 def freeze(neurons: NeuronMap, layers: Iterable[str], keep: Tensor, mask: Tensor) -> Frozen | None:
-    """What moves where only the kept neurons [C, K] are trained; None: everything.
+    """The part that is trained where only the kept neurons [C, K] are; None: everything.
 
     Clients must keep equally many neurons of every group, each its own. `layers` have weights [outputs, inputs, ...].
     """
     kept = neurons.padded(keep)
     along = [kept[:, entries] for entries in neurons.lists]  # [C, n] each
-    counts = torch.stack([bools[0].sum() for bools in along]).tolist()  # one wait for all
+    counts = torch.stack([bools[0].sum() for bools in along]).tolist()  # waits for the device once
     chosen = [
         None if count == bools.shape[1] else bools.byte().argsort(dim=1, descending=True, stable=True)[:, :count]
         for bools, count in zip(along, counts)
@@ -65,7 +65,7 @@ def freeze(neurons: NeuronMap, layers: Iterable[str], keep: Tensor, mask: Tensor
 
 
 def part(cut: Cut, mask: Tensor) -> Part:
-    """The rows and columns, and where they lie."""
+    """A cut with the places of its numbers."""
     rows, columns, (outputs, inputs, *kernel) = cut
     clients, device = len(mask), mask.device
     row = torch.arange(outputs, device=device).expand(clients, -1) if rows is None else rows

@@ -1,4 +1,4 @@
-"""The fx graph of a network as stacked layers run it."""
+"""The fx graph of a network, prepared for stacked layers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ZERO_CALLS = (torch.relu, F.relu, torch.flatten, operator.add, torch.add, "relu"
 
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Keyed dropout is a layer of ours, not code to look into."""
+        """Keyed dropout is traced as one layer."""
         return isinstance(m, KeyedDropout) or super().is_leaf_module(m, module_qualified_name)
 
 
@@ -44,7 +44,7 @@ def pool_first(graph: fx.Graph, module: nn.Module) -> None:
             continue
         relu = pool.args[0]
         before = relu.args[0]
-        if len(relu.users) == len(before.users) == 1:  # nobody else reads what changes
+        if len(relu.users) == len(before.users) == 1:  # no other node reads the nodes that change
             pool.replace_all_uses_with(relu)
             pool.replace_input_with(relu, before)
             relu.replace_input_with(before, pool)
@@ -52,7 +52,7 @@ def pool_first(graph: fx.Graph, module: nn.Module) -> None:
 
 
 def zeros_stay(graph: fx.Graph, module: nn.Module) -> bool:
-    """Whether neurons without weights stay without, and change nothing else."""
+    """Whether neurons whose weights are zero keep them, and change no other neuron."""
 
     def harmless(node: fx.Node) -> bool:
         if node.op == "call_module":

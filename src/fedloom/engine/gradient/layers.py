@@ -1,7 +1,7 @@
-"""How does each layer with parameters run for a whole cohort? One function per layer type.
+"""Layers with parameters, run for a whole cohort: one function per layer type.
 
 Activations hold the cohort's examples one after another, [C * B, ...], so that layers without parameters run as they
-are. A layer with parameters finds them stacked, [C, ...], and splits the leading axis.
+are. The parameters of a layer are stacked, [C, ...], and it splits the leading axis of its activations.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedloom.accel.machine import own_kernels
-from fedloom.engine.cpu.pooling import MaxPool, halved
+from fedloom.engine.cpu.pooling import MaxPool, max_pool_by_two
 from fedloom.engine.cuda.convolution import ALL, MeasuredConv
 from fedloom.engine.gradient.dropout import KeyedDropout
 from fedloom.engine.gradient.products import ClientConv, ClientLinear, Kept, Part, Step, ordered
@@ -23,19 +23,19 @@ from fedloom.engine.gradient.products import ClientConv, ClientLinear, Kept, Par
 class Pass(NamedTuple):
     """One pass of a cohort through the network."""
 
-    tensors: dict[str, Tensor]  # [C, ...] each; of a fused layer of a client that is alone [...]
+    tensors: dict[str, Tensor]  # [C, ...] each; [...] in a fused layer if the cohort is one client
     clients: int
     weight: Tensor | None  # [C, B]; None in evaluation
     keys: Tensor | None  # [C]
-    step: Step | None  # fuse the step of SGD into the backward pass
-    fused: frozenset[str]  # layers that may
-    parts: dict[str, Part]  # layers of whose weight only a part moves
+    step: Step | None  # the step of SGD that is part of the backward pass
+    fused: frozenset[str]  # layers that take the step
+    parts: dict[str, Part]  # layers of whose weight only a part is trained
     low: bool = False  # products of bfloat16 numbers
-    kept: dict[str, Kept] | None = None  # of layers of which clients keep the first so many neurons; the rest is zero
+    kept: dict[str, Kept] | None = None  # layers of which clients keep the first neurons alone; others are zero
 
     @property
     def training(self) -> bool:
-        """Are batch statistics and dropout on?"""
+        """Whether batch statistics and dropout are on."""
         return self.weight is not None
 
     def step_of(self, name: str) -> Step | None:
@@ -43,11 +43,11 @@ class Pass(NamedTuple):
         return self.step if name in self.fused else None
 
     def kept_of(self, name: str) -> Kept:
-        """How many neurons clients keep at both ends of a layer."""
+        """The numbers of neurons that clients keep at both ends of a layer."""
         return (self.kept or {}).get(name, ALL)
 
     def part_of(self, name: str) -> Part | None:
-        """What moves of a layer's weight, if not all of it."""
+        """The trained part of a layer's weight; None: all of it."""
         part = self.parts.get(name)
         return None if part is None else part.of(self.clients)
 
@@ -66,7 +66,7 @@ def _affine(run: Pass, name: str, x: Tensor, axes: int) -> Tensor:
 
 
 def linear(layer: nn.Linear, name: str, run: Pass, x: Tensor) -> Tensor:
-    """One batched product over the clients; torch's own for a client that is alone."""
+    """One batched product over the clients; `F.linear` if the cohort is one client."""
     w, b = run.tensors[f"{name}.weight"], run.tensors.get(f"{name}.bias")
     if w.dim() == 2:
         return F.linear(x, w, b)
@@ -80,7 +80,7 @@ def linear(layer: nn.Linear, name: str, run: Pass, x: Tensor) -> Tensor:
 
 
 def conv(layer: nn.Conv1d | nn.Conv2d, name: str, run: Pass, x: Tensor) -> Tensor:
-    """One convolution per client on CPUs, unless inputs have one channel; whatever is quickest on GPUs."""
+    """One convolution per client on CPUs, unless inputs have one channel; on GPUs, what was measured as fastest."""
     w, b = run.tensors[f"{name}.weight"], run.tensors.get(f"{name}.bias")
     fan = w.shape[1 - x.dim()]  # input channels of one group
     groups = layer.groups if layer.groups == 1 else x.shape[1] // fan  # a sliced depthwise layer has fewer
@@ -88,7 +88,7 @@ def conv(layer: nn.Conv1d | nn.Conv2d, name: str, run: Pass, x: Tensor) -> Tenso
         raise NotImplementedError(f"padding '{layer.padding}' / '{layer.padding_mode}'")
     how = (layer.stride, layer.padding, layer.dilation, groups)
     call = F.conv1d if isinstance(layer, nn.Conv1d) else F.conv2d
-    if w.dim() == x.dim():  # a client that is alone; torch's own gradient of the bias takes several times a sum's time
+    if w.dim() == x.dim():  # one client; torch's own gradient of the bias takes several times as long as a sum
         out: Tensor = call(ordered(x, w), w, None, *how)
         return out if b is None else out.add_(b.view(-1, *(1,) * (x.dim() - 2)))
     last = x.device.type == "cpu" and x.dim() == 4  # channels last: on CPUs pooling gains most
@@ -108,8 +108,8 @@ def conv(layer: nn.Conv1d | nn.Conv2d, name: str, run: Pass, x: Tensor) -> Tenso
 
 
 def max_pool(layer: nn.MaxPool2d, name: str, run: Pass, x: Tensor) -> Tensor:
-    """As torch does it, but in less memory on a CPU (and time, where channels stand first), in less time on a GPU."""
-    if ours(x) and _tiles(layer):
+    """torch's max-pooling in less memory on a CPU (and less time, if channels come first), in less time on a GPU."""
+    if suits_kernels(x) and _tiles(layer):
         from fedloom.engine.cuda.pool_norm_kernels import Pool
 
         tiled: Tensor = Pool.apply(x, _pair(layer.kernel_size))  # type: ignore[no-untyped-call]
@@ -120,19 +120,19 @@ def max_pool(layer: nn.MaxPool2d, name: str, run: Pass, x: Tensor) -> Tensor:
         pooled: Tensor = layer(x)
         return pooled
     if not recorded and _tiles(layer) and _pair(layer.kernel_size) == (2, 2) and min(x.shape[2:]) > 1:
-        return halved(x)
+        return max_pool_by_two(x)
     how = (layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.ceil_mode)
     out: Tensor = MaxPool.apply(x, how)  # type: ignore[no-untyped-call]
     return out
 
 
-def ours(x: Tensor) -> bool:
-    """Do kernels of our own take these images?"""
+def suits_kernels(x: Tensor) -> bool:
+    """Whether our Triton kernels take these images."""
     return x.dim() == 4 and x.dtype == torch.float32 and own_kernels(x.device.type)
 
 
 def _tiles(layer: nn.MaxPool2d) -> bool:
-    """Do windows touch without overlapping?"""
+    """Whether windows are adjacent and do not overlap."""
     plain = _pair(layer.padding) == (0, 0) and _pair(layer.dilation) == (1, 1)
     return plain and _pair(layer.stride) == _pair(layer.kernel_size) and not (layer.ceil_mode or layer.return_indices)
 
@@ -166,7 +166,7 @@ def group_norm(layer: nn.GroupNorm, name: str, run: Pass, x: Tensor) -> Tensor:
     each = layer.num_groups == layer.num_channels  # a sub-model of such a layer has fewer groups
     groups = x.shape[1] if each else layer.num_groups
     w, b = run.tensors.get(f"{name}.weight"), run.tensors.get(f"{name}.bias")
-    if ours(x) and w is not None and b is not None:
+    if suits_kernels(x) and w is not None and b is not None:
         from fedloom.engine.cuda.pool_norm_kernels import GroupNorm
 
         out: Tensor = GroupNorm.apply(x, w, b, groups, layer.eps)  # type: ignore[no-untyped-call]
@@ -183,7 +183,7 @@ def layer_norm(layer: nn.LayerNorm, name: str, run: Pass, x: Tensor) -> Tensor:
 
 
 def embedding(layer: nn.Embedding, name: str, run: Pass, x: Tensor) -> Tensor:
-    """The clients' tables one after another, looked up at once."""
+    """One lookup in the clients' tables, one after another."""
     if layer.max_norm is not None:
         raise NotImplementedError("max_norm")
     table = run.tensors[f"{name}.weight"]  # [C, words, width]
@@ -195,7 +195,7 @@ def embedding(layer: nn.Embedding, name: str, run: Pass, x: Tensor) -> Tensor:
 
 
 def dropout(layer: KeyedDropout, name: str, run: Pass, x: Tensor) -> Tensor:
-    """Each client's own key."""
+    """Dropout with each client's own key."""
     if run.keys is None or layer.p == 0:
         return x
     shape = torch.Size((len(x) // run.clients, *x.shape[1:]))

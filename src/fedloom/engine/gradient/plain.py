@@ -1,4 +1,4 @@
-"""One client after another in plain eager PyTorch: the oracle that all other ways are tested against."""
+"""Gradients of one client after another in plain PyTorch: the oracle that all other ways are tested against."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedloom.engine.gradient.protocol import GradientKind
 
 
 class PlainGradient:
-    """`loss.backward()` for each client in turn, on really short batches."""
+    """Autograd of each client's loss in turn, on batches without padding."""
 
     kind: GradientKind = "one by one"
     low = False
@@ -33,7 +33,7 @@ class PlainGradient:
         return grads, losses
 
     def descent(self, first: Tensor, batches: Iterable[Batch], rate: float, shrink: float) -> tuple[Tensor, Tensor]:
-        """Each client's own tensors, moved in place after every step."""
+        """All steps of plain SGD, which change each client's own tensors in place."""
         layout = self.setting.layout
         owned = [{name: t.detach().clone() for name, t in layout.split(flat).items()} for flat in first]
         total = first.new_zeros(len(first))
@@ -55,7 +55,7 @@ class PlainGradient:
         return torch.autograd.grad(loss, leaves, materialize_grads=True), loss.detach()
 
     def outputs(self, params: Tensor, x: Tensor) -> Tensor:
-        """Each client's network on its own examples."""
+        """The outputs of each client's network for its own examples."""
         module, layout = self.setting.module.eval(), self.setting.layout
         with torch.no_grad():
             return torch.stack([functional_call(module, layout.split(flat), (own,)) for flat, own in zip(params, x)])

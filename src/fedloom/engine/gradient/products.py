@@ -1,8 +1,8 @@
-"""Linear and convolution layers with another weight for every client, and SGD fused into their backward pass.
+"""Linear and convolution layers with a weight per client, and SGD fused into their backward pass.
 
 Fusing saves writing and reading back a gradient as large as the cohort's weights: `w` takes its step inside the
-product that would have made the gradient. A fused weight returns no gradient. Where only part of a weight moves, only
-that part's gradient is computed.
+product that would have made the gradient. A fused weight returns no gradient. Where only part of a weight is trained,
+only that part's gradient is computed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Step(NamedTuple):
     shrink: float | Tensor = 1.0
 
     def shrunk(self, w: Tensor) -> Tensor:
-        """`w` in place before the gradient is taken off."""
+        """`w` shrunk in place, before the gradient is subtracted."""
         return w if isinstance(self.shrink, float) and self.shrink == 1 else w.mul_(self.shrink)
 
     def take(self, w: Tensor, g: Tensor) -> None:
-        """Move `w` in place."""
+        """Take the step of `w` in place."""
         w = self.shrunk(w)
         if isinstance(self.rate, Tensor):
             w.sub_(g * self.rate)
@@ -35,15 +35,15 @@ class Step(NamedTuple):
             w.sub_(g, alpha=self.rate)
 
     def take_product(self, w: Tensor, g: Tensor, x: Tensor) -> None:
-        """Move `w` [C, o, i] in place by the gradient `g^T x`, without writing that down."""
+        """Take the step of `w` [C, o, i] in place with the gradient `g^T x`, which is not stored."""
         if isinstance(self.rate, Tensor) or isinstance(self.shrink, Tensor):
             self.shrunk(w).baddbmm_((g * -self.rate).mT, x)
         else:
             w.baddbmm_(g.mT, x, beta=self.shrink, alpha=-self.rate)
 
     def take_at(self, w: Tensor, at: Tensor, g: Tensor) -> None:
-        """Move the places `at` of `w` in place; `g` is of these places."""
-        assert isinstance(self.rate, float)  # parts move only where steps are not captured
+        """Take the step of the places `at` of `w` in place; `g` is their gradient."""
+        assert isinstance(self.rate, float)  # parts are trained only where steps are not captured
         assert isinstance(self.shrink, float)
         if self.shrink != 1:
             g = g.add(w.index_select(0, at), alpha=(1 - self.shrink) / self.rate)
@@ -51,7 +51,7 @@ class Step(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What moves of a weight [C, o, i, ...]: every client's own rows and columns, None standing for all.
+    """The trained part of a weight [C, o, i, ...]: each client's own rows and columns; None: all.
 
     `at` are its places in the list of all clients' rows or, where columns are cut, of all clients' numbers.
     """
@@ -62,17 +62,17 @@ class Part(NamedTuple):
     at_bias: Tensor  # [C, r] in the list of all clients' biases
 
     def of(self, clients: int) -> Part:
-        """The part of the first so many clients."""
+        """The part of the first `clients` clients."""
         if clients == len(self.at):
             return self
         return Part(*(None if index is None else index[:clients] for index in self))  # type: ignore[arg-type]
 
     def listed(self, w: Tensor) -> Tensor:
-        """A weight, or a part of one, as the list that `at` counts."""
+        """A weight, or a part of one, as the list that `at` indexes."""
         return w.flatten(0, 1).flatten(1) if self.columns is None else w.flatten()
 
     def spread(self, w: Tensor, b: Tensor | None, gw: Tensor, gb: Tensor | None) -> Grads:
-        """Gradients of the part as gradients of the whole: zero elsewhere."""
+        """The gradients of the part as gradients of the whole, zero elsewhere."""
         whole = torch.zeros_like(w)
         self.listed(whole).index_copy_(0, self.at.flatten(), self.listed(gw))
         if b is None or gb is None or self.rows is None:
@@ -80,14 +80,16 @@ class Part(NamedTuple):
         return whole, torch.zeros_like(b).scatter_(1, self.rows, gb)
 
     def take(self, step: Step, w: Tensor, b: Tensor | None, gw: Tensor, gb: Tensor | None) -> None:
-        """The step of the part, in place."""
+        """Take the step of the part in place."""
         step.take_at(self.listed(w), self.at.flatten(), self.listed(gw))
         if b is not None and gb is not None:
             step.take_at(b.flatten(), self.at_bias.flatten(), gb.flatten())
 
 
-def settled(gw: Tensor, gb: Tensor | None, w: Tensor, b: Tensor | None, step: Step | None, part: Part | None) -> Grads:
-    """What autograd is told of weight and bias: their gradients, or nothing once the step is taken."""
+def step_or_gradients(
+    gw: Tensor, gb: Tensor | None, w: Tensor, b: Tensor | None, step: Step | None, part: Part | None
+) -> Grads:
+    """The gradients of weight and bias for autograd; None after their step, which is taken here if there is one."""
     if step is None:
         return (gw, gb) if part is None else part.spread(w, b, gw, gb)
     if part is not None:
@@ -134,7 +136,7 @@ class ClientLinear(torch.autograd.Function):
             g, x = _picked(g, part.rows), _picked(x, part.columns)
         gb = None if b is None else g.sum(1)
         if step is None or part is not None or ctx.low:
-            return gx, *settled(_product(g.mT, x, ctx.low), gb, w, b, step, part), None, None, None
+            return gx, *step_or_gradients(_product(g.mT, x, ctx.low), gb, w, b, step, part), None, None, None
         step.take_product(w, g, x)
         if b is not None and gb is not None:
             step.take(b, gb)
@@ -142,7 +144,7 @@ class ClientLinear(torch.autograd.Function):
 
 
 def _product(a: Tensor, b: Tensor, low: bool) -> Tensor:
-    """Batched, rounded to bfloat16 before where `low`."""
+    """A batched product, of factors rounded to bfloat16 if `low`."""
     return torch.bmm(a.bfloat16(), b.bfloat16()).float() if low else torch.bmm(a, b)
 
 
@@ -152,7 +154,7 @@ def _picked(x: Tensor, index: Tensor | None) -> Tensor:
 
 
 class ClientConv(torch.autograd.Function):
-    """A convolution per client, one after another: on CPUs this beats one grouped convolution for most shapes.
+    """A convolution per client, one after another: on CPUs this is faster than one grouped convolution for most shapes.
 
     Inputs [C * B, i, ...], weights [C, o, i, ...], biases [C, o] or None; `how` is (stride, padding, dilation, groups).
     """
@@ -168,13 +170,13 @@ class ClientConv(torch.autograd.Function):
         part: Part | None,
     ) -> Tensor:
         """Each client's own convolution."""
-        x = ordered(x, w)  # one order throughout: mixed ones crashed torch 2.13's CPU kernels on tiny images
+        x = ordered(x, w)  # one memory format throughout: mixed ones crashed torch 2.13's CPU kernels on tiny images
         ctx.save_for_backward(x, w, b)
         ctx.how, ctx.step, ctx.part = how, step, part
         stride, padding, dilation, groups = how
         none = [0] * len(stride)
         biases = [None] * len(w) if b is None else list(b)
-        return joined(
+        return cat_examples(
             [
                 torch.ops.aten.convolution(one, w[c], biases[c], stride, padding, dilation, False, none, groups)
                 for c, one in enumerate(x.chunk(len(w)))
@@ -198,8 +200,8 @@ class ClientConv(torch.autograd.Function):
             gw.append(found[1])
             if b is not None:
                 gb.append(own_g.sum((0, *range(2, g.dim()))))
-        told = settled(torch.stack(gw), torch.stack(gb) if gb else None, w, b, ctx.step, part)
-        return joined(gx) if wanted else None, *told, None, None, None
+        grads = step_or_gradients(torch.stack(gw), torch.stack(gb) if gb else None, w, b, ctx.step, part)
+        return cat_examples(gx) if wanted else None, *grads, None, None, None
 
 
 def convolved_back(
@@ -219,13 +221,13 @@ def convolved_back(
 def ordered(x: Tensor, w: Tensor) -> Tensor:
     """Images [B, i, ...] for weights [..., o, i, h, w] on CPUs: channels last where that is quicker and safe.
 
-    With two or three channels last, torch 2.13's gradient of the weight writes beside its memory.
+    With two or three channels last, torch 2.13's gradient of the weight writes outside its memory.
     """
     return x.contiguous(memory_format=_order(x, w))
 
 
 def _order(x: Tensor, w: Tensor) -> torch.memory_format:
-    """In which order do images of this shape lie?"""
+    """The memory format for images of this shape."""
     large = x.dim() == 4 and x.dtype == torch.float32 and min(x.shape[2:]) >= 4
     last = large and x.shape[1] == w.shape[-3] and w.shape[-3] % 4 == w.shape[-4] % 4 == 0
     return torch.channels_last if last else torch.contiguous_format
@@ -240,6 +242,6 @@ def _channels(x: Tensor, index: Tensor | None, client: int) -> Tensor:
     return x.index_select(1, index[client])
 
 
-def joined(parts: list[Tensor]) -> Tensor:
-    """One client's examples after another's; a single client's as they are."""
+def cat_examples(parts: list[Tensor]) -> Tensor:
+    """Concatenate clients' examples; a single client's are returned as they are."""
     return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -1,4 +1,4 @@
-"""How a cohort's loss is differentiated: the contract of the three gradients."""
+"""The protocol of gradients, which differentiate a cohort's loss."""
 
 from __future__ import annotations
 
@@ -47,4 +47,4 @@ class Gradient(Protocol):
         """Gradients [C, P] and losses [C]; running statistics in `params` move in place."""
 
     def outputs(self, params: Tensor, x: Tensor) -> Tensor:
-        """What every client's network answers to its own examples [C, B, ...], in evaluation mode."""
+        """The outputs of every client's network for its own examples [C, B, ...], in evaluation mode."""

@@ -1,7 +1,7 @@
-"""A cohort at once, without vmap: the network's fx graph runs with every parameter stacked over the clients.
+"""Gradients of a cohort at once, without vmap: the network's fx graph runs with parameters stacked over the clients.
 
-Nodes without parameters run as they are on the cohort's examples laid end to end; layers with parameters have a
-function in `layers.py`. Whether that reads the network rightly is checked by `engine.gradient` against plain PyTorch.
+Nodes without parameters run as they are on the cohort's examples, one client's after another's; layers with parameters
+have a function in `layers.py`. `fastest.py` compares the gradients with those of plain PyTorch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from fedloom.core.types import Batch, Setting
-from fedloom.engine.cpu.native_steps import compiled_outputs
+from fedloom.engine.cpu.native_steps import native_outputs
 from fedloom.engine.gradient.dropout import KeyedDropout
 from fedloom.engine.gradient.frozen import Frozen, freeze
 from fedloom.engine.gradient.graph import traced, zeros_stay
@@ -27,13 +27,13 @@ from fedloom.layout import Layout
 
 
 class _Now:
-    """The pass that a network's layers are in."""
+    """The pass that all layers of a network run."""
 
     run: Pass
 
 
 class _Layer(nn.Module):
-    """A layer that its stacked function runs."""
+    """A layer that runs as its stacked function."""
 
     def __init__(self, layer: nn.Module, name: str, now: _Now) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class _Layer(nn.Module):
 
 
 class StackedGradient:
-    """Gradients of a cohort from one interpretation of the network's graph."""
+    """Gradients of a cohort from one run of the network's graph."""
 
     kind: GradientKind = "stacked"
 
@@ -71,12 +71,12 @@ class StackedGradient:
         )
         self._dropouts = [layer for layer in layers.values() if isinstance(layer, KeyedDropout)]
         self._now = _Now()
-        self._part: tuple[Tensor, Tensor] | None = None  # neurons that alone are trained, and their numbers
+        self._part: tuple[Tensor, Tensor] | None = None  # the only neurons that are trained, and their numbers
         self._kept: dict[str, Kept] | None = None
         self._graph = graph
         stacked = {str(n): _Layer(layer, str(n), self._now) if type(layer) in LAYERS else layer
                    for n, layer in layers.items()}  # fmt: skip
-        self._network = fx.GraphModule(stacked, graph)  # the graph as straight code: interpreting it takes longer
+        self._network = fx.GraphModule(stacked, graph)  # the graph as Python code: interpreting it takes longer
 
     @property
     def stacked(self) -> StackedGradient:
@@ -85,25 +85,25 @@ class StackedGradient:
 
     @cached_property
     def zeros_stay(self) -> bool:
-        """Whether neurons without weights stay without, and change nothing else."""
+        """Whether neurons whose weights are zero keep them, and change no other neuron."""
         return zeros_stay(self._graph, self.setting.module)
 
     def lowered(self) -> StackedGradient:
-        """The same with products of bfloat16 numbers."""
+        """A copy with products of bfloat16 numbers."""
         other = copy(self)
         other.low = True
         return other
 
     def of_shapes(self, layout: Layout) -> StackedGradient:
-        """The same network with tensors of other sizes, such as a sub-model's."""
+        """A copy for tensors of other sizes, such as a sub-model's."""
         other = copy(self)
         other.layout = layout
         return other
 
     def keeping(self, counts: dict[tuple[str, int], Tensor]) -> StackedGradient:
-        """The same network of which clients keep the first so many neurons; all other numbers are zero.
+        """A copy for clients that keep the first neurons of every group; all other numbers are zero.
 
-        `counts` [C]: by group and by how many numbers stand for a neuron along an axis.
+        `counts`: neurons that each client keeps [C], by group and by the numbers of a neuron along an axis.
         """
         other, axes = copy(self), self.setting.neurons.axes
         other._kept = {}
@@ -114,7 +114,7 @@ class StackedGradient:
         return other
 
     def freezing(self, keep: Tensor, mask: Tensor) -> StackedGradient:
-        """The same network of which only the kept neurons [C, K], whose numbers are the mask [C, P], are trained."""
+        """A copy that trains only the kept neurons [C, K], whose numbers are the mask [C, P]."""
         other = copy(self)
         other._part = keep, mask
         other.__dict__.pop("_frozen", None)
@@ -122,7 +122,7 @@ class StackedGradient:
 
     @cached_property
     def _frozen(self) -> Frozen | None:
-        """What moves where only some neurons are trained; None: everything. Not every way asks."""
+        """The trained part where only some neurons are trained; None: everything. Not every way needs it."""
         if self._part is None:
             return None
         layers = [n for n in sorted(self._fused) if getattr(self.setting.module.get_submodule(n), "groups", 1) == 1]
@@ -133,7 +133,7 @@ class StackedGradient:
         fused = self._fused
         parts = {} if self._frozen is None else self._frozen.parts
         if self._frozen is not None:
-            fused = fused & parts.keys()  # a layer without a part, such as a depthwise one, moves by the mask
+            fused = fused & parts.keys()  # a layer without a part, such as a depthwise one, is trained by the mask
         self._now.run = Pass(
             tensors, len(batch.y), batch.weight, batch.keys, step, fused, parts, self.low, kept=self._kept
         )
@@ -144,7 +144,7 @@ class StackedGradient:
     def __call__(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Gradients [C, P] and losses [C]; running statistics move in place."""
         split, trained = self.layout.split(params), self.layout.trained
-        # statistics get storage of their own: moving them would count as touching the weights autograd has saved
+        # statistics get their own storage: a change of them would count as one of the weights that autograd saved
         tensors = {name: t.detach() if name in self._trained else t.clone() for name, t in split.items()}
         leaves = [tensors[name].requires_grad_() for name in self.layout.parameters]
         self._network.train()
@@ -158,7 +158,7 @@ class StackedGradient:
         return torch.cat(grads, 1), _means(losses, batch.weight)
 
     def descent(self, first: Tensor, batches: Iterable[Batch], rate: float, shrink: float) -> tuple[Tensor, Tensor]:
-        """All steps of SGD, fused; every tensor of the cohort lies by itself, so that products can step in place."""
+        """All steps of SGD, fused; every tensor has its own storage, so that products can step in place."""
         split = self.layout.split(first)
         tensors = {name: t.clone(memory_format=torch.contiguous_format) for name, t in split.items()}
         total = first.new_zeros(len(first))
@@ -177,12 +177,12 @@ class StackedGradient:
             del batch  # memory is highest in the backward pass, where layers keep what they need of the examples
             _total(losses, weight).backward()
             total[:now] += _means(losses, weight)
-            for name, (leaf, own) in leaves.items():  # what no layer fused
+            for name, (leaf, own) in leaves.items():  # tensors that no layer fused
                 if leaf.grad is not None or name.rpartition(".")[0] not in self._fused:
                     _move(own, leaf.grad, step, may.get(name))
                     leaf.grad = None
         last = self.layout.join(tensors, 1)
-        if self._frozen is not None:  # running statistics outside the mask stay too
+        if self._frozen is not None:  # running statistics outside the mask do not change either
             rest = slice(self.layout.trained, None)
             last[:, rest] = torch.where(self._frozen.mask[:, rest], last[:, rest], first[:, rest])
         return last, total
@@ -197,21 +197,21 @@ class StackedGradient:
         return _means(losses, batch.weight), dict(zip(self.layout.parameters, found))
 
     def advance(self, tensors: dict[str, Tensor], batch: Batch, step: Step) -> Tensor:
-        """One step of what `descent` does, in place: the cohort's tensors [C, ...] move. Losses [C]."""
+        """One step of `descent`, which changes the cohort's tensors [C, ...] in place; losses [C]."""
         self._network.train()
         own = {name: t.detach() for name, t in tensors.items()}
         leaves = [own[name].requires_grad_() for name in self.layout.parameters]
         losses = self._losses(own, batch, step)
         found = torch.autograd.grad(_total(losses, batch.weight), leaves, allow_unused=True)
         grads: dict[str, Tensor | None] = dict(zip(self.layout.parameters, found))
-        for name, grad in grads.items():  # what no layer fused
+        for name, grad in grads.items():  # tensors that no layer fused
             if grad is not None or name.rpartition(".")[0] not in self._fused:
                 _move(tensors[name].detach(), grad, step, None)
         return _means(losses, batch.weight)
 
     def outputs(self, params: Tensor, x: Tensor) -> Tensor:
-        """Every client's network on its own examples, in evaluation mode."""
-        own = None if self.low else compiled_outputs(self.setting, self.layout, params, x)
+        """The outputs of every client's network for its own examples, in evaluation mode."""
+        own = None if self.low else native_outputs(self.setting, self.layout, params, x)
         if own is not None:
             return own
         self._now.run = Pass(self.layout.split(params), len(x), None, None, None, frozenset(), {}, self.low)
@@ -222,17 +222,17 @@ class StackedGradient:
 
 
 def _total(losses: Tensor, weight: Tensor) -> Tensor:
-    """The sum of all clients' mean losses []; torch imports much, at a start, for gradients of anything else."""
+    """The sum of all clients' mean losses []; torch would import many modules for gradients of more than a scalar."""
     return (losses * weight.flatten().to(losses)).sum()
 
 
 def _means(losses: Tensor, weight: Tensor) -> Tensor:
-    """Losses of all examples [C * B] as the clients' [C]."""
+    """The mean loss of every client [C], from the losses of all examples [C * B]."""
     return (losses.detach().view_as(weight) * weight).sum(1)
 
 
 def _move(w: Tensor, g: Tensor | None, step: Step, may: Tensor | None) -> None:
-    """A step of what is not fused, where it may move; what takes no part in the loss has no gradient, but decays."""
+    """Take the step of a tensor that is not fused, where `may` allows it; without a gradient it decays alone."""
     g = torch.zeros_like(w) if g is None else g
     if may is None:
         step.take(w, g)

@@ -1,4 +1,4 @@
-"""Two unlike clients and a batch on which gradients are compared with plain PyTorch."""
+"""A small trial on which gradients are compared with plain PyTorch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedloom.layout import flatten
 
 
 def trial(setting: Setting, data: Examples) -> tuple[Tensor, Batch]:
-    """Unlike parameters of two clients [2, P] and a batch, of which one row is padding (float64)."""
+    """The parameters of two different clients [2, P] and a batch in which one example is padding (float64)."""
     start = flatten(setting.module, setting.layout).to(data.x.device, torch.float64)
     params = torch.stack((start, start * 1.1))
     count = min(4, len(data.y))

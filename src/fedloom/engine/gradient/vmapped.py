@@ -34,7 +34,7 @@ class VmappedGradient:
         return grads, losses
 
     def outputs(self, params: Tensor, x: Tensor) -> Tensor:
-        """Each client's network on its own examples."""
+        """The outputs of each client's network for its own examples."""
         module = self.setting.module.eval()
 
         def output(flat: Tensor, x: Tensor) -> Tensor:

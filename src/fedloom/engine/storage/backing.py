@@ -1,4 +1,4 @@
-"""Where do rows lie that need not be where clients train? In the host's memory, pinned for a GPU, or in a file."""
+"""Memory for rows that may lie away from the device that trains: host memory, pinned for a GPU, or a file."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ log = logging.getLogger("fedloom")
 Place = Literal["device", "host", "file"]
 
 
-class Room:
-    """Rows [n, ...] at a place; a file takes disk only for rows that are reserved, and vanishes with the process."""
+class Backing:
+    """Rows [n, ...] at a place; a file takes disk space only for reserved rows, and is gone when the process ends."""
 
     def __init__(
         self, count: int, shape: tuple[int, ...], dtype: torch.dtype, place: Place, device: torch.device
     ) -> None:
-        self._each = max(1, torch.Size(shape).numel() * dtype.itemsize)  # bytes of a row
+        self._row_bytes = max(1, torch.Size(shape).numel() * dtype.itemsize)
         self._file: int | None = None
         self._reserved = 0
         if place == "file":
-            self._open(max(1, count * self._each))
-            flat = torch.frombuffer(self._map, dtype=torch.uint8)[: count * self._each]
+            self._open(max(1, count * self._row_bytes))
+            flat = torch.frombuffer(self._map, dtype=torch.uint8)[: count * self._row_bytes]
             self.rows: Tensor = flat.view(dtype).view(count, *shape)
         else:
             self.rows = torch.empty((count, *shape), dtype=dtype, device=device if place == "device" else "cpu")
@@ -39,7 +39,7 @@ class Room:
             self._pin(device)
 
     def _open(self, size: int) -> None:
-        """A sparse file without a name, in the folder for temporary files (TMPDIR)."""
+        """Map a sparse file without a name, in the folder for temporary files (TMPDIR)."""
         with tempfile.TemporaryFile(prefix="fedloom-") as file:
             file.truncate(size)
             self._file = os.dup(file.fileno())
@@ -47,8 +47,8 @@ class Room:
         weakref.finalize(self, os.close, self._file)
 
     def reserve(self, count: int) -> None:
-        """Take disk for the first `count` rows now: a full disk is an error here, and a crash at a later touch."""
-        first, last = self._reserved * self._each, count * self._each
+        """Take disk space for the first `count` rows: a full disk is an error here, but a crash at a later write."""
+        first, last = self._reserved * self._row_bytes, count * self._row_bytes
         if self._file is None or last <= first:
             return
         try:
@@ -62,15 +62,15 @@ class Room:
             ) from None
         self._reserved = count
 
-    def soon(self, first: int, last: int) -> None:
-        """Rows `first` to `last` will be read: a file's begin to be fetched from disk."""
+    def prefetch(self, first: int, last: int) -> None:
+        """Begin to read rows `first` to `last` of a file from disk; rows in memory need nothing."""
         if self._file is None or last <= first or not hasattr(self._map, "madvise"):
             return
-        start = first * self._each // mmap.PAGESIZE * mmap.PAGESIZE
-        self._map.madvise(mmap.MADV_WILLNEED, start, last * self._each - start)
+        start = first * self._row_bytes // mmap.PAGESIZE * mmap.PAGESIZE
+        self._map.madvise(mmap.MADV_WILLNEED, start, last * self._row_bytes - start)
 
     def _pin(self, device: torch.device) -> None:
-        """Pin memory where it lies; torch's own pinned memory comes in powers of two, twice as much at worst."""
+        """Pin the rows in place; torch rounds its own pinned memory up to a power of two, at worst twice as much."""
         runtime, start = torch.cuda.cudart(), self.rows.data_ptr()
         try:
             torch.cuda.check_error(int(runtime.cudaHostRegister(start, self.rows.nbytes, 0)))

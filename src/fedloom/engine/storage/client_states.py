@@ -1,4 +1,4 @@
-"""Where is what clients remember between rounds? In rows that are born at a client's first contact."""
+"""Client states between rounds, in rows that are created at a client's first contact."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from fedloom.core.types import State
-from fedloom.engine.storage.backing import Place, Room
+from fedloom.engine.storage.backing import Backing, Place
 
-BEHIND = 2  # chunks whose states may still be on their way from a GPU to the host
+BEHIND = 2  # chunks whose states may be pending copies from a GPU to the host, at most
 
 
-class _Coming(NamedTuple):
-    """States on their way to the host."""
+class _Pending(NamedTuple):
+    """States that are being copied to the host."""
 
     row: Tensor
     values: State
@@ -22,74 +22,74 @@ class _Coming(NamedTuple):
 
 
 class ClientStates:
-    """States of those clients that ever took part; memory grows with them, not with the fleet.
+    """States of all clients that ever took part; memory grows with their number, not with the fleet.
 
-    They stay on the device, or away from it: in the host's memory, or in a file that is mapped into it.
+    They lie on the device, in the host's memory, or in a file that is mapped into it.
     """
 
     def __init__(self, fleet_size: int, device: torch.device, place: Place = "device") -> None:
-        self._row = torch.full((fleet_size,), -1, dtype=torch.int64)  # on the host: looked up without waiting
+        self._row = torch.full((fleet_size,), -1, dtype=torch.int64)  # -1: none; on the host, to be read at once
         self._device, self._place = device, place
-        self._born = 0
-        self._stored: dict[str, Room] = {}
-        self._coming: list[_Coming] = []
-        self._asked: tuple[list[int], Tensor, Tensor | slice] | None = None  # who was asked for last, and their rows
+        self._count = 0
+        self._stored: dict[str, Backing] = {}
+        self._pending: list[_Pending] = []
+        self._last: tuple[list[int], Tensor, Tensor | slice] | None = None  # clients of the last call, and their rows
         away = place != "device" and device.type == "cuda"
-        self._side = torch.cuda.Stream(device) if away else None
+        self._copy_stream = torch.cuda.Stream(device) if away else None
 
-    def get(self, ids: list[int], newborn: State) -> State:
-        """The states of `ids` [C, ...]; `newborn` is the state of one that was never here before."""
-        if not newborn:
+    def get(self, ids: list[int], initial: State) -> State:
+        """The states of clients `ids` [C, ...]; a client without one starts from `initial`."""
+        if not initial:
             return {}
-        if not self.met(ids) or not newborn.keys() <= self._stored.keys():
-            self._bear(torch.tensor(ids)[self._row[ids] < 0], newborn)
+        if not self.met(ids) or not initial.keys() <= self._stored.keys():
+            self._create(torch.tensor(ids)[self._row[ids] < 0], initial)
         row, at = self._rows_of(ids)
-        if self._side is not None:
-            return self._fetched(row, self._side, list(newborn))
-        stored = {name: self._stored[name].rows for name in newborn}
+        if self._copy_stream is not None:
+            return self._fetch(row, self._copy_stream, list(initial))
+        stored = {name: self._stored[name].rows for name in initial}
         if isinstance(at, slice):
             return {name: rows[at].to(self._device, copy=True) for name, rows in stored.items()}
         return {name: rows.index_select(0, at).to(self._device) for name, rows in stored.items()}
 
     def met(self, ids: list[int]) -> bool:
-        """Has every one of them a state?"""
-        return (self._asked is not None and self._asked[0] == ids) or bool((self._row[ids] >= 0).all())
+        """Whether all of these clients have a state."""
+        return (self._last is not None and self._last[0] == ids) or bool((self._row[ids] >= 0).all())
 
-    def _bear(self, fresh: Tensor, newborn: State) -> None:
-        """States for those who come for the first time, and room for all."""
-        self._reserve(self._born + len(fresh), newborn)
-        self._row[fresh] = torch.arange(self._born, self._born + len(fresh))
-        for name, value in newborn.items():
+    def _create(self, fresh: Tensor, initial: State) -> None:
+        """Create the states of clients that take part for the first time."""
+        self._reserve(self._count + len(fresh), initial)
+        self._row[fresh] = torch.arange(self._count, self._count + len(fresh))
+        for name, value in initial.items():
             rows = self._stored[name].rows
-            rows[self._born : self._born + len(fresh)] = value.to(rows.device)
-        self._born += len(fresh)
+            rows[self._count : self._count + len(fresh)] = value.to(rows.device)
+        self._count += len(fresh)
 
     def _rows_of(self, ids: list[int]) -> tuple[Tensor, Tensor | slice]:
-        """The rows of clients that have been met, on the host and where they lie; a row never changes."""
-        if self._asked is None or self._asked[0] != ids:
+        """The rows of clients that have a state, on the host and as an index of the states; rows never change."""
+        if self._last is None or self._last[0] != ids:
             row = self._row[ids]
             first = int(row[0]) if ids else 0
-            stretch = torch.equal(row, torch.arange(first, first + len(row)))  # which is quicker to copy
-            here = row if stretch or self._place != "device" else row.to(self._device, non_blocking=True)
-            at = slice(first, first + len(row)) if stretch else here
-            self._asked = list(ids), row, at
-        return self._asked[1:]
+            adjacent = torch.equal(row, torch.arange(first, first + len(row)))  # a slice is quicker to copy
+            here = row if adjacent or self._place != "device" else row.to(self._device, non_blocking=True)
+            at = slice(first, first + len(row)) if adjacent else here
+            self._last = list(ids), row, at
+        return self._last[1:]
 
     def put(self, ids: list[int], state: State) -> None:
         """Write the states of `ids` back."""
         if not state:
             return
         row, at = self._rows_of(ids)
-        if self._side is not None:
+        if self._copy_stream is not None:
             self._send(row, state)
             return
         for name, value in state.items():
             self._stored[name].rows[at] = value
 
-    def _fetched(self, row: Tensor, side: Any, names: list[str]) -> State:
-        """From the host to a GPU, while that still trains others."""
-        if any(bool(torch.isin(row, one.row).any()) for one in self._coming):
-            self._settle(0)
+    def _fetch(self, row: Tensor, side: Any, names: list[str]) -> State:
+        """Copy states from the host to a GPU while it still trains other clients."""
+        if any(bool(torch.isin(row, one.row).any()) for one in self._pending):
+            self._finish(0)
         found: State = {}
         with torch.cuda.stream(side):
             for name in names:
@@ -104,33 +104,33 @@ class ClientStates:
         return found
 
     def _send(self, row: Tensor, state: State) -> None:
-        """From a GPU to the host; they are stored when they have come."""
-        self._settle(BEHIND - 1)
+        """Begin to copy states from a GPU to the host; `_finish` stores them."""
+        self._finish(BEHIND - 1)
         values = {name: torch.empty(v.shape, dtype=v.dtype, pin_memory=True) for name, v in state.items()}
         for name, value in state.items():
             values[name].copy_(value, non_blocking=True)
         done = torch.cuda.Event()
         done.record(torch.cuda.current_stream(self._device))
-        self._coming.append(_Coming(row, values, done))
+        self._pending.append(_Pending(row, values, done))
 
-    def _settle(self, left: int) -> None:
-        """Store what has come, until so many are still on their way."""
-        while len(self._coming) > left:
-            one = self._coming.pop(0)
+    def _finish(self, left: int) -> None:
+        """Store copied states, oldest first, until at most `left` chunks are pending."""
+        while len(self._pending) > left:
+            one = self._pending.pop(0)
             one.done.synchronize()
             for name, value in one.values.items():
                 self._stored[name].rows[one.row] = value
 
     def _reserve(self, count: int, like: State) -> None:
-        """Room for so many; a file is made for the whole fleet at once, and disk is taken as they are born."""
+        """Make room for `count` rows; a file is made for the whole fleet, and takes disk space as rows are created."""
         for name, value in like.items():
             old = self._stored.get(name)
             if old is not None and count <= len(old.rows):
                 old.reserve(count)
                 continue
-            self._settle(0)
+            self._finish(0)
             size = len(self._row) if self._place == "file" else max(count, 0 if old is None else 2 * len(old.rows))
-            grown = Room(size, tuple(value.shape), value.dtype, self._place, self._device)
+            grown = Backing(size, tuple(value.shape), value.dtype, self._place, self._device)
             grown.reserve(count)
             if old is not None:
                 grown.rows[: len(old.rows)] = old.rows
@@ -141,23 +141,23 @@ class ClientStates:
         return torch.nonzero(self._row >= 0).flatten()
 
     def save(self) -> State:
-        """Every row that was born, and whose it is (`client`); views, to be copied before the next `put`."""
+        """Every row, and which client's it is (`client`); views, to be copied before the next `put`."""
         if not self._stored:
             return {}
-        self._settle(0)
-        client = torch.empty(self._born, dtype=torch.int64)
+        self._finish(0)
+        client = torch.empty(self._count, dtype=torch.int64)
         client[self._row[self.known()]] = self.known()
-        return {"client": client, **{f"row.{name}": own.rows[: self._born] for name, own in self._stored.items()}}
+        return {"client": client, **{f"row.{name}": own.rows[: self._count] for name, own in self._stored.items()}}
 
     def load(self, saved: State) -> None:
-        """Keep copies of saved rows and nothing else: clients that are not among them have not been met."""
-        self._settle(0)
-        self._asked, self._born, self._stored = None, 0, {}
+        """Replace all states with copies of saved rows; clients without a saved row have no state."""
+        self._finish(0)
+        self._last, self._count, self._stored = None, 0, {}
         self._row.fill_(-1)
         if not saved:
             return
         client = saved["client"]
-        self._born, self._row[client] = len(client), torch.arange(len(client))
+        self._count, self._row[client] = len(client), torch.arange(len(client))
         values = {name.removeprefix("row."): v for name, v in saved.items() if name.startswith("row.")}
         self._reserve(len(client), {name: value[0] for name, value in values.items()})
         for name, value in values.items():

@@ -1,4 +1,4 @@
-"""What fits where? Examples and client states stay on the device that trains while they fit, else they live away."""
+"""Where examples and client states lie: on the device that trains while they fit, else in host memory or in a file."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from fedloom.engine.client import initial_state
 from fedloom.engine.storage.backing import Place
 from fedloom.errors import BadExperiment
 from fedloom.method import Method
-from fedloom.parts.select.everyone import SomeSend
 
 BUDGET = 2**30  # bytes that training clients may take on a CPU; a constant, so that runs repeat bit for bit
-SPARE = 0.9  # of what is free is planned with
-REPLY = 16  # bytes for each number of a cohort's replies, which stand on the device together: weights and masks, copied
+SPARE = 0.9  # the part of free memory that is planned with
+REPLY = 16  # bytes per number of a cohort's replies, which lie on the device together: weights and masks, with copies
 
 
 class Budget(NamedTuple):
-    """Bytes that may be used; on a CPU the device is the host, and nothing is left for a second place."""
+    """Bytes that may be used; on a CPU the device is the host, so that `host` is 0."""
 
     device: int
     host: int
@@ -32,23 +31,23 @@ class Budget(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """What a run needs, in bytes where nothing else is said."""
+    """The sizes of a run, in bytes unless another unit is given."""
 
-    examples: int  # all that is trained and tested on
+    examples: int  # of all training and test examples
     example: int
-    shards: Sequence[int]  # examples of every client
-    state: int  # what one client remembers
+    shards: Sequence[int]  # number of examples of every client
+    state: int  # the state of one client
     remembering: int  # clients that will ever have a state
-    client: int  # training one client
-    reply: int  # what one client adds to the server's half of a round
+    client: int  # to train one client
+    reply: int  # that one client adds to the server's half of a round
     cohort: int  # clients a round, at most
-    chunk: int  # clients trained at a time if memory allows
-    asked: bool = False  # the chunk is the user's
+    chunk: int  # clients that train at a time, if memory allows
+    asked: bool = False  # whether the user chose the chunk
     copies: int = 1  # buffers for fetched examples: a GPU has two
 
 
 class Placement(NamedTuple):
-    """Where everything lives."""
+    """Where examples and client states lie, and how many clients train at once."""
 
     device: str
     budget: int  # bytes of the device that were planned with
@@ -59,10 +58,10 @@ class Placement(NamedTuple):
     chunk: int
     at_once: int  # clients trained together
     training_bytes: int  # about
-    room: int  # examples of a chunk at most, where they are fetched
+    buffer: int  # examples of a chunk at most, where they are fetched
 
     def __str__(self) -> str:
-        """One line for people."""
+        """A summary in one line."""
         where = {"device": f"on {self.device}", "host": "in the host's memory"}
         where["file"] = f"in a file in {tempfile.gettempdir()}"
         states = f"client states up to {size(self.states_bytes)} {where[self.states]}, " if self.states_bytes else ""
@@ -72,25 +71,18 @@ class Placement(NamedTuple):
         )
 
     def record(self) -> dict[str, Any]:
-        """For machines."""
+        """Plain values for the run folder."""
         return self._asdict()
 
 
 def training_budget(device: torch.device) -> int:
-    """Bytes that clients in training may take together."""
+    """Bytes that all clients in training may take together."""
     return BUDGET if device.type == "cpu" else torch.cuda.get_device_properties(device).total_memory // 2
 
 
 def client_bytes(method: Method, setting: Setting) -> int:
-    """Bytes to train one client: parameters, gradients, moments and activations, generously counted."""
+    """Bytes to train one client: a generous estimate of parameters, gradients, moments and activations."""
     return 4 * (8 * setting.layout.total + 40 * setting.example[0].numel() * max(1, method.work.batch))
-
-
-def cohort_of(method: Method, fleet_size: int) -> int:
-    """How many clients train in a round, at most."""
-    if isinstance(method.select, SomeSend):  # under which all train
-        return fleet_size
-    return min(fleet_size, getattr(method.select, "count", None) or fleet_size)
 
 
 def sizes_of(
@@ -102,8 +94,8 @@ def sizes_of(
     rounds: int,
     chunk: int | None,
 ) -> Sizes:
-    """What this run needs; `examples` are bytes in all, `shards` every client's number of them."""
-    cohort, device = cohort_of(method, setting.fleet.size), setting.example.device
+    """The sizes of this run; `examples`: bytes of all examples, `shards`: every client's number of examples."""
+    cohort, device = method.select.cohort_size(setting.fleet.size), setting.example.device
     state = sum(value.nbytes for value in initial_state(method, setting, model).values())
     client, budget = client_bytes(method, setting), training_budget(device)
     return Sizes(
@@ -122,18 +114,18 @@ def sizes_of(
 
 
 def budget_of(device: torch.device, memory: float | None, loaded: int) -> Budget:
-    """What is free now; `memory` (GiB) pretends another device. `loaded` bytes of examples lie on the host already."""
+    """Free memory; `memory` (GiB) replaces the device's. `loaded` bytes of examples lie on the host already."""
     disk, host = shutil.disk_usage(tempfile.gettempdir()).free, free_memory()
     given = None if memory is None else int(memory * 2**30)
     if device.type == "cuda":
-        idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # kept by torch
+        idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # reserved by torch
         free = torch.cuda.mem_get_info(device)[0] + idle if given is None else given
         return Budget(int(SPARE * free), int(SPARE * host), int(SPARE * disk))
     return Budget(int(SPARE * (host + loaded)) if given is None else given, 0, int(SPARE * disk))
 
 
 def place(sizes: Sizes, budget: Budget, device: str = "cpu") -> Placement:
-    """All on the device if it fits; else half of it for training, and the rest for examples, then states."""
+    """Place all on the device if it fits; else half of it is for training, the rest for examples, then states."""
     free = budget.device - sizes.cohort * sizes.reply
     _check_one(sizes, budget, free)
     chunk, total = sizes.chunk, sizes.state * sizes.remembering
@@ -152,7 +144,7 @@ def place(sizes: Sizes, budget: Budget, device: str = "cpu") -> Placement:
         fits = _fetching(sizes, most, free)
         if fits < most and sizes.asked:
             raise BadExperiment(
-                f"chunk is {chunk}, and the examples of {most} clients do not fit beside their training into "
+                f"chunk is {chunk}, and the examples of {most} clients do not fit next to their training into "
                 f"{size(free)} of {device}; chunk={fits} fits."
             )
         chunk, most = (chunk, most) if fits == most else (fits, fits)
@@ -178,7 +170,7 @@ def place(sizes: Sizes, budget: Budget, device: str = "cpu") -> Placement:
 
 
 def _check_one(sizes: Sizes, budget: Budget, free: int) -> None:
-    """One client at a time is the least."""
+    """Refuse a run that cannot train even one client at a time."""
     if sizes.client <= free:
         return
     need = sizes.cohort * sizes.reply + sizes.client
@@ -191,18 +183,18 @@ def _check_one(sizes: Sizes, budget: Budget, free: int) -> None:
 
 
 def _place(wanted: int, device: int, host: int, disk: int) -> Place | None:
-    """The nearest place with so much room."""
+    """The nearest place with room for `wanted` bytes."""
     rooms: tuple[tuple[Place, int], ...] = (("device", device), ("host", host), ("file", disk))
     return next((place for place, room in rooms if wanted <= room), None)
 
 
 def _examples(sizes: Sizes, clients: int) -> int:
-    """How many examples a chunk of so many clients has at most."""
+    """The largest number of examples that a chunk of `clients` clients can have."""
     return sum(heapq.nlargest(clients, sizes.shards))
 
 
 def _fetching(sizes: Sizes, most: int, free: int) -> int:
-    """How many clients at most train at once where their examples are fetched to the device first."""
+    """The largest number of clients that can train at once where their examples are fetched to the device."""
 
     def taken(clients: int) -> int:
         return clients * sizes.client + sizes.copies * _examples(sizes, clients) * sizes.example

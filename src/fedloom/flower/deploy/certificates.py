@@ -1,4 +1,4 @@
-"""Who is the link? An authority of our own and the link's certificate, for TLS."""
+"""An authority of our own and the link's certificate, for TLS."""
 
 from __future__ import annotations
 
@@ -15,49 +15,46 @@ if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
 
-LOCAL = ("localhost", "127.0.0.1", "::1")  # the link's own helpers reach it by these
+LOCAL = ("localhost", "127.0.0.1", "::1")  # names by which the link's own helpers reach it
 AUTHORITY_DAYS, LINK_DAYS = 3650, 730
-SLACK = timedelta(hours=1)  # clocks differ
+SLACK = timedelta(hours=1)  # a certificate is valid from so long ago, because clocks differ
 
 
 class Certificates(NamedTuple):
-    """Where the files are."""
+    """Paths of the files."""
 
     authority: Path  # goes to every node
-    authority_key: Path  # stays where it was made; needed for a new certificate only
+    authority_key: Path  # stays where it was made; only a new certificate needs it
     link: Path
     link_key: Path
 
 
 def files_in(folder: Path) -> Certificates:
-    """The names that are used in a folder."""
+    """The files' names in a folder."""
     return Certificates(*(folder / name for name in ("ca.crt", "ca.key", "server.pem", "server.key")))
 
 
 def write_certificates(folder: Path, hosts: Iterable[str] = (), days: int = LINK_DAYS) -> Certificates:
-    """Make an authority, and with it a certificate for a link that is reached by `hosts` or on its own machine."""
+    """Make an authority, and a certificate for a link that is reached as one of `hosts` or on its own machine."""
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID
 
     names = [_alternative(name) for name in dict.fromkeys([*LOCAL, *hosts])]
     folder.mkdir(parents=True, exist_ok=True)
-    files, authority, link = (
-        files_in(folder),
-        ec.generate_private_key(ec.SECP384R1()),
-        ec.generate_private_key(ec.SECP384R1()),
-    )
+    files = files_in(folder)
+    authority, link = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
     issuer = _name("fedloom authority")
     usage = {"digital_signature": False, "key_encipherment": False, "key_cert_sign": True, "crl_sign": True}
     top = (
-        _begun(issuer, issuer, authority, AUTHORITY_DAYS)
+        _builder(issuer, issuer, authority, AUTHORITY_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(usage), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), critical=False)
     )
     usage = {"digital_signature": True, "key_encipherment": False, "key_cert_sign": False, "crl_sign": False}
     own = (
-        _begun(_name("fedloom link"), issuer, link, days)
+        _builder(_name("fedloom link"), issuer, link, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(usage), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -70,13 +67,14 @@ def write_certificates(folder: Path, hosts: Iterable[str] = (), days: int = LINK
 
 
 def _name(text: str) -> x509.Name:
+    """A certificate's subject or issuer."""
     from cryptography import x509
 
     return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
 
 
 def _alternative(host: str) -> x509.GeneralName:
-    """A name or an address, as certificates tell them apart."""
+    """A name or an address, which certificates distinguish."""
     from cryptography import x509
 
     try:
@@ -88,9 +86,10 @@ def _alternative(host: str) -> x509.GeneralName:
     return x509.DNSName(host)
 
 
-def _begun(
+def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
 ) -> x509.CertificateBuilder:
+    """An unsigned certificate without extensions."""
     from cryptography import x509
 
     now = datetime.now(UTC)
@@ -106,6 +105,7 @@ def _begun(
 
 
 def _usage(allowed: dict[str, bool]) -> x509.KeyUsage:
+    """Key usage with these flags; the others are off."""
     from cryptography import x509
 
     return x509.KeyUsage(
@@ -121,6 +121,7 @@ def _write(
     key: ec.EllipticCurvePrivateKey,
     signer: ec.EllipticCurvePrivateKey,
 ) -> None:
+    """Sign a certificate, and write it and its key."""
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
@@ -129,7 +130,7 @@ def _write(
 
 
 def write_private(file: Path, content: bytes) -> None:
-    """Write a new file that only its owner may read, from its first byte on."""
+    """Write a new file that only its owner can read, also while it is written."""
     handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as opened:
         opened.write(content)

@@ -1,4 +1,4 @@
-"""How is the link told what to do? Through Flower's Control API, as the command `flwr` does."""
+"""Register nodes and start runs through Flower's Control API, as the command `flwr` does."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fedloom.errors import RunStopped
 
 Scalars = dict[str, bool | int | float | str]  # settings of a run
 
-LOOK = 0.1  # seconds between looks
+INTERVAL = 0.1  # seconds between attempts to reach the link
 
 
-class State(NamedTuple):
-    """How a run stands."""
+class RunStatus(NamedTuple):
+    """The state of a run."""
 
     status: str  # pending, starting, running or finished
-    outcome: str  # completed, failed, stopped; empty before the end
+    outcome: str  # completed, failed or stopped; empty before the end
     details: str
 
 
@@ -39,18 +39,18 @@ class Control:
     def __exit__(self, *problem: object) -> None:
         self._client.close()
 
-    def _ask(self, what: str, request: Any) -> Any:
-        """Call the link; what it refuses stops the run."""
+    def _call(self, name: str, request: Any) -> Any:
+        """Call the API; a refusal stops the run."""
         import httpx
 
         try:
-            return getattr(self._client, what)(request)
+            return getattr(self._client, name)(request)
         except httpx.HTTPStatusError as problem:
             text = problem.response.text.strip() or problem.response.reason_phrase
-            raise RunStopped(f"the link refused {what}: {problem.response.status_code} {text[:500]}") from problem
+            raise RunStopped(f"the link refused {name}: {problem.response.status_code} {text[:500]}") from problem
 
     def wait_for_link(self, patience: float, alive: Callable[[], bool]) -> None:
-        """Until the link answers; one that ended, or does not answer in time, stops the run."""
+        """Wait until the link answers; raise if it ends, or does not answer within `patience` seconds."""
         import httpx
 
         until = time.monotonic() + patience
@@ -58,31 +58,31 @@ class Control:
             with suppress(httpx.TransportError):
                 self.nodes()
                 return
-            time.sleep(LOOK)
-        raise RunStopped("the link did not come up")
+            time.sleep(INTERVAL)
+        raise RunStopped(f"the link ended, or did not answer within {patience:.0f} s")
 
     def register(self, public: Path, name: str) -> int:
-        """Let the owner of a key in; its node's number."""
+        """Admit the owner of a public key; its node's number."""
         from flwr.cli.supernode.register import try_load_public_key
         from flwr.proto.control_pb2 import RegisterNodeRequest
 
         request = RegisterNodeRequest(public_key=try_load_public_key(public), name=name)
-        return int(self._ask("RegisterNode", request).node_id)
+        return int(self._call("RegisterNode", request).node_id)
 
     def unregister(self, node: int) -> None:
-        """Never let a node in again."""
+        """Refuse a node from now on."""
         from flwr.proto.control_pb2 import UnregisterNodeRequest
 
-        self._ask("UnregisterNode", UnregisterNodeRequest(node_id=node))
+        self._call("UnregisterNode", UnregisterNodeRequest(node_id=node))
 
     def nodes(self) -> dict[int, str]:
-        """The nodes' numbers, each registered, online, offline or unregistered."""
+        """Status of every node by its number: registered, online, offline or unregistered."""
         from flwr.proto.control_pb2 import ListNodesRequest
 
-        return {node.node_id: node.status for node in self._ask("ListNodes", ListNodesRequest()).nodes_info}
+        return {node.node_id: node.status for node in self._call("ListNodes", ListNodesRequest()).nodes_info}
 
     def start(self, app: Path, config: Scalars) -> int:
-        """Start an app folder's run, with some of its settings replaced; the run's number."""
+        """Start a run of an app folder, with some of its settings replaced; the run's number."""
         import hashlib
         import warnings
 
@@ -95,11 +95,13 @@ class Control:
             warnings.simplefilter("ignore", DeprecationWarning)  # Flower's own, of a name in pathspec
             content = build_fab_from_disk(app)
         fab = fab_to_proto(Fab(hashlib.sha256(content).hexdigest(), content, {}))
-        return int(self._ask("StartRun", StartRunRequest(fab=fab, override_config=user_config_to_proto(config))).run_id)
+        return int(
+            self._call("StartRun", StartRunRequest(fab=fab, override_config=user_config_to_proto(config))).run_id
+        )
 
-    def state(self, run: int) -> State:
-        """How a run stands."""
+    def status(self, run: int) -> RunStatus:
+        """The state of a run."""
         from flwr.proto.control_pb2 import ListRunsRequest
 
-        status = self._ask("ListRuns", ListRunsRequest(run_id=run)).run_dict[run].status
-        return State(status.status, status.sub_status, status.details)
+        status = self._call("ListRuns", ListRunsRequest(run_id=run)).run_dict[run].status
+        return RunStatus(status.status, status.sub_status, status.details)

@@ -1,4 +1,4 @@
-"""What does a deployment consist of? A Flower app, certificates, keys and settings, in one folder."""
+"""The folder of a deployment: a Flower app, certificates, keys and settings; and the commands of link and nodes."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from fedloom.runs.own_function import own_function
 
 PORT = 8000  # of the link; Flower's own choice
 NODE_PORT = 9094  # of a node's own helpers, on its loopback
-CONNECTION = "fedloom"  # how the link is called in Flower's configuration
+CONNECTION = "fedloom"  # the link's name in Flower's configuration
 WARM = ("python", "-m", "fedloom.flower.warm")  # before a node's command: its apps start at once
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}  # environment of all Flower commands
 SIDES = ("server", "client")
 TABLES = (".npz", ".csv", ".parquet")
 
 
 class Deployment(NamedTuple):
-    """Where everything is."""
+    """Paths in a deployment's folder."""
 
     root: Path
     app: Path
     certificates: Certificates
     keys: list[Key]
-    clients: list[str]  # that each node hosts
-    home: Path  # Flower's, for whoever gives the link orders
+    clients: list[str]  # of each node, `0-4,7`
+    home: Path  # FLWR_HOME of the operator, who registers nodes and starts runs
 
 
 def write_folder(
@@ -44,8 +45,8 @@ def write_folder(
 ) -> Deployment:
     """Write a deployment's app, certificates, keys and Flower home into a new folder."""
     need_flower()
-    read_experiment(experiment.model_dump_json())  # what cannot be played on a network is said now
-    shares = [format_ranges(clients) for clients in deal_clients(experiment.clients, nodes)]
+    read_experiment(experiment.model_dump_json())  # raises now if it cannot run on a network
+    hosted = [format_ranges(clients) for clients in deal_clients(experiment.clients, nodes)]
     if root.exists() and any(root.iterdir()):
         raise BadExperiment(f"the folder '{root}' is not empty; name a new one.")
     root = root.absolute()
@@ -54,11 +55,11 @@ def write_folder(
     write_app(app, experiment, config)
     keys = [write_key(root / "keys", f"node-{number}") for number in range(nodes)]
     write_home(home, f"{hosts[0] if hosts else '127.0.0.1'}:{port}", certificates.authority)
-    return Deployment(root, app, certificates, keys, shares, home)
+    return Deployment(root, app, certificates, keys, hosted, home)
 
 
 def write_app(app: Path, experiment: Experiment, config: dict[str, Any]) -> None:
-    """The Flower app: two modules of two lines, and the run's settings."""
+    """Write the Flower app: two modules of two lines, and the run's settings."""
     import tomli_w
 
     from fedloom import __version__
@@ -83,7 +84,7 @@ def write_app(app: Path, experiment: Experiment, config: dict[str, Any]) -> None
 
 
 def shipped(experiment: Experiment) -> Experiment:
-    """The experiment with whole paths: app processes run in folders of Flower's choice."""
+    """The experiment with absolute paths: app processes run in folders that Flower chooses."""
     values = experiment.model_dump()
     for section in ("method", "model"):
         own = own_function(values[section]["name"])
@@ -98,7 +99,7 @@ def shipped(experiment: Experiment) -> Experiment:
 
 
 def write_home(home: Path, address: str, authority: Path) -> None:
-    """Flower's configuration: where the link is, and whose certificates are believed."""
+    """Write Flower's configuration: the link's address, and the authority whose certificates are trusted."""
     import tomli_w
 
     home.mkdir(parents=True, exist_ok=True)
@@ -107,23 +108,25 @@ def write_home(home: Path, address: str, authority: Path) -> None:
 
 
 def link_command(certificates: Certificates, host: str, port: int, database: Path | None = None) -> list[str]:
-    """What starts the link: TLS and node authentication on."""
+    """The command that starts the link, with TLS and node authentication; `database` keeps its state over a restart."""
     words = ["flower-superlink", "--host", host, "--port", str(port), "--enable-supernode-auth"]
     words += ["--ssl-ca-certfile", str(certificates.authority), "--ssl-certfile", str(certificates.link)]
     words += ["--ssl-keyfile", str(certificates.link_key), "--disable-runtime-dependency-installation"]
     return words if database is None else [*words, "--database", str(database)]
 
 
-def node_command(authority: str, key: str, link: str, config: dict[str, str], port: int) -> list[str]:
-    """What starts a node; `link` is the address that it finds the link at. `WARM` before it saves it much loading."""
+def node_command(authority: str, key: str, link: str, config: dict[str, str], port: int | str) -> list[str]:
+    """The command that starts a node, for a link at the address `link`; with `WARM` before it, apps start sooner."""
     words = ["flower-supernode", "--superlink", link, "--root-certificates", authority]
     words += ["--auth-supernode-private-key", key, "--node-config", node_config(config), "--port", str(port)]
     return words
 
 
 def node_config(config: dict[str, str]) -> str:
-    """A node's settings as Flower's command line takes them; it knows no escapes."""
+    """A node's settings as Flower's command line takes them, which has no escapes."""
     for name, value in config.items():
         if any(letter in value for letter in '"\\\n'):
-            raise BadExperiment(f"{name} is '{value}'; Flower's node settings take no quote, backslash or new line.")
+            raise BadExperiment(
+                f"{name} is '{value}'; Flower's node settings cannot have quotes, backslashes or newlines."
+            )
     return " ".join(f'{name}="{value}"' for name, value in config.items())

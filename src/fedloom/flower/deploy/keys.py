@@ -1,4 +1,4 @@
-"""Who is a node? A key of its own, in the form that Flower reads and `ssh-keygen` writes."""
+"""A node's key, which is its identity, in the format that Flower reads and `ssh-keygen` writes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from fedloom.flower.deploy.certificates import write_private
 
 
 class Key(NamedTuple):
-    """A node's two files."""
+    """The two files of a node's key."""
 
     private: Path  # goes to that node and nowhere else
     public: Path  # is registered with the link
 
 
 def write_key(folder: Path, name: str) -> Key:
-    """A new key, ECDSA on P-384."""
+    """Write a new key, ECDSA on P-384."""
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 

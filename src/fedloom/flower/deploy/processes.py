@@ -1,4 +1,4 @@
-"""How are processes started so that all of them, and all that they start, can be stopped?"""
+"""Processes that are stopped together with all processes that they start."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ import os
 import secrets
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Self
+from typing import Any, Self
 
-MARK = "FEDLOOM_TRIAL"  # in the environment of everything that a trial starts, and of what that starts
+MARK = "FEDLOOM_TRIAL"  # in the environment of all processes that a trial starts, directly or not
 GRACE = 6.0  # seconds to end in good order
-PROC = Path("/proc")  # where there is none, groups are all that is known
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PROC = Path("/proc")  # without it only process groups are found
 
 
 @dataclass
 class Processes:
-    """Commands that run, each the head of a process group of its own, with its output in a file."""
+    """Running commands, each the head of its own process group, with its output in a file."""
 
     folder: Path  # of their output
     environment: Mapping[str, str]
     mark: str = field(default_factory=lambda: secrets.token_hex(16))
     heads: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-    peaks: dict[str, int] = field(default_factory=dict)  # bytes of memory, see `measure`
+    peaks: dict[str, int] = field(default_factory=dict)  # most bytes of memory, updated by `measure`
 
     def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -39,7 +39,7 @@ class Processes:
         self.stop()
 
     def start(self, name: str, command: Sequence[str], extra: Mapping[str, str] | None = None) -> None:
-        """Start a command; one of the same name that ended before is forgotten."""
+        """Start a command, in place of one with this name that has ended."""
         environment = {**self.environment, **(extra or {}), MARK: self.mark}
         with self.output(name).open("ab") as output:
             self.heads[name] = subprocess.Popen(
@@ -48,52 +48,52 @@ class Processes:
             )  # fmt: skip
 
     def output(self, name: str) -> Path:
-        """The file that a command writes into."""
+        """The file with a command's output."""
         return self.folder / f"{name}.log"
 
-    def said(self, name: str, lines: int = 5) -> str:
-        """The end of what a command wrote."""
+    def last_lines(self, name: str, lines: int = 5) -> str:
+        """The end of a command's output."""
         file = self.output(name)
         return "\n".join(file.read_text(errors="replace").splitlines()[-lines:]) if file.exists() else ""
 
     def running(self, name: str) -> bool:
-        """Is its head still there?"""
+        """Whether a command has not ended."""
         return self.heads[name].poll() is None
 
     def signal(self, name: str, number: int) -> None:
-        """Send a signal to a command and all of its group; when the head is gone its number may be another's."""
+        """Signal a command's group, unless its head has ended: then its number may be another process's."""
         if self.running(name):
             with suppress(ProcessLookupError):
                 os.killpg(self.heads[name].pid, number)
 
     def kill(self, name: str) -> None:
-        """End a command and all of its group at once, as a power cut would."""
+        """End a command's group at once, as a power cut would."""
         self.signal(name, signal.SIGKILL)
         self.heads[name].wait()
 
     def measure(self) -> None:
-        """Note what memory each group holds now, if that is more than ever before."""
+        """Update `peaks` with the memory that each group holds now."""
         groups = {process.pid: name for name, process in self.heads.items()}
-        held = dict.fromkeys(groups.values(), 0)
-        for number, group in _table():
+        sizes = dict.fromkeys(groups.values(), 0)
+        for number, group in _all_processes():
             if group in groups:
-                held[groups[group]] += _memory(number)
-        for name, size in held.items():
+                sizes[groups[group]] += _memory(number)
+        for name, size in sizes.items():
             self.peaks[name] = max(size, self.peaks.get(name, 0))
 
     def stop(self) -> None:
-        """End everything, in good order where that is quick; nothing is left, whatever state it was in."""
-        with unmoved():
+        """End all commands and all that they started: in good order within `GRACE` seconds, then by SIGKILL."""
+        with signals_handled(STOPPING, signal.SIG_IGN):
             for name in self.heads:
-                self.signal(name, signal.SIGCONT)  # one that was stopped could not hear
+                self.signal(name, signal.SIGCONT)  # a stopped process would not get SIGTERM
                 self.heads[name].terminate()
             until = time.monotonic() + GRACE
-            while time.monotonic() < until and (any(map(self.running, self.heads)) or marked(self.mark)):
+            while time.monotonic() < until and (any(map(self.running, self.heads)) or marked_processes(self.mark)):
                 time.sleep(0.05)
             for name in self.heads:
                 self.signal(name, signal.SIGKILL)
             until = time.monotonic() + GRACE
-            while (left := marked(self.mark)) and time.monotonic() < until:
+            while (left := marked_processes(self.mark)) and time.monotonic() < until:
                 for number in left:
                     with suppress(ProcessLookupError):
                         os.kill(number, signal.SIGKILL)
@@ -102,26 +102,24 @@ class Processes:
                 process.wait()
 
 
-def _table() -> Iterator[tuple[int, int]]:
+def _all_processes() -> Iterator[tuple[int, int]]:
     """Every process and its group."""
     for file in PROC.glob("[0-9]*/stat"):
         with suppress(OSError, ValueError, IndexError):
-            yield (
-                int(file.parent.name),
-                int(file.read_text().rpartition(")")[2].split()[2]),
-            )  # the name may hold anything
+            fields = file.read_text().rpartition(")")[2].split()  # what is before them, a name, may have any letters
+            yield int(file.parent.name), int(fields[2])
 
 
 def _memory(number: int) -> int:
-    """Bytes that a process holds; of pages that several hold, its part."""
+    """Bytes that a process holds; of pages shared by several processes, its part."""
     with suppress(OSError, ValueError, IndexError):
         lines = (PROC / str(number) / "smaps_rollup").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
     return 0
 
 
-def marked(mark: str) -> list[int]:
-    """The processes that carry a mark and are not dead yet."""
+def marked_processes(mark: str) -> list[int]:
+    """The living processes with this mark in their environment."""
     wanted, found = f"{MARK}={mark}".encode(), []
     for folder in PROC.glob("[0-9]*"):
         with suppress(OSError):
@@ -130,41 +128,24 @@ def marked(mark: str) -> list[int]:
     return found
 
 
-def command(name: str) -> str:
-    """A command that was installed beside this Python."""
-    return str(Path(sys.executable).parent / name)
-
-
 @contextmanager
-def unmoved() -> Iterator[None]:
-    """Signals that ask to stop are not heard: it is being done."""
+def signals_handled(numbers: Sequence[signal.Signals], handler: Any) -> Iterator[None]:
+    """Handle signals in this way within; only the main thread can, elsewhere nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in STOPPING}
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, handler_before in before.items():
+            signal.signal(number, handler_before)
 
 
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-@contextmanager
-def stopped_by_signals() -> Iterator[None]:
-    """SIGTERM and a closed terminal end this process as Ctrl-C does, so that what it started is stopped."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+def stopped_by_signals() -> AbstractContextManager[None]:
+    """Within, SIGTERM and a closed terminal raise an exception, as Ctrl-C does, so that `Processes` are stopped."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return signals_handled((signal.SIGTERM, signal.SIGHUP), end)

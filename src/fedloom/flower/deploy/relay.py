@@ -1,4 +1,4 @@
-"""How much really goes over a node's sockets? A relay on loopback between a node and the link counts it."""
+"""A relay on loopback between nodes and the link that counts the bytes of each node's connections."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self
 
-PIECE = 1 << 16  # bytes read at a time
+CHUNK = 1 << 16  # bytes read at a time
 
 
 @dataclass
 class Traffic:
-    """Bytes of one node, TLS and all."""
+    """Bytes of one node, TLS included."""
 
     up: int = 0  # to the link
     down: int = 0
     connections: int = 0
 
     def since(self, then: Traffic) -> Traffic:
-        """What was added."""
+        """What was added since."""
         return Traffic(self.up - then.up, self.down - then.down, self.connections - then.connections)
 
 
 def reset(writer: asyncio.StreamWriter) -> None:
-    """End a connection as one ends whose other side is gone."""
+    """End a connection as if its other side were gone."""
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
 
 
 @dataclass
 class Relay:
-    """One listening port for each node; what comes in there goes on to the link, unread."""
+    """A listening port for each node, whose bytes go to the link unread."""
 
     host: str
     port: int
@@ -56,7 +56,7 @@ class Relay:
         self._loop.close()
 
     def add(self) -> int:
-        """A port for one more node."""
+        """Open a port for one more node."""
         return asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(10)
 
     async def _listen(self) -> int:
@@ -78,20 +78,18 @@ class Relay:
         traffic.connections += 1
         try:
             back, forth = await asyncio.open_connection(self.host, self.port)
-        except (
-            OSError
-        ):  # the link is not there, and the node should see no less: an end in good order looks like bad TLS
+        except OSError:  # there is no link; a connection that is closed in good order would look like bad TLS
             reset(writer)
             return
 
         async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, upward: bool) -> None:
             with suppress(OSError):
-                while piece := await source.read(PIECE):
+                while chunk := await source.read(CHUNK):
                     if upward:
-                        traffic.up += len(piece)
+                        traffic.up += len(chunk)
                     else:
-                        traffic.down += len(piece)
-                    sink.write(piece)
+                        traffic.down += len(chunk)
+                    sink.write(chunk)
                     await sink.drain()
             with suppress(OSError, RuntimeError):
                 if sink.can_write_eof():

@@ -1,68 +1,66 @@
-"""How do a link and a node run as services? Text of systemd units and container files."""
+"""Text of systemd units and container files that run a link and its nodes as services."""
 
 from __future__ import annotations
 
-from fedloom.flower.deploy.folder import NODE_PORT
+from pathlib import Path
+
+from fedloom.flower.deploy.certificates import files_in
+from fedloom.flower.deploy.folder import NODE_PORT, QUIET, WARM, link_command, node_command
 
 HOME = "/var/lib/fedloom"  # on the machine that runs a service
-ENVIRONMENT = """\
-Environment=FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
+FILES = "/etc/fedloom"  # certificates, keys and settings there
+AUTHORITY = f"{FILES}/certificates/ca.crt"
+CLIENTS = {"clients": "${CLIENTS}", "data": "${DATA}"}  # from a node's settings
+QUIET_TEXT = " ".join(f"{name}={value}" for name, value in QUIET.items())
+
+
+def link_unit(port: int) -> str:
+    """The link's unit; the folder is copied to /etc/fedloom."""
+    return _unit("link", "", f"{HOME}/flower", _link_words(port))
+
+
+def node_unit() -> str:
+    """Any node's unit: `fedloom-node@3` reads /etc/fedloom/node-3.env and the key node-3."""
+    config = {**CLIENTS, "state": f"{HOME}/node-%i/clients"}
+    words = [*WARM, *node_command(AUTHORITY, f"{FILES}/keys/node-%i", "${LINK}", config, "${PORT}")]
+    return _unit("node %i", f"EnvironmentFile={FILES}/node-%i.env\n", f"{HOME}/node-%i/flower", words)
+
+
+def _link_words(port: int) -> list[str]:
+    """The link's command with paths of the machine that runs the service."""
+    return link_command(files_in(Path(FILES, "certificates")), "0.0.0.0", port, Path(HOME, "link.db"))
+
+
+def _line(words: list[str]) -> str:
+    """A command as systemd and shells read it, with an option a line; both expand variables within double quotes."""
+    quoted = ('"{}"'.format(word.replace('"', r"\"")) if "$" in word else word for word in words)
+    return " ".join(quoted).replace(" --", " \\\n    --")
+
+
+def _unit(what: str, settings: str, home: str, words: list[str]) -> str:
+    """A unit that runs a command and starts it again: a link that fails, a node that ends in any way."""
+    limit, restart, wait = ("", "on-failure", 5) if what == "link" else ("StartLimitIntervalSec=0\n", "always", 10)
+    return f"""\
+[Unit]
+Description=fedloom: Flower {what}
+After=network-online.target
+Wants=network-online.target
+{limit}
+[Service]
+User=fedloom
+StateDirectory=fedloom
+WorkingDirectory={HOME}
+{settings}Environment={QUIET_TEXT}
 Environment=PATH=/opt/fedloom/bin:/usr/local/bin:/usr/bin:/bin
-"""
-SHUT = """\
+Environment=FLWR_HOME={home}
+ExecStart=/opt/fedloom/bin/{_line(words)}
+Restart={restart}
+RestartSec={wait}
 NoNewPrivileges=true
 ProtectSystem=strict
 ProtectHome=true
 PrivateTmp=true
-"""
 
-
-def link_unit(port: int) -> str:
-    """The link as a service; the folder is copied to /etc/fedloom."""
-    return f"""\
-[Unit]
-Description=fedloom: Flower link
-After=network-online.target
-Wants=network-online.target
-
-[Service]
-User=fedloom
-StateDirectory=fedloom
-WorkingDirectory={HOME}
-{ENVIRONMENT}Environment=FLWR_HOME={HOME}/flower
-ExecStart=/opt/fedloom/bin/flower-superlink --host 0.0.0.0 --port {port} --enable-supernode-auth \\
-    --ssl-ca-certfile /etc/fedloom/certificates/ca.crt --ssl-certfile /etc/fedloom/certificates/server.pem \\
-    --ssl-keyfile /etc/fedloom/certificates/server.key --database {HOME}/link.db \\
-    --disable-runtime-dependency-installation
-Restart=on-failure
-RestartSec=5
-{SHUT}
-[Install]
-WantedBy=multi-user.target
-"""
-
-
-def node_unit() -> str:
-    """Any node as a service: `fedloom-node@3` reads /etc/fedloom/node-3.env and the key node-3."""
-    return f"""\
-[Unit]
-Description=fedloom: Flower node %i
-After=network-online.target
-Wants=network-online.target
-StartLimitIntervalSec=0
-
-[Service]
-User=fedloom
-StateDirectory=fedloom
-WorkingDirectory={HOME}
-EnvironmentFile=/etc/fedloom/node-%i.env
-{ENVIRONMENT}Environment=FLWR_HOME={HOME}/node-%i/flower
-ExecStart=/opt/fedloom/bin/python -m fedloom.flower.warm flower-supernode --superlink ${{LINK}} --port ${{PORT}} \\
-    --root-certificates /etc/fedloom/certificates/ca.crt --auth-supernode-private-key /etc/fedloom/keys/node-%i \\
-    --node-config 'clients="${{CLIENTS}}" data="${{DATA}}" state="{HOME}/node-%i/clients"'
-Restart=always
-RestartSec=10
-{SHUT}
 [Install]
 WantedBy=multi-user.target
 """
@@ -75,21 +73,14 @@ def node_settings(link: str, number: int, clients: str) -> str:
 
 def container(role: str, version: str, port: int) -> str:
     """A container file for a link or a node; certificates and keys are mounted, never copied in."""
-    run = {
-        "link": f"""\
-EXPOSE {port}
-CMD exec flower-superlink --host 0.0.0.0 --port {port} --enable-supernode-auth \\
-    --ssl-ca-certfile /etc/fedloom/certificates/ca.crt --ssl-certfile /etc/fedloom/certificates/server.pem \\
-    --ssl-keyfile /etc/fedloom/certificates/server.key --database {HOME}/link.db \\
-    --disable-runtime-dependency-installation
-""",
-        "node": f"""\
-ENV PORT={NODE_PORT} CLIENTS= DATA=
-CMD exec python -m fedloom.flower.warm flower-supernode --superlink "$LINK" --port "$PORT" \\
-    --root-certificates /etc/fedloom/certificates/ca.crt --auth-supernode-private-key /etc/fedloom/key \\
-    --node-config "clients='$CLIENTS' data='$DATA' state='{HOME}/clients'"
-""",
-    }
+    config = {**CLIENTS, "state": f"{HOME}/clients"}
+    words, run = {
+        "link": (_link_words(port), f"EXPOSE {port}"),
+        "node": (
+            [*WARM, *node_command(AUTHORITY, f"{FILES}/key", "${LINK}", config, "${PORT}")],
+            f"ENV PORT={NODE_PORT} CLIENTS= DATA=",
+        ),
+    }[role]
     return f"""\
 # fedloom {role}; where fedloom is not on your package index, COPY its wheel and install that.
 FROM python:3.12-slim
@@ -98,5 +89,7 @@ RUN pip install --no-cache-dir "fedloom[flower]=={version}" \\
 USER fedloom
 WORKDIR {HOME}
 VOLUME {HOME}
-ENV FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 FLWR_HOME={HOME}/flower
-{run[role]}"""
+ENV {QUIET_TEXT} FLWR_HOME={HOME}/flower
+{run}
+CMD exec {_line(words)}
+"""

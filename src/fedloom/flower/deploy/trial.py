@@ -1,4 +1,4 @@
-"""How is a deployment tried on one machine? A link and its nodes as real processes on loopback, TLS and all."""
+"""A deployment tried on one machine: a link and its nodes as real processes on loopback, with TLS and keys."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.errors import RunStopped
-from fedloom.flower.deploy.control import Control, Scalars, State
-from fedloom.flower.deploy.folder import WARM, Deployment, link_command, node_command, write_folder
+from fedloom.flower.deploy.control import Control, RunStatus, Scalars
+from fedloom.flower.deploy.folder import QUIET, WARM, Deployment, link_command, node_command, write_folder
 from fedloom.flower.deploy.processes import Processes, stopped_by_signals
 from fedloom.flower.deploy.relay import Relay, Traffic
-from fedloom.flower.deploy.trial_result import Measured, measured
+from fedloom.flower.deploy.trial_result import TrialResult, read_result
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.folder import check
 from fedloom.runs.inputs import inputs_of
 from fedloom.runs.watch import Watch
 
-LOOK = 0.5  # seconds between looks at a run
+INTERVAL = 0.5  # seconds between looks at a run
 PATIENCE = 300.0  # seconds for the link, and then for all nodes, to come up
-QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-SOON = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds until Flower starts an app for a message that has come
+POLLING = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds until Flower starts an app for a message
 CONFIG: dict[str, Any] = {
     "out": "", "resume": False, "deadline": 300.0, "checkpoint-every": "1", "quorum": 1, "patience": PATIENCE,
 }  # fmt: skip
@@ -35,7 +34,7 @@ CONFIG: dict[str, Any] = {
 
 @dataclass
 class Trial:
-    """A link and nodes that run; tests disturb them."""
+    """A running link and its nodes; tests disturb them."""
 
     experiment: Experiment
     deployment: Deployment
@@ -43,14 +42,14 @@ class Trial:
     relay: Relay
     control: Control
     port: int
-    states: Path  # where nodes keep their clients' states
-    lasting: bool  # whether the link keeps in a file what it knows
-    numbers: list[int] = field(default_factory=list)  # Flower's, of the nodes
-    times: dict[str, float] = field(default_factory=dict)  # seconds of each stretch
-    carried: list[Traffic] = field(default_factory=list)  # by each node's connections while the run was on
+    states: Path  # folder of the nodes' client states
+    lasting: bool  # whether the link's own state is in a file, so that it can be started again
+    numbers: list[int] = field(default_factory=list)  # Flower's numbers of the nodes
+    times: dict[str, float] = field(default_factory=dict)  # seconds of each stage
+    traffic: list[Traffic] = field(default_factory=list)  # on each node's connections during the run
 
     def start_link(self) -> None:
-        """Start the link, or start it again: it remembers who may come in."""
+        """Start the link, or start it again; with a database it still has its registered nodes."""
         files, database = self.deployment.certificates, self.deployment.root / "link.db"
         self.processes.start("link", link_command(files, "127.0.0.1", self.port, database if self.lasting else None))
         self.control.wait_for_link(PATIENCE, lambda: self.processes.running("link"))
@@ -66,7 +65,7 @@ class Trial:
         self.processes.start(name, [sys.executable, *WARM[1:], *words], {"FLWR_HOME": str(made.root / "homes" / name)})
 
     def wait_for_nodes(self, patience: float = PATIENCE) -> None:
-        """Until all nodes have been let in."""
+        """Wait until all nodes are online."""
         until = time.monotonic() + patience
         while True:
             online = [number for number, status in self.control.nodes().items() if status == "online"]
@@ -74,30 +73,32 @@ class Trial:
                 return
             for name in self.processes.heads:
                 if not self.processes.running(name):
-                    raise RunStopped(f"{name} ended before the run began; it said:\n{self.processes.said(name)}")
+                    raise RunStopped(
+                        f"{name} ended before the run began; its output ends:\n{self.processes.last_lines(name)}"
+                    )
             if time.monotonic() > until:
                 missing = len(set(self.numbers) - set(online))
                 raise RunStopped(f"{missing} of {len(self.numbers)} nodes did not come up within {patience:.0f} s.")
-            time.sleep(LOOK)
+            time.sleep(INTERVAL)
 
-    def wait(self, run: int, seen: Callable[[], None] = lambda: None) -> State:
-        """Until a run is over; `seen` is called at every look."""
+    def wait(self, run: int, look: Callable[[], None] = lambda: None) -> RunStatus:
+        """Wait until a run has ended; `look` is called every half second."""
         import httpx
 
         while True:
             self.processes.measure()
-            seen()
-            with suppress(httpx.TransportError):  # it may be busy, or gone
-                state = self.control.state(run)
-                if state.status == "finished":
-                    return state
+            look()
+            with suppress(httpx.TransportError):  # the link may be busy, or have ended
+                status = self.control.status(run)
+                if status.status == "finished":
+                    return status
             if not self.processes.running("link"):
-                raise RunStopped(f"the link ended; it said:\n{self.processes.said('link')}")
-            time.sleep(LOOK)
+                raise RunStopped(f"the link ended; its output ends:\n{self.processes.last_lines('link')}")
+            time.sleep(INTERVAL)
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Add up what a stretch takes."""
+        """Add to a stage's seconds."""
         began = time.perf_counter()
         try:
             yield
@@ -106,17 +107,17 @@ class Trial:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens at now."""
+    """A port of loopback on which no process listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def environment(home: Path, nodes: int) -> dict[str, str]:
-    """What the processes are told: Flower's settings, and not to fight over the cores."""
+    """Environment of all processes: Flower's settings, and threads for each node's part of the cores."""
     threads = str(max(1, (os.cpu_count() or 1) // nodes))
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    return {"OMP_NUM_THREADS": threads, **os.environ, **QUIET, **SOON, "FLWR_HOME": str(home), "PATH": path}
+    return {"OMP_NUM_THREADS": threads, **os.environ, **QUIET, **POLLING, "FLWR_HOME": str(home), "PATH": path}
 
 
 @contextmanager
@@ -128,7 +129,7 @@ def started(
     config: Mapping[str, Any] | None = None,
     lasting: bool = False,
 ) -> Iterator[Trial]:
-    """A link and nodes on loopback, all let in; whatever happens, all of it is stopped at the end."""
+    """A link and nodes on loopback, all online; in any case all of them are stopped at the end."""
     began = time.perf_counter()
     made, port = write_folder(root, experiment, nodes, {**CONFIG, **(config or {})}), free_port()
     with ExitStack() as stack:
@@ -160,19 +161,19 @@ def run_trial(
     work: Path | None = None,
     watch: Watch | None = None,
     tell: Callable[[str], None] = lambda note: None,
-) -> Measured:
-    """Run an experiment on real processes, and say what it took.
+) -> TrialResult:
+    """Run an experiment on real processes and measure what it takes.
 
     Args:
         experiment: what to run, as in a simulation.
-        nodes: how many nodes; clients are dealt to them like cards.
-        out: the run folder, as a simulation writes it; nodes keep their states beside it.
-        resume: go on from the last checkpoint in `out`.
+        nodes: number of nodes; clients are dealt to them in turn.
+        out: the run folder, as a simulation writes it; nodes save their states next to it.
+        resume: continue from the last checkpoint in `out`.
         deadline: seconds that a round waits for replies.
-        checkpoint_every: when the run is saved, as on the command line.
-        work: where app, keys and logs go; a folder that is removed afterwards if left out.
-        watch: called with every round's row.
-        tell: called with what should be known.
+        checkpoint_every: when checkpoints are written, as on the command line.
+        work: folder of app, keys and logs; a temporary folder if left out.
+        watch: called with every round's row of the table.
+        tell: called with messages for the user.
     """
     out, began = out.absolute(), time.perf_counter()
     check(out, experiment, resume)
@@ -187,21 +188,21 @@ def run_trial(
             before = [replace(traffic) for traffic in trial.relay.traffic]
             with trial.timed("run"):
                 run = trial.control.start(trial.deployment.app, config)
-                state = trial.wait(run, follow(out, watch))
-            trial.carried = [now.since(then) for now, then in zip(trial.relay.traffic, before)]
+                status = trial.wait(run, rounds_reporter(out, watch))
+            trial.traffic = [now.since(then) for now, then in zip(trial.relay.traffic, before)]
             for name in trial.processes.heads:
                 if not trial.processes.running(name):
-                    tell(f"{name} ended before the run did; it said: {trial.processes.said(name, 3)}")
+                    tell(f"{name} ended before the run did; its output ends: {trial.processes.last_lines(name, 3)}")
             stop = time.perf_counter()
         trial.times["stop"] = time.perf_counter() - stop
-        if state.outcome != "completed":
-            said = trial.processes.said("link", 20)
-            raise RunStopped(f"the run {state.outcome or 'ended'}: {state.details or said}")
-    return measured(experiment, inputs, out, trial, time.perf_counter() - began)
+        if status.outcome != "completed":
+            why = status.details or trial.processes.last_lines("link", 20)
+            raise RunStopped(f"the run {status.outcome or 'ended'}: {why}")
+    return read_result(experiment, inputs, out, trial, time.perf_counter() - began)
 
 
-def follow(out: Path, watch: Watch | None) -> Callable[[], None]:
-    """Tell `watch` of the rows that were added to a run's table since the last look."""
+def rounds_reporter(out: Path, watch: Watch | None) -> Callable[[], None]:
+    """A function that calls `watch` with the rows that were added to a run's table since its last call."""
     from fedloom.runs.parquet import table_rows
 
     file, seen, changed = out / "rounds.parquet", 0, 0

@@ -1,4 +1,4 @@
-"""What did a trial take? Seconds by stretch and phase, bytes by payload and socket, memory by node."""
+"""The result of a trial: seconds by stage and phase; bytes and memory by node."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ if TYPE_CHECKING:
     from fedloom.flower.deploy.trial import Trial
 
 
-class Node(NamedTuple):
-    """What one node took."""
+class NodeCosts(NamedTuple):
+    """Bytes and memory of one node in a run."""
 
     name: str
-    clients: str
-    payload_up: int  # bytes of the codec's messages, as the ledger has them
+    clients: str  # `0-4,7`
+    payload_up: int  # bytes of messages, as in the run's tables
     payload_down: int
-    transport_up: int  # bytes that Flower adds, as the ledger has them: reckoned
+    transport_up: int  # bytes that Flower adds, as in the run's tables: reckoned
     transport_down: int
-    socket_up: int  # bytes that went over its connections to the link while the run was on
+    socket_up: int  # bytes on its connections to the link during the run: counted
     socket_down: int
-    memory: int  # bytes: the most that its processes held at a time
+    memory: int  # most bytes that its processes held at a time
 
 
-class Measured(NamedTuple):
-    """A run on real processes."""
+class TrialResult(NamedTuple):
+    """A run on real processes and what it took."""
 
     result: Result
-    times: dict[str, float]  # seconds of each stretch of the trial
-    phases: dict[str, float]  # seconds of each phase: mean over clients and rounds
-    nodes: list[Node]
+    times: dict[str, float]  # seconds of each stage of the trial
+    phases: dict[str, float]  # mean seconds of each phase, over clients and rounds
+    nodes: list[NodeCosts]
 
     def summary(self) -> dict[str, Any]:
-        """One object for machines."""
+        """Everything for `--json`."""
         nodes = [node._asdict() for node in self.nodes]
         return {**self.result.summary(), "times": self.times, "phases": self.phases, "nodes": nodes}
 
 
-def measured(experiment: Experiment, inputs: Inputs, out: Path, trial: Trial, seconds: float) -> Measured:
-    """Read what a run has left."""
+def read_result(experiment: Experiment, inputs: Inputs, out: Path, trial: Trial, seconds: float) -> TrialResult:
+    """Read a trial's result from its run folder and its processes."""
     from safetensors.torch import load_file
 
     rows = table_rows(out / "rounds.parquet")
@@ -62,15 +62,18 @@ def measured(experiment: Experiment, inputs: Inputs, out: Path, trial: Trial, se
         for name, values in columns.items()
         if name.startswith("seconds_")
     }
-    return Measured(result, times, phases, [_node(trial, number, columns) for number in range(len(trial.numbers))])
+    return TrialResult(
+        result, times, phases, [_node_costs(trial, number, columns) for number in range(len(trial.numbers))]
+    )
 
 
-def _node(trial: Trial, number: int, columns: dict[str, list[Any]]) -> Node:
-    name, carried = f"node-{number}", trial.carried[number]
+def _node_costs(trial: Trial, number: int, columns: dict[str, list[Any]]) -> NodeCosts:
+    """One node's costs; `columns` are those of `clients.parquet`."""
+    name, traffic = f"node-{number}", trial.traffic[number]
     own = [client % len(trial.numbers) == number for client in columns["client"]]
     up, down, other_up, other_down = (
         sum(int(size) for size, mine in zip(columns.get(column, ()), own) if mine)
         for column in ("bytes_up", "bytes_down", "transport_up", "transport_down")
     )
     memory, clients = trial.processes.peaks.get(name, 0), trial.deployment.clients[number]
-    return Node(name, clients, up, down, other_up, other_down, carried.up, carried.down, memory)
+    return NodeCosts(name, clients, up, down, other_up, other_down, traffic.up, traffic.down, memory)

@@ -38,6 +38,7 @@ def answer(kind: str, content: RecordDict, context: Context, data: OwnData | Non
 
 
 def _answer(kind: str, message: NodeMessage, hosted: HostedClients, context: Context) -> NodeMessage:
+    """The answer without times."""
     if kind == "query":
         facts = {"fedloom": fedloom.__version__, "clients": client_facts(hosted), "own": hosted.own_data}
         return NodeMessage({**facts, "tests": hosted.inputs.own_test is not None}, [])

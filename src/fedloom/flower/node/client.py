@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.codec import Codec, Expected, Frame, Message, Part, Rejected, base_hash, decode
-from fedloom.codec.places import unpack_bits
+from fedloom.codec import Codec, Expected, Frame, Message, ModelPart, Rejected, base_hash, decode
+from fedloom.codec.mask_bytes import unpack_bits
 from fedloom.core.types import Reply, State, Task
 from fedloom.flower.node.hosted_clients import HostedClients
 from fedloom.flower.node.state_store import SavedState, StateStore
-from fedloom.flower.protocol.part_form import client_chooses, form_of, part_of, with_form
+from fedloom.flower.protocol.part_form import form_of, part_of, with_form
 from fedloom.flower.protocol.records import Payload, fact
 from fedloom.flower.protocol.round_id import RoundId
 from fedloom.world.message_parts import CARRIED, ranges_of
@@ -73,7 +73,7 @@ def engine_state(clients: dict[int, State]) -> State:
 
 def read_task(
     hosted: HostedClients, round_id: RoundId, client: int, asked: Payload, chance: Chance
-) -> tuple[Task, Part]:
+) -> tuple[Task, ModelPart]:
     """A task as the engine reads it, and the part of the model that was sent; the rest of the model is zero."""
     inputs, facts = hosted.inputs, asked.facts
     setting, method, device = inputs.setting, inputs.method, inputs.model.device
@@ -109,7 +109,7 @@ def read_task(
         ids=ids,
     )
     rows = isinstance(form, str) and form.startswith("rows")
-    return task, Part(message.mask, message.keep, rows)
+    return task, ModelPart(message.mask, message.keep, rows)
 
 
 def _keep(facts: dict[str, Any], message: Message, size: int) -> Tensor | None:
@@ -143,14 +143,14 @@ def write_reply(
     client: int,
     task: Task,
     reply: Reply,
-    asked: Part,
+    asked: ModelPart,
     codec: Codec,
     residual: Tensor | None,
     chance: Chance,
 ) -> tuple[bytes, str, Tensor | None]:
     """A reply's bytes, the form of its part and, with error feedback, the residual that rounding left [P]."""
     method, setting = hosted.inputs.method, hosted.inputs.setting
-    if client_chooses(method):
+    if not method.masks_known:
         mask = None if reply.mask is None else reply.mask[0].cpu()
         part = part_of(setting, mask, rows=method.upload.rows)
     else:

@@ -48,7 +48,7 @@ def inputs_from_own_data(experiment: Experiment, numbers: list[int], read: OwnDa
     arrays = {"x_train": concatenated("x"), "y_train": concatenated("y"), "client_train": owner("y")}
     if any("x_test" in own for own in found.values()):
         arrays |= {"x_test": concatenated("x_test"), "y_test": concatenated("y_test"), "client_test": owner("y_test")}
-    else:  # a data set must have a test set, although nothing is tested here
+    else:  # a data set must have a test set, although nodes test no global model
         arrays |= {"x_test": arrays["x_train"][:1], "y_test": arrays["y_train"][:1]}
     data = from_arrays("own", arrays, "the node's own data", classes)
     values = {**experiment.model_dump(), "partition": "own", "clients": len(numbers), "fleet": "none"}

@@ -72,6 +72,7 @@ class StateStore:
         self._context[self._name(client)] = ConfigRecord({"tensors": b"".join(bytes(part) for part in pack(tensors))})
 
     def _read(self, client: int) -> bytes | None:
+        """A client's bytes, from its file or from Flower's records."""
         if self._folder is not None:
             file = self._folder / f"{client}.safetensors"
             return file.read_bytes() if file.exists() else None
@@ -80,8 +81,10 @@ class StateStore:
         return data if isinstance(data, bytes) else None
 
     def _name(self, client: int) -> str:
+        """The name of a client's record in Flower's Context.state."""
         return f"fedloom.{self._run}.{client}"
 
 
 def _named(kind: str, tensors: State) -> State:
+    """The tensors of one of the two states, which their names begin with."""
     return {name.removeprefix(kind): value for name, value in tensors.items() if name.startswith(kind)}

@@ -8,17 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedloom.codec import Codec, Expected, Frame, Message, Part
-from fedloom.codec.places import pack_bits
+from fedloom.codec import Codec, Expected, Frame, Message, ModelPart
+from fedloom.codec.mask_bytes import pack_bits
 from fedloom.core.rows import expanded, rows
 from fedloom.core.types import Setting, State, Task
-from fedloom.flower.protocol.part_form import client_chooses, empty_reply, form_of, with_form
+from fedloom.flower.protocol.part_form import empty_reply, form_of, with_form
 from fedloom.flower.protocol.records import Payload
 from fedloom.flower.protocol.round_id import RoundId
 from fedloom.method import Method
 from fedloom.world.message_parts import MessageParts
 
-EVERYTHING = Part()
+EVERYTHING = ModelPart()
 NOTHING: State = {}
 
 
@@ -36,7 +36,7 @@ class Packing:
         return self.parts.codec
 
     def model(
-        self, round_id: RoundId, client: int, model: Tensor, part: Part = EVERYTHING, extras: State = NOTHING
+        self, round_id: RoundId, client: int, model: Tensor, part: ModelPart = EVERYTHING, extras: State = NOTHING
     ) -> bytes:
         """A message with a part of the model [P] and the extras that travel."""
         frame = self.parts.frame(expanded(extras, 1), {}, part)
@@ -71,28 +71,28 @@ class Packing:
         extras, ranges = empty_reply(self.method, self.setting, task)
         asked, found = self.parts.asked(task), {}
         frame = self.parts.frame(extras, ranges, asked)
-        if client_chooses(self.method) and self.method.upload.rows:
+        if not self.method.masks_known and self.method.upload.rows:
             frame = Frame(frame.layout, self.setting.neurons, frame.extras, frame.report)
         for row, client in enumerate(task.ids.tolist()):
             if bool(task.authorised[row]):
                 stamp = round_id.stamp(client, "up")
                 part = row_of(asked, row)._replace(known=True)
                 known = Expected(frame, stamp, part, (self.codec.kind,))
-                found[client] = with_form(known, "bits") if client_chooses(self.method) else known
+                found[client] = with_form(known, "bits") if not self.method.masks_known else known
         return found
 
     def price(self, manifest: Expected, message: Message, size: int) -> tuple[int, int, int]:
         """Bytes of an accepted reply's values, indices and the rest, which add up to `size`."""
         part = manifest.part
-        if not isinstance(part, Part):
+        if not isinstance(part, ModelPart):
             rows = message.keep is not None
-            part = Part(message.mask, message.keep, rows)
+            part = ModelPart(message.mask, message.keep, rows)
         cost = self.codec.size(manifest.frame, part)
         values, indices = int(cost.values), int(cost.indices)
         return values, indices, size - values - indices
 
 
-def row_of(part: Part, row: int) -> Part:
+def row_of(part: ModelPart, row: int) -> ModelPart:
     """One client's part of a cohort's."""
     mask, keep = (None if given is None else given[row] for given in (part.mask, part.keep))
     return part._replace(mask=mask, keep=keep)

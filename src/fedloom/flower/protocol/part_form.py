@@ -1,4 +1,4 @@
-"""The part of the model that a message carries, and how it travels where its receiver does not know it.
+"""The part of the model that a message carries, and the form in which it travels if the receiver cannot derive it.
 
 K neurons, P numbers; server and nodes both use this.
 """
@@ -10,39 +10,33 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedloom.codec import AnyKeep, AnyMask, Expected, Part, Range, Rejected
-from fedloom.codec.part import keep_word
+from fedloom.codec import AnyKeep, AnyMask, Expected, ModelPart, Range, Rejected
+from fedloom.codec.model_part import keep_word
 from fedloom.core.rows import expanded
 from fedloom.core.types import Setting, State, Task
 from fedloom.method import Method
 from fedloom.neurons.rows import rows_of
-from fedloom.parts.upload.as_sent import AsSent
 from fedloom.world.message_parts import REPORT
 
 ROWS = keep_word(True, True)
-FORMS: dict[str, Part | AnyMask | AnyKeep] = {
-    "all": Part(),
+FORMS: dict[str, ModelPart | AnyMask | AnyKeep] = {
+    "all": ModelPart(),
     "bits": AnyMask(1.0),
     **{keep_word(rows, outputs): AnyKeep(1.0, rows, outputs) for rows in (False, True) for outputs in (False, True)},
-}  # the forms in which a part may travel that its receiver does not know
+}  # forms of parts that the receiver cannot derive
 
 
-def client_chooses(method: Method) -> bool:
-    """Whether clients choose what they send, rather than the server."""
-    return not isinstance(method.upload, AsSent) or method.local.traits.chooses
-
-
-def part_of(setting: Setting, mask: Tensor | None, keep: Tensor | None = None, rows: bool = False) -> Part:
+def part_of(setting: Setting, mask: Tensor | None, keep: Tensor | None = None, rows: bool = False) -> ModelPart:
     """One client's part with this mask [P]: by its neurons `keep` [K], or by whole `rows`, if it consists of them."""
     if mask is None or (keep is None and not rows):
-        return Part(mask)
+        return ModelPart(mask)
     found = rows_of(setting.neurons, mask[None])[0] if keep is None else keep
     same = torch.equal(setting.neurons.expand(found, rows=keep is None), mask)
-    return Part(mask, found, keep is None) if same else Part(mask)
+    return ModelPart(mask, found, keep is None) if same else ModelPart(mask)
 
 
-def form_of(setting: Setting, part: Part) -> str:
-    """The key in `FORMS` of a part that its receiver does not know; only parts made of neurons need a neuron map."""
+def form_of(setting: Setting, part: ModelPart) -> str:
+    """The key in `FORMS` of a part that the receiver cannot derive; only parts made of neurons need a neuron map."""
     return part._replace(known=False).word(None if part.keep is None else setting.neurons)
 
 

@@ -91,4 +91,5 @@ def fact(facts: dict[str, Any], name: str, kind: type | tuple[type, ...]) -> Any
 
 
 def _text(facts: dict[str, Any]) -> str:
+    """Facts as JSON."""
     return json.dumps(facts, separators=(",", ":"))

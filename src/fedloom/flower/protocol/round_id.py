@@ -8,7 +8,7 @@ from fedloom.codec import Stamp
 from fedloom.codec.stamp import Direction
 from fedloom.flower.protocol.records import fact
 
-NO_CLIENT = 0  # stands in the stamp of a message that goes to no single client
+NO_CLIENT = 0  # the client in the stamp of a message to all clients of a node
 
 
 class RoundId(NamedTuple):

@@ -19,7 +19,7 @@ from fedloom.core.costs import Bytes
 from fedloom.core.refused import REASONS, stray
 from fedloom.core.types import Reply, State, Task
 from fedloom.flower.protocol.packing import Packing
-from fedloom.flower.protocol.part_form import client_chooses, with_form
+from fedloom.flower.protocol.part_form import with_form
 from fedloom.flower.protocol.records import NodeMessage, Payload
 from fedloom.flower.protocol.round_id import NO_CLIENT, RoundId
 from fedloom.flower.server.costs import CostRecorder
@@ -171,7 +171,7 @@ class Network:
             return
         costs.set_fate(client, ARRIVED)
         try:
-            if manifest is not None and client_chooses(self._packing.method) and client not in inbox.accepted:
+            if manifest is not None and not self._packing.method.masks_known and client not in inbox.accepted:
                 inbox.awaited = {**inbox.awaited, client: with_form(manifest, payload.facts.get("form"))}
         except Rejected as why:
             inbox.refuse(client, why)

@@ -15,9 +15,7 @@ from fedloom.core.types import Fleet, Setting
 from fedloom.errors import BadExperiment, BadModel
 from fedloom.layout import layout_of
 from fedloom.method import Method
-from fedloom.models.trial import own_copy
-from fedloom.parts.mask.everything import Everything
-from fedloom.parts.upload.as_sent import AsSent
+from fedloom.models.check import own_copy
 
 
 def method_of(method: Method | str, settings: Mapping[str, Any], per_round: int | None = None) -> Method:
@@ -34,7 +32,7 @@ def method_of(method: Method | str, settings: Mapping[str, Any], per_round: int 
 
 def needs_mod(method: Method) -> bool:
     """Whether clients do more than train what they are sent and send it back, which any ClientApp does."""
-    whole = isinstance(method.mask, Everything) and isinstance(method.upload, AsSent)
+    whole = method.mask.sends_all and method.upload.sends_what_came
     return not (whole and type(method.local) is LocalRule)
 
 

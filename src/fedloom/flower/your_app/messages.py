@@ -11,7 +11,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecordValues, RecordDict
 from torch import Tensor
 
-from fedloom.codec import AnyKeep, AnyMask, Expected, Part, Rejected, decode, encode
+from fedloom.codec import AnyKeep, AnyMask, Expected, ModelPart, Rejected, decode, encode
 from fedloom.core.refused import REASONS
 from fedloom.core.types import Reply, Setting, Task
 from fedloom.flower.protocol.part_form import ROWS, form_of, part_of
@@ -20,14 +20,9 @@ from fedloom.flower.protocol.round_id import RoundId
 from fedloom.flower.your_app.arrays import from_arrays, size_of, to_arrays
 from fedloom.flower.your_app.contract import client_half, frame_of, needs_mod
 from fedloom.method import Method
-from fedloom.parts.allocate.latency_and_loss import LatencyAndLoss
-from fedloom.parts.select.power_of_choice import PowerOfChoice
-from fedloom.parts.select.utility import Utility
-from fedloom.parts.upload.as_sent import AsSent
 
 log = logging.getLogger("flwr")
 
-LISTENERS = (LatencyAndLoss, PowerOfChoice, Utility)  # parts that decide by clients' losses
 Metrics = dict[str, Any]
 
 
@@ -44,7 +39,7 @@ class RoundMessages:
         self.metrics: list[Metrics] = []  # of the replies that arrived
         self.rows: dict[int, int] = {}  # node -> row of the cohort, of the nodes that were sent a task
         self._needs_mod = needs_mod(method)
-        self._parts: dict[int, Part] = {}  # row -> the part that was sent
+        self._parts: dict[int, ModelPart] = {}  # row -> the part that was sent
         count, total = len(task.share), setting.layout.total
         self._params = task.model.expand(count, -1).clone()
         self._mask = torch.zeros(count, total, dtype=torch.bool)
@@ -99,7 +94,7 @@ class RoundMessages:
             if not bool(self.task.authorised[row]):
                 return True
             deciding = (self.method.select, self.method.allocate)
-            if loss not in metrics and any(isinstance(part, LISTENERS) for part in deciding):
+            if loss not in metrics and any(part.needs_losses for part in deciding):
                 raise Rejected("report", f"the metrics have no '{loss}', by which this method decides; see loss_key.")
             values, mask = self._read_model(row, message.content)
         except Rejected as refused:
@@ -123,6 +118,7 @@ class RoundMessages:
         return Reply(self.task.ids, self._params, mask, {}, report, self._arrived, rejected=self._rejected)
 
     def _client(self, row: int) -> int:
+        """The client in a row of the cohort."""
         assert self.task.ids is not None
         return int(self.task.ids[row])
 
@@ -148,12 +144,12 @@ class RoundMessages:
         message = decode(payloads[0].data, Expected(frame_of(setting, form), stamp, part))
         return message.on(task.model), everything if message.mask is None else message.mask
 
-    def _expected_part(self, row: int) -> Part | AnyKeep | AnyMask:
+    def _expected_part(self, row: int) -> ModelPart | AnyKeep | AnyMask:
         """The part that a client was sent or, where it chooses what it sends, any part within its share."""
         upload, share = self.method.upload, min(1.0, float(self.task.share[row]))
-        if isinstance(upload, AsSent):
+        if upload.sends_what_came:
             return self._parts[row]._replace(known=True)
-        share = share if getattr(upload, "outputs", True) else 1.0  # otherwise the output layer is sent whole
+        share = 1.0 if upload.sends_all_outputs else share
         return AnyKeep(share, rows=True, outputs=True) if upload.rows else AnyMask(share)
 
 

@@ -19,7 +19,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from torch import Tensor, nn
 
 from fedloom.chance import Chance
-from fedloom.codec import Expected, Message as Received, Part, Stamp, decode, encode
+from fedloom.codec import Expected, Message as Received, ModelPart, Stamp, decode, encode
 from fedloom.codec.stamp import Direction
 from fedloom.core.rows import expanded, rows
 from fedloom.core.types import Fleet, State, Task
@@ -32,7 +32,6 @@ from fedloom.flower.your_app.contract import check_client_half, client_half, fra
 from fedloom.flower.your_app.gradient_mask import train_only
 from fedloom.layout import flatten, load
 from fedloom.method import Method
-from fedloom.parts.upload.as_sent import AsSent
 
 STATE = "fedloom.masked"  # in `Context.state`
 
@@ -126,9 +125,9 @@ class Masked:
         self, facts: dict[str, Any], received: Received, task: Task, state: State, first: Tensor, sent: Tensor
     ) -> bytes:
         """The reply as bytes."""
-        if isinstance(self.method.upload, AsSent):
+        if self.method.upload.sends_what_came:
             form = str(facts["part"])
-            part = Part(received.mask, received.keep, form.startswith("rows"), known=True)
+            part = ModelPart(received.mask, received.keep, form.startswith("rows"), known=True)
         else:
             chance = Chance(int(facts["seed"]), task.round)
             mask = self.method.upload(self.setting, task, state, first, sent, chance)

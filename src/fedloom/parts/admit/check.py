@@ -1,4 +1,4 @@
-"""Which replies count? Checks, alone or several in order."""
+"""Admit: the contract of single checks, and several checks in order."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ if TYPE_CHECKING:
 
 
 class Check(Admit):
-    """One thing that a reply must be."""
+    """One condition that a reply must meet to count."""
 
     @property
     @abstractmethod
     def reason(self) -> str:
-        """Why it refuses, a word of `REASONS`."""
+        """The word of `REASONS` under which replies are refused."""
 
     @abstractmethod
     def judge(self, setting: Setting, model: Tensor, task: Task, reply: Reply) -> tuple[Tensor, Reply]:
-        """Whom it refuses [C], and the replies as it leaves them: some checks mend."""
+        """Return which replies are refused [C], and the replies, some of whose values the check may have corrected."""
 
     def __call__(self, memory: State, setting: Setting, model: Tensor, task: Task, reply: Reply) -> tuple[Reply, State]:
-        """Refused replies have not arrived."""
-        bad, mended = self.judge(setting, model, task, reply)
-        read = mended.params is reply.params and mended.mask is reply.mask  # as the round left them before any check
-        return refuse(model, mended, bad, self.reason, read), memory
+        """Mark refused replies as not arrived."""
+        bad, corrected = self.judge(setting, model, task, reply)
+        read = corrected.params is reply.params and corrected.mask is reply.mask  # unchanged since the round read them
+        return refuse(model, corrected, bad, self.reason, read), memory
 
 
 @dataclass(frozen=True)
 class Several(Admit):
-    """Checks in order: each sees what those before it let through. None at all admits everything."""
+    """Checks in order: each gets the replies that the ones before it admitted. Without any, all replies count."""
 
     checks: tuple[Check, ...] = ()
 
     def clash(self, method: Method) -> str | None:
-        """The first that one of them has."""
+        """The first clash that one of the checks has."""
         return next((why for check in self.checks if (why := check.clash(method)) is not None), None)
 
     def __call__(self, memory: State, setting: Setting, model: Tensor, task: Task, reply: Reply) -> tuple[Reply, State]:
-        """One after the other."""
+        """Apply the checks one after another."""
         for check in self.checks:
             reply, _ = check({}, setting, model, task, reply)
         return reply, memory

@@ -1,4 +1,4 @@
-"""Which replies count? Those whose update is not too long; long ones are shortened."""
+"""Admit: replies whose update is not too long; longer updates are clipped."""
 
 from __future__ import annotations
 
@@ -7,23 +7,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedloom.core.means import clipped
 from fedloom.core.types import Reply, Setting, Task, column
 from fedloom.errors import BadExperiment
 from fedloom.parts.admit.check import Check
 
 
-def shortened(change: Tensor, bound: float) -> tuple[Tensor, Tensor]:
-    """Changes [C, P] cut to an l2 norm of `bound`, and the norms they had [C]; one too long to be measured is 0."""
-    norm = torch.linalg.vector_norm(change, dim=1)
-    return change * column((bound / norm).clamp(max=1), change), norm
-
-
 @dataclass(frozen=True)
 class Norm(Check):
-    """An update's l2 norm, over what was sent, is cut to `bound`, and the reply refused beyond `beyond` times that.
+    """An update's l2 norm, over the numbers sent, is clipped to `bound`; replies above `beyond * bound` are refused.
 
-    In a mean of n equal weights one client then moves the model by `bound / n` at most. What a rule sends beside the
-    weights is not cut.
+    In a mean of n equal weights one client then moves the model by at most `bound / n`. Extras that a rule sends with
+    the weights are not clipped.
     """
 
     bound: float = 10.0
@@ -37,11 +32,11 @@ class Norm(Check):
 
     @property
     def reason(self) -> str:
-        """An update that is too long."""
+        """The reason for an update that is too long."""
         return "norm"
 
     def judge(self, setting: Setting, model: Tensor, task: Task, reply: Reply) -> tuple[Tensor, Reply]:
-        """Those within the bound stay as they are, to the bit."""
-        change, norm = shortened(reply.params - model, self.bound)
+        """Clip and refuse; updates within the bound stay the same to the bit."""
+        change, norm = clipped(reply.params - model, self.bound)
         params = torch.where(column(norm <= self.bound, change), reply.params, model + change)
         return ~(norm <= self.beyond * self.bound), reply._replace(params=params)

@@ -1,4 +1,4 @@
-"""Which replies count? Those of the part that was asked for, or of no more than was allowed."""
+"""Admit: replies with the mask that was asked for, or with no more numbers than the share allows."""
 
 from __future__ import annotations
 
@@ -11,36 +11,35 @@ from torch import Tensor
 from fedloom.core.cohort import place_of
 from fedloom.core.types import Reply, Setting, Task
 from fedloom.parts.admit.check import Check
-from fedloom.parts.upload.as_sent import AsSent
 
 if TYPE_CHECKING:
     from fedloom.method import Method
 
-SLACK = 1e-6  # a share in single precision is meant as it is written
+SLACK = 1e-6  # shares in single precision are a little off their decimal values
 
 
 @dataclass(frozen=True)
 class PartAsked(Check):
-    """The numbers of the task's own mask, no more and no fewer; the client's copy of the mask is only compared.
+    """Exactly the numbers of the task's mask; the client's copy of the mask is only compared with it.
 
-    With `pieces` some may be missing, as where replies travel in pieces and some get lost.
+    With `pieces` some numbers may be missing, as when replies travel in pieces and some get lost.
     """
 
     pieces: bool = False
 
     @property
     def reason(self) -> str:
-        """Another mask than was asked for."""
+        """The reason for another mask than was asked for."""
         return "mask"
 
     def clash(self, method: Method) -> str | None:
-        """The server must know the mask."""
-        if isinstance(method.upload, AsSent) and not method.local.traits.chooses:
+        """Refuse methods in which the server does not know the mask."""
+        if method.masks_known:
             return None
         return "clients choose by themselves what they send; put WithinShare() there, which only counts it."
 
     def judge(self, setting: Setting, model: Tensor, task: Task, reply: Reply) -> tuple[Tensor, Reply]:
-        """Where both are one and the same tensor there is nothing to compare."""
+        """Compare masks; there is nothing to do where both are the same tensor."""
         if reply.mask is task.mask:
             return torch.zeros_like(reply.arrived), reply
         everything = torch.ones((), dtype=torch.bool, device=model.device).expand(len(reply.ids), len(model))
@@ -55,18 +54,18 @@ class PartAsked(Check):
 
 @dataclass(frozen=True)
 class WithinShare(Check):
-    """No more numbers than the client's share allows: of every matrix its share of rows, rounded up.
+    """At most as many numbers as the client's share allows: its share of the rows of every matrix, rounded up.
 
-    Vectors, such as biases, and the output layer are never counted against it: some methods always send them.
+    Vectors, such as biases, and the output layer are always allowed: some methods always send them.
     """
 
     @property
     def reason(self) -> str:
-        """More of the model than was allowed."""
+        """The reason for more of the model than was allowed."""
         return "share"
 
     def judge(self, setting: Setting, model: Tensor, task: Task, reply: Reply) -> tuple[Tensor, Reply]:
-        """In all, not matrix by matrix: some rank all weights together."""
+        """Count over all matrices together, since some methods rank all weights together."""
         share = task.share
         if task.ids is not None:
             share = share[place_of(reply.ids, task.ids)[0]]

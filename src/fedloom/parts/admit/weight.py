@@ -1,4 +1,4 @@
-"""Which replies count? Those that say a possible number of examples."""
+"""Admit: replies that report a possible number of examples."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from fedloom.parts.admit.check import Check
 
 @dataclass(frozen=True)
 class Weight(Check):
-    """None, fewer than none or no number of examples is refused; more than `most` counts as that.
+    """Reports of 0, negative, infinite or NaN examples are refused; more than `most` count as `most`.
 
-    `most` None is what the server itself knows of the client, the fleet's `examples`.
+    With `most` None the limit is what the server knows of the client, the fleet's `examples`.
     """
 
     most: int | None = None
@@ -27,11 +27,11 @@ class Weight(Check):
 
     @property
     def reason(self) -> str:
-        """A reported number that cannot be."""
+        """The reason for a reported number that is impossible."""
         return "report"
 
     def judge(self, setting: Setting, model: Tensor, task: Task, reply: Reply) -> tuple[Tensor, Reply]:
-        """The model is weighted by what comes out."""
+        """Cap the reported examples, by which means are weighted, and refuse impossible ones."""
         said = reply.report["examples"]
         most = setting.fleet.examples[reply.ids] if self.most is None else torch.full_like(reply.ids, self.most)
         capped = said.minimum(most.to(said.dtype))

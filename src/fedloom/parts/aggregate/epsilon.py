@@ -1,4 +1,4 @@
-"""What privacy does a run spend? By the `dp-accounting` package."""
+"""The privacy that a run spends, computed by the `dp-accounting` package."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 from fedloom.errors import BadExperiment
 
-STEP = 1e-3  # of the accountant's grid: epsilon comes out too high by less than 1 in 10,000, in a second instead of ten
+STEP = 1e-3  # of the accountant's grid: epsilon is at most 0.01 % too high, and takes a second instead of ten
 
 
 def accounting() -> Any:
-    """The package, which is an extra."""
+    """Import the package, which is an extra."""
     try:
         return import_module("dp_accounting")
     except ImportError:
@@ -22,23 +22,23 @@ def accounting() -> Any:
 def spent(
     noise: float, delta: float, rounds: int, probability: float | None = None, clients: int = 0
 ) -> dict[str, float]:
-    """Epsilon of so many rounds at this `delta`, as if everyone took part in all of them: no amplification.
+    """Epsilon of `rounds` rounds at this `delta`, as if every client took part in all of them: no amplification.
 
-    Where each client takes part by the toss of a coin, `epsilon_amplified` uses that too. The theorem is of cohorts
-    that may be empty and ours never are, so half of delta is kept for that difference; if that is not enough, or if
-    everyone takes part, there is no such figure.
+    Where each client takes part with a probability, `epsilon_amplified` uses that too. The theorem assumes cohorts
+    that may be empty and ours never are, so half of delta is reserved for that difference; if that is not enough, or if
+    every client takes part, this figure is left out.
     """
     found = {"epsilon": _epsilon(noise, delta, rounds, None), "delta": delta}
     if probability is not None and probability < 1:
         amplified = _epsilon(noise, delta / 2, rounds, probability)
-        empty = rounds * (1 - probability) ** (clients - 1)  # how far the two kinds of cohorts can differ, at most
+        empty = rounds * (1 - probability) ** (clients - 1)  # at most how far the two kinds of cohorts differ
         if amplified < 700 and (1 + exp(amplified)) * empty <= delta / 2:
             found["epsilon_amplified"] = amplified
     return found
 
 
 def _epsilon(noise: float, delta: float, rounds: int, probability: float | None) -> float:
-    """By privacy loss distributions; one client more or less."""
+    """Epsilon from privacy loss distributions, for neighbours that differ by one client."""
     if rounds == 0:
         return 0.0
     dp = accounting()

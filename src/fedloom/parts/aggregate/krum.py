@@ -1,4 +1,4 @@
-"""How do replies become the next model? By those alone whose updates lie closest to each other's (Krum)."""
+"""Aggregate: the mean of the replies whose updates lie closest to each other (Krum)."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedloom.core.means import uniform_mean
 from fedloom.core.part import Aggregate
 from fedloom.core.types import Reply, Setting, State
 from fedloom.errors import BadExperiment
-from fedloom.parts.aggregate.coverage_mean import CoverageMean
 
-HAIR = 1e-9  # so that a tenth of 30 is 3, whatever a float makes of it
+ROUNDING = 1e-9  # so that a tenth of 30 is 3 in floating point
 
 
 @dataclass(frozen=True)
 class Krum(Aggregate):
     """The coverage mean, with equal weights, of the `keep` replies that are nearest to the others (multi-Krum).
 
-    Of n replies up to `f = ceil(attackers * n)` may be false. Two are compared over the numbers that both sent, by the
-    mean of squared differences: a sum would make clients with little in common look alike. Where that is less than
-    `overlap` of the smaller of their parts there is no distance. A reply's score is the mean of its `n - f - 2`
-    smallest distances, or of all it has if those are fewer. One without any distance comes last; if no two can be
-    compared all count. `keep` None keeps `n - f`; 1 is Krum itself, which moves only what that client sent.
+    Of n replies up to `f = ceil(attackers * n)` may be false. Two replies are compared over the numbers that both sent,
+    by the mean of squared differences: a sum would make clients with few numbers in common look similar. If they share
+    less than `overlap` of the smaller part, they have no distance. A reply's score is the mean of its `n - f - 2`
+    smallest distances, or of all it has if those are fewer. A reply without any distance comes last; if no two can be
+    compared all count. `keep` None keeps `n - f`; 1 is Krum itself, which moves only the numbers that this client sent.
     """
 
     attackers: float = 0.2
@@ -39,14 +39,14 @@ class Krum(Aggregate):
             raise BadExperiment(f"overlap (of two clients' parts) is {self.overlap}; it lies between 0 and 1.")
 
     def __call__(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> tuple[Tensor, State]:
-        """Whoever is not chosen counts as not arrived."""
+        """Average the chosen replies; the others count as not arrived."""
         chosen = self.chosen(reply.params - model, reply)
-        return CoverageMean("uniform")(memory, setting, model, reply._replace(arrived=chosen))
+        return uniform_mean(model, reply._replace(arrived=chosen)), memory
 
     def chosen(self, change: Tensor, reply: Reply) -> Tensor:
-        """Who counts [C], by updates [C, P]; of equals the lowest id."""
+        """Which replies count [C], by their updates [C, P]; of equal scores the lowest id wins."""
         count = reply.arrived.sum()
-        false = (self.attackers * count.double() - HAIR).ceil()
+        false = (self.attackers * count.double() - ROUNDING).ceil()
         nearest = distances(change, reply, self.overlap).sort(1).values
         known = nearest.isfinite()
         within = known & (torch.arange(len(change), device=change.device) < (count - false - 2).clamp(min=1))
@@ -59,7 +59,7 @@ class Krum(Aggregate):
 
 
 def distances(change: Tensor, reply: Reply, overlap: float = 0.0) -> Tensor:
-    """Mean squared differences over the numbers that both sent [C, C]; infinite where there is no comparing."""
+    """Mean squared differences over the numbers that both sent [C, C]; infinite where two cannot be compared."""
     sent = reply.arrived[:, None].expand_as(change) if reply.mask is None else reply.mask & reply.arrived[:, None]
     weight = sent.double()
     values = torch.where(sent, change.double(), 0)

@@ -1,4 +1,4 @@
-"""How do replies become the next model? The server remembers every client's latest update and steps by their mean."""
+"""Aggregate: a step by the mean of all clients' latest updates, which the server remembers."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedloom.core.means import uniform_mean
 from fedloom.core.part import Aggregate
 from fedloom.core.types import Reply, Setting, State, senders
 from fedloom.errors import BadExperiment, unknown
-from fedloom.parts.aggregate.coverage_mean import CoverageMean
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
-BLOCK = 2**19  # numbers of a cohort that are worked on at a time on a CPU; they fit its cache
+BLOCK = 2**19  # numbers of a cohort that are processed at a time on a CPU; they fit its cache
 
 
 @dataclass(frozen=True)
 class LatestUpdates(Aggregate):
-    """The mean of all N clients' latest updates, number by number; never heard of counts as 0.
+    """A step by the mean of all N clients' latest updates, number by number; clients that never answered count as 0.
 
-    With `Delta_n = (model - reply_n) / rate` of the G clients that sent a number, and what is remembered of all, `u_n`:
+    With `Delta_n = (model - reply_n) / rate` of the G clients that sent a number, and `u_n` remembered of all clients:
 
         v = mean_n u_n + (1/G) * sum of (Delta_n - u_n)    if `correct` (mean_n u_n where G = 0)
         v = mean_n u_n with this round's updates in it     if not
         model <- model - rate * v,    u_n <- Delta_n where it was sent
 
-    A round that nobody answers changes nothing. If all have to `wait`, the model stays until every client was heard of
-    once. Running statistics are not remembered: they follow the uniform coverage mean.
+    A round without any reply changes nothing. With `wait`, the model stays until every client has answered once.
+    Running statistics are not remembered: they follow the uniform coverage mean.
 
-    The table `updates` [N, numbers trained] is an exception to the rule that memory given is not written to: copying it
-    every round would cost the fleet, not the cohort. It may have half the size (`float16`; sums stay exact to what is
-    stored), or lie in a file in `folder`, which has no name there and goes when the run does.
+    The table `updates` [N, numbers trained] is an exception to the rule that memory is never written in place: copying
+    it every round would cost time by the fleet, not the cohort. It can have half the size (`float16`; sums stay exact
+    to what is stored), or lie in an unnamed file in `folder`, which disappears with the run.
     """
 
     dtype: Literal["float32", "float16"] = "float32"
@@ -48,7 +48,7 @@ class LatestUpdates(Aggregate):
             raise BadExperiment(unknown("dtype of remembered updates", self.dtype, DTYPES))
 
     def init(self, setting: Setting, model: Tensor) -> State:
-        """No updates, and nobody heard of."""
+        """No updates, and no client has answered."""
         clients, numbers, dtype = setting.fleet.size, setting.layout.trained, DTYPES[self.dtype]
         if self.folder is None:
             updates = torch.zeros(clients, numbers, dtype=dtype, device=model.device)
@@ -61,16 +61,16 @@ class LatestUpdates(Aggregate):
         }
 
     def resume(self, setting: Setting, model: Tensor, saved: State) -> State:
-        """A table in a file goes back into one."""
+        """As other memory, but a table in a file is written to a new file."""
         if self.folder is None:
             return super().resume(setting, model, saved)
         rest = super().resume(setting, model, {name: value for name, value in saved.items() if name != "updates"})
         return {"updates": self.init(setting, model)["updates"].copy_(saved["updates"]), **rest}
 
     def __call__(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> tuple[Tensor, State]:
-        """A step by `v`, in double precision.
+        """Step by `v`, in double precision.
 
-        Whole models have a plain mean, from which the rest of `v` is taken: if all send them it is FedAvg to the bit.
+        For whole models the step starts from their plain mean, so that it is FedAvg to the bit if all clients send.
         """
         updates, mean, heard, trained = memory["updates"], memory["mean"], memory["heard"], setting.layout.trained
         before = mean * setting.fleet.size if reply.everyone else None
@@ -78,11 +78,11 @@ class LatestUpdates(Aggregate):
         mean_now = mean + gained / setting.fleet.size
         start, v = model[:trained], mean_now
         if self.correct:
-            start = start if reply.mask is not None else _plain(setting, model, reply, slice(trained))
+            start = start if reply.mask is not None else _plain(model, reply, slice(trained))
             v = mean.addcdiv(ahead, count.clamp(min=1))
         moved = start.sub(v, alpha=reply.rate).to(model.dtype)
         if trained < len(model):
-            moved = torch.cat((moved, _plain(setting, model, reply, slice(trained, None))))
+            moved = torch.cat((moved, _plain(model, reply, slice(trained, None))))
         if reply.everyone:
             heard = heard | reply.arrived
         else:
@@ -91,11 +91,11 @@ class LatestUpdates(Aggregate):
         return torch.where(steps, moved, model), {"updates": updates, "mean": mean_now, "heard": heard}
 
     def record(self, memory: State) -> State:
-        """How many of the fleet were ever heard of."""
+        """How many clients have ever answered."""
         return {"heard": memory["heard"].sum()}
 
     def note(self, setting: Setting) -> str:
-        """What the memory weighs."""
+        """The size of the memory."""
         clients, numbers = setting.fleet.size, setting.layout.trained
         megabytes = clients * numbers * DTYPES[self.dtype].itemsize / 1e6
         where = "memory" if self.folder is None else f"a file in '{self.folder}'"
@@ -109,19 +109,19 @@ class LatestUpdates(Aggregate):
 def _remember(
     updates: Tensor, model: Tensor, reply: Reply, total: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Write what was sent into `updates`; per number [T] what that adds to their sum, how far updates are ahead of
-    what was remembered of their senders (`Delta_n - u_n`, of whole models `-u_n`), and how many sent it.
+    """Write what was sent into `updates`, and return three sums per number [T].
 
-    Block by block of numbers, since the time goes into fresh pages of memory for what is between. What was not sent
-    stays, so that sums over all rows have the same difference as those over the senders. `total`: the sum of the rows
-    [T], where it is known.
+    These are the change of the sum of `updates`, the sum over senders of `Delta_n - u_n` (for whole models `-u_n`), and
+    the number of senders. `total` is the sum of the rows before [T], where it is known. Numbers are processed in
+    blocks, since most time goes into fresh memory pages for temporaries. Numbers not sent stay, so that the change of
+    sums over all rows is that of sums over the senders.
     """
-    ids, at, sums = reply.ids, reply.ids.to(updates.device), []  # a file's numbers are on the CPU
+    ids, at, sums = reply.ids, reply.ids.to(updates.device), []  # the table is on the CPU if it is in a file
     most, in_place = torch.finfo(updates.dtype).max, reply.everyone and updates.device == reply.ids.device
     width = max(1, (BLOCK if ids.device.type == "cpu" else 128 * BLOCK) // max(1, len(ids)))
     for start in range(0, len(model), width):
         some = slice(start, min(start + width, len(model)))
-        sent = reply.arrived[:, None] if reply.mask is None else reply.mask[:, some]  # of those who arrived
+        sent = reply.arrived[:, None] if reply.mask is None else reply.mask[:, some]  # of replies that arrived
         update = (model[some] - reply.params[:, some]).div_(reply.rate)
         stored = update.clamp_(-most, most) if updates.dtype == update.dtype else update.clamp(-most, most)
         table = updates[:, some]
@@ -130,7 +130,7 @@ def _remember(
         ahead = None
         if reply.mask is None:
             ahead = torch.where(sent, -old, 0).sum(0, dtype=torch.float64)
-        elif stored is not update:  # else it is what the rows gain
+        elif stored is not update:  # else it equals `gained`
             ahead = torch.where(sent, update - old, 0).sum(0, dtype=torch.float64)
         new = torch.where(sent, stored.to(old.dtype), old, out=old)
         if not in_place:
@@ -144,14 +144,14 @@ def _remember(
     return gained, ahead, count
 
 
-def _plain(setting: Setting, model: Tensor, reply: Reply, part: slice) -> Tensor:
-    """Some of the numbers by the uniform coverage mean."""
+def _plain(model: Tensor, reply: Reply, part: slice) -> Tensor:
+    """The uniform coverage mean of some of the numbers."""
     some = reply._replace(params=reply.params[:, part], mask=None if reply.mask is None else reply.mask[:, part])
-    return CoverageMean("uniform")({}, setting, model[part], some)[0]
+    return uniform_mean(model[part], some)
 
 
 def zeros_on_disk(folder: str, size: int, dtype: torch.dtype) -> Tensor:
-    """Zeros [size] in a file that has lost its name: its room is given back when the tensor goes, whatever happens."""
+    """Zeros [size] in an unlinked file: its disk space is freed with the tensor, however the program ends."""
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
         file, name = tempfile.mkstemp(prefix="fedloom-", dir=folder)

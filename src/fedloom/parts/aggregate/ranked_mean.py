@@ -1,6 +1,7 @@
-"""How do replies become the next model? Each number moves to the middle of what was sent, whatever single clients say.
+"""Aggregate: each number moves to the median or trimmed mean of the values sent, whatever single clients send.
 
-Clients weigh the same: how many examples one has is its own claim, and a weighted median follows who claims most.
+All clients have equal weight: the number of examples is a client's own claim, and a weighted median would follow the
+largest claim.
 """
 
 from __future__ import annotations
@@ -17,23 +18,23 @@ from fedloom.core.types import Reply, Setting, State
 from fedloom.errors import BadExperiment
 
 BLOCK = 2**19  # numbers of a cohort that are sorted at a time on a CPU; they fit its cache
-HAIR = 1e-9  # so that a tenth of 30 is 3, whatever a float makes of it
+ROUNDING = 1e-9  # so that a tenth of 30 is 3 in floating point
 
 
 @dataclass(frozen=True)
 class Median(Aggregate):
-    """The median per number over its senders, the mean of the middle two if they are even; what nobody sent stays."""
+    """The median per number over its senders, the mean of the middle two if they are even; numbers not sent stay."""
 
     def __call__(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> tuple[Tensor, State]:
-        """All but the middle is left out."""
+        """Leave out all values but the middle one or two."""
         return mean_of_ranks(model, reply, lambda senders: (senders - 1).clamp(min=0) // 2), memory
 
 
 @dataclass(frozen=True)
 class TrimmedMean(Aggregate):
-    """The mean per number over its senders without the `cut` lowest and highest of them; what nobody sent stays.
+    """The mean per number over its senders without a share `cut` of the lowest and highest; numbers not sent stay.
 
-    Of n senders of a number `floor(cut * n)` are left out at either end, so that of few senders none may be.
+    Of n senders of a number `floor(cut * n)` are left out at either end, which is none if n is small.
     """
 
     cut: float = 0.2
@@ -43,14 +44,16 @@ class TrimmedMean(Aggregate):
             raise BadExperiment(f"cut (share left out at either end) is {self.cut}; it lies in [0, 0.5).")
 
     def __call__(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> tuple[Tensor, State]:
-        """By the count that sent the number."""
-        return mean_of_ranks(model, reply, lambda senders: (self.cut * senders.double() + HAIR).floor().long()), memory
+        """Leave out values by the number of senders."""
+        return mean_of_ranks(
+            model, reply, lambda senders: (self.cut * senders.double() + ROUNDING).floor().long()
+        ), memory
 
 
 def mean_of_ranks(model: Tensor, reply: Reply, left_out: Callable[[Tensor], Tensor]) -> Tensor:
-    """Per number the mean of what was sent, in order and without so many at either end [P].
+    """The mean per number of the values sent, without the lowest and highest ones [P].
 
-    `left_out` says how many, of the counts of senders.
+    `left_out` maps the number of senders to how many values are left out at either end.
     """
     on_host = model.device.type == "cpu"
     width = max(1, (BLOCK if on_host else 128 * BLOCK) // max(1, len(reply.ids)))
@@ -61,7 +64,7 @@ def mean_of_ranks(model: Tensor, reply: Reply, left_out: Callable[[Tensor], Tens
         sent = reply.arrived[:, None].expand(-1, len(model[some]))
         if reply.mask is not None:
             sent = sent & reply.mask[:, some]
-        values = torch.where(sent, reply.params[:, some], torch.inf)  # goes last
+        values = torch.where(sent, reply.params[:, some], torch.inf)  # sorts last
         # numpy sorts many short columns eight times as fast as torch
         ordered = torch.from_numpy(np.sort(values.numpy(), axis=0)) if on_host else values.sort(0).values
         senders = sent.sum(0)

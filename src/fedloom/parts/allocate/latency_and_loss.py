@@ -1,8 +1,9 @@
-"""How much may each client send? What makes a round short and loses little of those who have most to tell."""
+"""Allocate: shares that make a round short and drop little from the clients whose updates matter most (FedDD)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -18,22 +19,22 @@ from fedloom.errors import BadExperiment
 from fedloom.neurons.leading import LeadingNeurons
 from fedloom.parts.allocate.budget import Fleet, by_filling
 
-BITS = 32  # of a number
+BITS = 32  # per number
 RECORDED = ("mean_share", "least_share", "largest_share", "seconds")
-NEAR = 1e-9  # 1 - 0.7 is a hair above 0.3
+ROUNDING = 1e-9  # 1 - 0.7 is just above 0.3 in floating point
 
 
 @dataclass(frozen=True)
 class LatencyAndLoss(Allocate):
     """Shares `1 - D` that minimise `t + delta * sum_n re_n D_n`, where all together send a `budget` of their models.
 
-    `t` is the slowest client's download, compute and upload, and `re_n = m_n / m * q_n * U_n / U * loss_n` is how much
-    a client has to tell: by its part of all examples, its classes `q_n = sum_c min(C * dis_n^c, 1)` (with
+    `t` is the slowest client's download, compute and upload, and `re_n = m_n / m * q_n * U_n / U * loss_n` is the
+    importance of a client: by its part of all examples, its classes `q_n = sum_c min(C * dis_n^c, 1)` (with
     `class_term`), its part of the network and its last known training loss. D is at most `most`. A `relative` delta is
-    in units of `t_full / mean_n re_n`, where `t_full` is the round in which everyone sends everything: at `1 / N` all
-    that can be told is worth one such round. A raw one is in seconds. Until a loss is known, which is after the first
-    round, everyone sends everything; who was never heard of counts with the mean of the others. `work` must be the
-    method's.
+    in units of `t_full / mean_n re_n`, where `t_full` is the duration of a round in which all clients send everything:
+    at `1 / N` the importance of all clients is worth one such round. A raw delta is in seconds. Until a loss is known,
+    which is after the first round, all clients send everything; a client that never answered counts with the mean loss
+    of the others.
     """
 
     budget: float = 0.6
@@ -42,23 +43,37 @@ class LatencyAndLoss(Allocate):
     relative: bool = True
     class_term: bool = True
     work: Work = Work()
-    models: LeadingNeurons | None = None  # None: everyone has the whole network
+    models: LeadingNeurons | None = None  # None: every client has the whole network
 
     def __post_init__(self) -> None:
         if not 0 <= self.most < 1:
             raise BadExperiment(f"most (the highest dropout rate) is {self.most}; it lies at 0 or above and below 1.")
         if not self.budget <= 1:
             raise BadExperiment(f"budget (part of all models that is sent) is {self.budget}; it is at most 1.")
-        if not self.budget >= 1 - self.most - NEAR:
+        if not self.budget >= 1 - self.most - ROUNDING:
             raise BadExperiment(
                 f"budget (part of all models that is sent) is {self.budget}, but with most={self.most} everyone sends "
                 f"at least {1 - self.most:.4g} of its model; raise one of them."
             )
         if not self.delta >= 0:
-            raise BadExperiment(f"delta (weight of what clients have to tell) is {self.delta}; it is not negative.")
+            raise BadExperiment(f"delta (weight of the clients' importance) is {self.delta}; it is not negative.")
+
+    @property
+    def needs_losses(self) -> bool:
+        """Importance is computed from losses."""
+        return True
+
+    @property
+    def networks(self) -> tuple[LeadingNeurons | None, ...]:
+        """A share is one of what the client owns."""
+        return (self.models,)
+
+    def for_work(self, work: Work) -> Self:
+        """Compute seconds depend on the clients' work."""
+        return replace(self, work=work)
 
     def init(self, setting: Setting, model: Tensor) -> State:
-        """No loss is known; the devices must be."""
+        """No loss is known; devices must be known."""
         known_devices(setting.fleet.devices, "LatencyAndLoss")
         zero = torch.zeros((), dtype=torch.float64, device=model.device)
         return {
@@ -68,36 +83,36 @@ class LatencyAndLoss(Allocate):
         }
 
     def __call__(self, memory: State, setting: Setting, ids: Tensor, chance: Chance) -> tuple[Tensor, State]:
-        """Solve the programme for those who take part."""
-        way = _shared if self.models is None else _share  # what each owns is put together on the host
-        share, facts = way((memory["loss"], memory["known"], ids, chance.key(FADING)), self, setting)
+        """Solve the linear programme for the cohort."""
+        solve = _shared if self.models is None else _share  # what each client owns is computed on the host
+        share, facts = solve((memory["loss"], memory["known"], ids, chance.key(FADING)), self, setting)
         return share, {**memory, **dict(zip(RECORDED, facts.unbind()))}
 
-    def has_to_tell(self, setting: Setting, ids: Tensor, loss: Tensor) -> tuple[Tensor, Tensor]:
-        """`re_n` from the losses [C], and the part of the network that each owns [C]."""
+    def importance(self, setting: Setting, ids: Tensor, loss: Tensor) -> tuple[Tensor, Tensor]:
+        """`re_n` from the losses [C], and the part of the network that each client owns [C]."""
         examples, labels = setting.fleet.examples.double(), setting.fleet.labels[ids].double()
         part = torch.ones_like(loss)
         if self.models is not None:
             neurons = setting.neurons
             part = neurons.bytes(self.models.of(neurons, ids), each=1).double() / setting.layout.total
-        told = examples[ids] / examples.sum() * part * loss
+        found = examples[ids] / examples.sum() * part * loss
         if self.class_term:
             classes = labels / labels.sum(1, keepdim=True) * labels.shape[1]
-            told = told * classes.clamp(max=1).sum(1)
-        return told, part
+            found = found * classes.clamp(max=1).sum(1)
+        return found, part
 
     def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
-        """The losses of those who arrived; a diverged client's last finite one stays."""
+        """Remember the losses of replies that arrived; for a diverged client the last finite one stays."""
         loss, known = _heard((memory["loss"], memory["known"], reply.ids, reply.report["loss"], reply.arrived))
         return {**memory, "loss": loss, "known": known}
 
     def record(self, memory: State) -> State:
-        """Shares of the round, and how long it should have taken by the paper's reckoning."""
+        """Shares of the round, and its expected duration by the paper's formula."""
         return {name: memory[name] for name in RECORDED}
 
     def note(self, setting: Setting) -> str | None:
-        """A budget that leaves no choice is worth knowing of."""
-        if self.budget > 1 - self.most + NEAR:
+        """A warning if the budget leaves no choice; else None."""
+        if self.budget > 1 - self.most + ROUNDING:
             return None
         return (
             f"budget={self.budget:g} with most={self.most:g} leaves nothing to choose: from the second round on "
@@ -106,17 +121,19 @@ class LatencyAndLoss(Allocate):
 
 
 def _share(inputs: tuple[Tensor, ...], how: LatencyAndLoss, setting: Setting) -> tuple[Tensor, ...]:
-    """The shares [C] of those who take part, and what is recorded of them [4]."""
+    """The shares of the cohort [C], and what is recorded of them [4]."""
     losses, known, ids, key = inputs
-    mean = losses.sum() / known.sum().clamp(min=1)  # it is 0 where none is known
-    told, part = how.has_to_tell(setting, ids, torch.where(known, losses, mean)[ids])
+    mean = losses.sum() / known.sum().clamp(min=1)  # 0 where none is known
+    importance, part = how.importance(setting, ids, torch.where(known, losses, mean)[ids])
     devices = known_devices(setting.fleet.devices, "LatencyAndLoss").at(ids).faded(uniform(absorb(key, ids)))
     compute = by_cycles(devices, processed(how.work, setting.fleet.examples[ids]).double())
     bits = BITS * setting.layout.total * part
-    fleet = Fleet(part, compute + 2 * devices.latency, bits / devices.up + bits / devices.down, told)
-    whole = torch.ones_like(told)
-    unit = fleet.slowest(whole) / told.mean().clamp(min=torch.finfo(told.dtype).tiny) if how.relative else 1.0
-    fleet = fleet._replace(worth=how.delta * unit * told)
+    fleet = Fleet(part, compute + 2 * devices.latency, bits / devices.up + bits / devices.down, importance)
+    whole = torch.ones_like(importance)
+    unit = (
+        fleet.slowest(whole) / importance.mean().clamp(min=torch.finfo(importance.dtype).tiny) if how.relative else 1.0
+    )
+    fleet = fleet._replace(worth=how.delta * unit * importance)
     share = torch.where(known.any(), by_filling(fleet, how.budget, 1 - how.most), whole)
     return share, torch.stack([share.mean(), share.min(), share.max(), fleet.slowest(share)])
 

@@ -1,4 +1,4 @@
-"""How much may each client use? A share by its capacity tier."""
+"""Allocate: a fixed share by each client's capacity tier."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fedloom.errors import BadExperiment
 
 @lru_cache(maxsize=16)
 def _on(shares: tuple[float, ...], device: torch.device) -> Tensor:
-    """The tiers' shares on a device, sent there once."""
+    """The tiers' shares [tiers] on a device, copied there once."""
     return torch.tensor([float(share) for share in shares], device=device)
 
 
 @dataclass(frozen=True)
 class Tiers(Allocate):
-    """Client n has the share of tier n modulo the number of tiers, so that tiers are equally large. Unit: neurons."""
+    """Client n has the share of tier n modulo the number of tiers, so that tiers have equal size. Unit: neurons."""
 
     shares: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
 
@@ -39,7 +39,7 @@ class Tiers(Allocate):
         return True
 
     def __call__(self, memory: State, setting: Setting, ids: Tensor, chance: Chance) -> tuple[Tensor, State]:
-        """The share of each client's tier [C]."""
+        """Look up the share of each client's tier [C]."""
         if len(self.shares) == 1:
             return torch.full(ids.shape, self.shares[0], device=ids.device), memory
         return _on(tuple(self.shares), ids.device)[ids % len(self.shares)], memory

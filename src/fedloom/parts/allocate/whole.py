@@ -1,4 +1,4 @@
-"""How much may each client use? The whole model."""
+"""Allocate: the whole model for every client."""
 
 from dataclasses import dataclass
 
@@ -12,8 +12,8 @@ from fedloom.core.types import Setting, State
 
 @dataclass(frozen=True)
 class Whole(Allocate):
-    """A share of 1 for everyone."""
+    """A share of 1 for every client."""
 
     def __call__(self, memory: State, setting: Setting, ids: Tensor, chance: Chance) -> tuple[Tensor, State]:
-        """Ones [C]."""
+        """Return ones [C]."""
         return torch.ones(ids.shape, device=ids.device), memory

@@ -1,4 +1,4 @@
-"""Several local rules at once: every hook goes through the members in order."""
+"""Local: several rules at once; every hook calls the members in order."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 def _own(state: State, place: int) -> State:
-    """A member's part of the chain's state."""
+    """A member's tensors of the chain's state, by its place in the chain."""
     prefix = f"{place}."
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
 def _all(parts: list[State]) -> State:
-    """Members' states as one, each name led by the member's place."""
+    """Members' states as one; each name is prefixed with the member's place in the chain."""
     return {f"{place}.{name}": value for place, part in enumerate(parts) for name, value in part.items()}
 
 
@@ -38,16 +38,16 @@ class Chain(LocalRule):
 
     @property
     def traits(self) -> Traits:
-        """The members' traits, merged; of several that restrict training none alone says what is frozen."""
+        """The members' traits, merged; nothing is `freezes` if several members restrict training."""
         traits = reduce(or_, (rule.traits for rule in self.rules), Traits())
         return traits if len(self.defining("trains")) == 1 else replace(traits, freezes=False)
 
     def members(self) -> tuple[LocalRule, ...]:
-        """The chain and all in it."""
+        """The chain and all rules in it."""
         return (self, *(member for rule in self.rules for member in rule.members()))
 
     def clash(self, method: Method) -> str | None:
-        """Members may refuse the method, and one that cuts the rest away does not go with one that needs it."""
+        """Refuse rules that cut the network next to rules that need the whole of it, and what members refuse."""
         traits = self.traits
         if traits.needs_whole and traits.cuts:
             parties = (rule for rule in self.rules if rule.traits.cuts or rule.traits.needs_whole)
@@ -56,13 +56,13 @@ class Chain(LocalRule):
         return next((why for rule in self.rules if (why := rule.clash(method)) is not None), None)
 
     def client_state(self, setting: Setting, model: Tensor) -> State:
-        """Each member's, under its place."""
+        """The states of all members."""
         return _all([rule.client_state(setting, model) for rule in self.rules])
 
     def narrow(
         self, setting: Setting, ids: Tensor, task: Task, state: State, look: Iterable[Batch], chance: Chance
     ) -> tuple[Tensor | None, State]:
-        """Each chooses from what the one before chose."""
+        """Let each member choose from what the one before chose."""
         states = []
         for place, rule in enumerate(self.rules):
             own = self._task(task, place)
@@ -72,13 +72,13 @@ class Chain(LocalRule):
         return task.mask, _all(states)
 
     def start(self, task: Task, state: State, params: Tensor) -> Tensor:
-        """Each begins from what the one before left."""
+        """Let each member start from what the one before returned."""
         for place, rule in enumerate(self.rules):
             params = rule.start(self._task(task, place), _own(state, place), params)
         return params
 
     def trains(self, task: Task) -> Tensor | None:
-        """What every member lets move."""
+        """The numbers that every member trains."""
         masks = [m for rule in self.rules if (m := rule.trains(task)) is not None]
         if not masks:
             return None
@@ -88,13 +88,13 @@ class Chain(LocalRule):
         return allowed
 
     def view(self, task: Task, params: Tensor) -> Tensor:
-        """Each sees what the one before shows."""
+        """Apply the views of the members in order."""
         for place, rule in enumerate(self.rules):
             params = rule.view(self._task(task, place), params)
         return params
 
     def scales(self, task: Task, at: Tensor, dtype: torch.dtype) -> Tensor | None:
-        """The product of the members that scale."""
+        """The product of the scales of the members that scale."""
         whole = None
         for place, rule in enumerate(self.rules):
             if (own := rule.scales(self._task(task, place), at, dtype)) is not None:
@@ -102,7 +102,7 @@ class Chain(LocalRule):
         return whole
 
     def correct(self, task: Task, state: State, first: Tensor, params: Tensor, grads: Tensor) -> Tensor:
-        """Corrections add up."""
+        """Apply the corrections in order; each gets the gradients that the one before returned."""
         for place, rule in enumerate(self.rules):
             grads = rule.correct(self._task(task, place), _own(state, place), first, params, grads)
         return grads
@@ -110,7 +110,7 @@ class Chain(LocalRule):
     def finish(
         self, task: Task, state: State, first: Tensor, last: Tensor, steps: Tensor
     ) -> tuple[Tensor, State, State]:
-        """What one sends, the next may change."""
+        """Let each member change what the one before sends."""
         extras, states = [], []
         for place, rule in enumerate(self.rules):
             last, extra, kept = rule.finish(self._task(task, place), _own(state, place), first, last, steps)
@@ -119,7 +119,7 @@ class Chain(LocalRule):
         return last, _all(extras), _all(states)
 
     def judge(self, task: Task, state: State, training: Tensor, held_out: Tensor) -> tuple[State, State]:
-        """Each member's columns; of equal names the last counts."""
+        """The columns of all members; of equal names the last member's."""
         columns, states = {}, []
         for place, rule in enumerate(self.rules):
             found, kept = rule.judge(self._task(task, place), _own(state, place), training, held_out)
@@ -128,20 +128,20 @@ class Chain(LocalRule):
         return columns, _all(states)
 
     def personal(self, setting: Setting, model: Tensor, state: State) -> Tensor | None:
-        """The first member that keeps own models answers."""
+        """The own models of the first member that has them."""
         owns = (rule.personal(setting, model, _own(state, place)) for place, rule in enumerate(self.rules))
         return next((own for own in owns if own is not None), None)
 
     def server_state(self, setting: Setting, model: Tensor) -> State:
-        """Each member's, under its place."""
+        """The server states of all members."""
         return _all([rule.server_state(setting, model) for rule in self.rules])
 
     def brief(self, memory: State, setting: Setting, ids: Tensor) -> State:
-        """Each member's, under its place."""
+        """The extras of all members."""
         return _all([rule.brief(_own(memory, place), setting, ids) for place, rule in enumerate(self.rules)])
 
     def debrief(self, memory: State, setting: Setting, old: Tensor, new: Tensor, reply: Reply) -> tuple[Tensor, State]:
-        """Each adjusts what the one before left."""
+        """Let each member adjust the model that the one before returned."""
         memories = []
         for place, rule in enumerate(self.rules):
             own = reply._replace(extras=_own(reply.extras, place))

@@ -1,4 +1,4 @@
-"""What the drift-correcting rules share: relative sizes, and changes that stay within what was trained."""
+"""Relative sizes and masked changes, for the rules that correct client drift."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from fedloom.core.types import Reply, Setting, State, Task
 
 
 def relative_size(setting: Setting, ids: Tensor, dtype: torch.dtype) -> Tensor:
-    """`w_i = n_i / mean n` of each of the cohort [C]."""
+    """The relative number of examples `w_i = n_i / mean n` of each of the cohort [C]."""
     examples = setting.fleet.examples.to(dtype)
     return examples[ids] / examples.mean()
 
@@ -27,11 +27,11 @@ def inside(task: Task, change: Tensor) -> Tensor:
 
 
 def mean_drift(memory: State, setting: Setting, old: Tensor, reply: Reply) -> Tensor:
-    """The fleet's mean of `h_i` after this round [P]: `h_i += w_i - w_global` for those who arrived."""
+    """The fleet's mean of `h_i` after this round [P]: `h_i += w_i - w_global` for the replies that arrived."""
     drift = (reply.arrived.to(old.dtype) / setting.fleet.size) @ (reply.params - old)
     return memory["drift"] + trained_only(drift, setting.layout.trained)
 
 
 def add_drift(new: Tensor, old: Tensor, drift: Tensor, reply: Reply) -> Tensor:
-    """The aggregated model plus the mean drift; the old one if nobody arrived."""
+    """The aggregated model plus the mean drift [P]; the old model if nothing arrived."""
     return torch.where(reply.arrived.any(), new + drift, old)

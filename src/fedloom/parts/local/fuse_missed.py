@@ -1,4 +1,4 @@
-"""Begin with what one could not send last time: an update that was trained in vain is fused into the next start."""
+"""Local: an update that could not be sent is added to the client's next start (FedUMF)."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ from fedloom.core.rule import LocalRule, Traits
 from fedloom.core.types import Batch, Reply, Setting, State, Task, column
 from fedloom.errors import BadExperiment, unknown
 from fedloom.parts.local.drift import trained_only
-from fedloom.parts.select.everyone import Everyone, SomeSend
 
 if TYPE_CHECKING:
     from fedloom.method import Method
 
 REFERENCES = ("global", "fused")
-INNER = "inner."  # names of what the inner rule remembers, in the client's state
+INNER = "inner."  # prefix of the inner rule's names in the client's state
 
 
 @dataclass(frozen=True)
 class FuseMissed(LocalRule):
-    """Another rule, begun at `w + alpha * (rate now / rate then) * g` by who may send now and might not last round.
+    """The `inner` rule, started at `w + alpha * (rate now / rate then) * g` by clients that missed the last upload.
 
-    `g` is how far the client's last training led it; everyone trains and stores it every round. One that is older than
-    a round, as after a lost download, is not fused, nor are running statistics. What the inner rule remembers moves on
-    only where the client may send. The `reference`, which the inner rule takes for its start when it corrects
-    gradients and finishes, is the global model or the fused start.
+    These are clients that may send now and might not last round. `g` is the update of the client's last training, which
+    every client stores every round. An update older than a round, as after a lost download, is not fused, nor are
+    running statistics. The state of the inner rule is updated only if the client may send. The `reference`, which the
+    inner rule takes for its start when it corrects gradients and finishes, is the global model or the fused start.
     """
 
     alpha: float = 1.0
@@ -49,35 +48,35 @@ class FuseMissed(LocalRule):
         return replace(self.inner.traits, scales=False)
 
     def members(self) -> tuple[LocalRule, ...]:
-        """This rule and the inner one's."""
+        """This rule and the members of the inner one."""
         return (self, *self.inner.members())
 
     def clash(self, method: Method) -> str | None:
-        """Updates can be missed only where those train who may not send; other rules go inside, not beside."""
-        if not isinstance(method.local, FuseMissed):
+        """Refuse other rules next to this one, and selections in which every client that trains may send."""
+        if method.local != self:
             return "it must know what the other rules train; write FuseMissed(inner=Chain((...))) around them."
-        if not isinstance(method.select, Everyone | SomeSend):
+        if not method.select.whole_fleet:
             name = type(method.select).__name__
             return f"clients that {name} leaves out do not train, so there is nothing to fuse; select with SomeSend()."
         return self.inner.clash(method)
 
     def client_state(self, setting: Setting, model: Tensor) -> State:
-        """Nothing was missed yet."""
-        # where sub-models are trained, each number has a date of its own: what is not sent is not overwritten
+        """No update was missed, and the inner rule's state."""
+        # where sub-models are trained, each number has its own round: numbers not sent are not overwritten
         made = torch.full_like(model if self.traits.cuts else model[0], -1, dtype=torch.int32)
         own = self.inner.client_state(setting, model)
         return {
             "missed": torch.zeros_like(model),
-            "made": made,  # in which round
+            "made": made,  # the round of the update
             "rate": model.new_ones((), dtype=torch.float64),  # the learning rate then
-            "sent": model.new_ones((), dtype=torch.bool),  # was it authorised then?
+            "sent": model.new_ones((), dtype=torch.bool),  # whether the client might send then
             **{INNER + name: value for name, value in own.items()},
         }
 
     def narrow(
         self, setting: Setting, ids: Tensor, task: Task, state: State, look: Iterable[Batch], chance: Chance
     ) -> tuple[Tensor | None, State]:
-        """As the inner rule, which remembers its choice in any case."""
+        """As the inner rule, which remembers its choice even if the client may not send."""
         mask, own = self.inner.narrow(setting, ids, task, _inner(state), look, chance)
         return mask, {**state, **{INNER + name: value for name, value in own.items()}}
 
@@ -95,7 +94,7 @@ class FuseMissed(LocalRule):
         return self.inner.view(task, params)
 
     def correct(self, task: Task, state: State, first: Tensor, params: Tensor, grads: Tensor) -> Tensor:
-        """As the inner rule, seen from the reference."""
+        """As the inner rule, started from the reference."""
         if not self.traits.corrects:
             return grads
         return self.inner.correct(task, _inner(state), self._seen_from(task, state, first), params, grads)
@@ -103,8 +102,8 @@ class FuseMissed(LocalRule):
     def finish(
         self, task: Task, state: State, first: Tensor, last: Tensor, steps: Tensor
     ) -> tuple[Tensor, State, State]:
-        """Store `g`, whether it may be sent or not."""
-        plain = not self.inner.defining("finish")  # it does not look at the start, which takes three passes
+        """Store `g`, whether the client may send or not."""
+        plain = not self.inner.defining("finish")  # it does not read the start, which takes three passes to compute
         since = first if plain else self._seen_from(task, state, first)
         sent, extras, own = self.inner.finish(task, _inner(state), since, last, steps)
         missed, made = last - first, torch.full_like(state["made"], task.round)
@@ -128,19 +127,19 @@ class FuseMissed(LocalRule):
         return self.inner.personal(setting, model, _inner(state))
 
     def server_state(self, setting: Setting, model: Tensor) -> State:
-        """The inner rule's."""
+        """As the inner rule."""
         return self.inner.server_state(setting, model)
 
     def brief(self, memory: State, setting: Setting, ids: Tensor) -> State:
-        """The inner rule's."""
+        """As the inner rule."""
         return self.inner.brief(memory, setting, ids)
 
     def debrief(self, memory: State, setting: Setting, old: Tensor, new: Tensor, reply: Reply) -> tuple[Tensor, State]:
-        """The inner rule's; it knows the global model only, whatever the reference on the clients."""
+        """As the inner rule; it gets the global model only, whatever the reference on the clients."""
         return self.inner.debrief(memory, setting, old, new, reply)
 
     def _fused(self, task: Task, state: State) -> Tensor | None:
-        """What is added to the start [C, P]; None: nothing for anybody."""
+        """What is added to the start [C, P]; None if it is nothing for all clients."""
         may = task.authorised & ~state["sent"]
         if self.alpha == 0 or (may.device.type == "cpu" and not bool(may.any())):
             return None
@@ -153,17 +152,17 @@ class FuseMissed(LocalRule):
         return torch.where(fresh, column(weight, missed).to(missed.dtype) * missed, 0)
 
     def _seen_from(self, task: Task, state: State, first: Tensor) -> Tensor:
-        """What the inner rule takes for the start [C, P]."""
+        """The start that the inner rule is given [C, P]."""
         fused = None if self.reference == "fused" else self._fused(task, state)
         return first if fused is None else first - fused
 
 
 def _inner(state: State) -> State:
-    """What the inner rule remembers."""
+    """The inner rule's state."""
     return {name.removeprefix(INNER): value for name, value in state.items() if name.startswith(INNER)}
 
 
 def _where_authorised(task: Task, state: State, own: State) -> State:
-    """The inner rule's new state, of those who may send; the others keep theirs."""
+    """The inner rule's new state for clients that may send, and its old state for the others."""
     kept = {INNER + name: value for name, value in own.items()}
     return {name: torch.where(column(task.authorised, value), value, state[name]) for name, value in kept.items()}

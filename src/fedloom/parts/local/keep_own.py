@@ -1,4 +1,4 @@
-"""Every client keeps a whole model of its own; what was sent overwrites its part of it."""
+"""Local: every client keeps a whole model of its own, in which the numbers it is sent are overwritten."""
 
 from dataclasses import dataclass
 
@@ -22,23 +22,23 @@ class KeepOwn(LocalRule):
         return Traits(needs_whole=True, freezes=self.freeze)
 
     def client_state(self, setting: Setting, model: Tensor) -> State:
-        """The network as it was before the first round: every client can build it, whenever it is met first."""
+        """The initial network, which every client can build, whenever it first takes part."""
         return {"own": flatten(setting.module, setting.layout).to(model.device)}
 
     def start(self, task: Task, state: State, params: Tensor) -> Tensor:
-        """The client's own model with what was sent written over it."""
+        """The client's own model with the numbers sent written over it."""
         return params if task.mask is None else torch.where(task.mask, params, state["own"])
 
     def trains(self, task: Task) -> Tensor | None:
-        """The mask, if the rest is frozen."""
+        """The mask if the rest is frozen, else all."""
         return task.mask if self.freeze else None
 
     def finish(
         self, task: Task, state: State, first: Tensor, last: Tensor, steps: Tensor
     ) -> tuple[Tensor, State, State]:
-        """The trained model is the client's own, whatever becomes of the reply."""
+        """Keep the trained model as the client's own, whether the reply arrives or not."""
         return last, {}, {"own": last}
 
     def personal(self, setting: Setting, model: Tensor, state: State) -> Tensor | None:
-        """Its own."""
+        """The clients' own models."""
         return state["own"]

@@ -1,4 +1,4 @@
-"""Every client keeps a part of the network as its own model; what was sent overwrites some of it."""
+"""Local: every client keeps a part of the network as its own model, in which numbers it is sent are overwritten."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KeepOwnPart(LocalRule):
-    """A client's network has the neurons it is told of (`keep`), trains all of them and outlives the round."""
+    """A client's network has the neurons in `task.keep`, trains all of them and is kept between rounds."""
 
     @property
     def traits(self) -> Traits:
-        """The rest of the network is not there; what was not sent is the client's own."""
+        """The rest of the network is not on the client; numbers not sent are its own."""
         return Traits(cuts=True, keeps_network=True)
 
     def clash(self, method: Method) -> str | None:
-        """In a chain it would not be told what was sent."""
+        """Refuse chains, in which `extras["sent"]` would not reach this rule."""
         return None if method.local == self else "KeepOwnPart works alone; take it out of the chain."
 
     def client_state(self, setting: Setting, model: Tensor) -> State:
-        """The network as it was before the first round, and the neurons a client owns; all of them until it is told."""
+        """The initial network, and the neurons that the client owns: all of them before its first task."""
         return {
             "own": flatten(setting.module, setting.layout).to(model.device),
             "keep": torch.ones(setting.neurons.size, dtype=torch.bool, device=model.device),
         }
 
     def start(self, task: Task, state: State, params: Tensor) -> Tensor:
-        """The client's own model with what was sent written over it."""
+        """The client's own model with the numbers sent written over it."""
         sent = task.extras.get("sent")
         params = params if sent is None else torch.where(sent, params, state["own"])
         return params if task.mask is None else torch.where(task.mask, params, 0)
 
     def trains(self, task: Task) -> Tensor | None:
-        """All that the client owns."""
+        """All numbers that the client owns."""
         return task.mask
 
     def finish(
         self, task: Task, state: State, first: Tensor, last: Tensor, steps: Tensor
     ) -> tuple[Tensor, State, State]:
-        """The trained model is the client's own, whatever becomes of the reply."""
+        """Keep the trained model as the client's own, whether the reply arrives or not."""
         own = last if task.mask is None else torch.where(task.mask, last, state["own"])
         return last, {}, {"own": own, "keep": state["keep"] if task.keep is None else task.keep}
 
     def personal(self, setting: Setting, model: Tensor, state: State) -> Tensor | None:
-        """Its own part."""
+        """The client's own part; zero elsewhere."""
         return torch.where(setting.neurons.expand(state["keep"]), state["own"], 0)

@@ -1,4 +1,4 @@
-"""Stay near where you began: the proximal term."""
+"""Local: a proximal term that pulls weights to their start."""
 
 from dataclasses import dataclass
 

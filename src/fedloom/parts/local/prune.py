@@ -1,4 +1,4 @@
-"""Train a sparse model: every client chooses by itself the single weights worth keeping, and the rest is zero."""
+"""Local: sparse models; every client chooses by itself which single weights to keep, and the rest is zero."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ from fedloom.core.pruning import PRUNERS, SCOPES, Scope, pruned
 from fedloom.core.rule import LocalRule, Traits
 from fedloom.core.types import Batch, Setting, State, Task
 from fedloom.errors import BadExperiment, unknown
-from fedloom.parts.upload.as_sent import AsSent
 
 if TYPE_CHECKING:
     from fedloom.method import Method
 
 REMASKS = ("every-round", "first-round")
 NEED_DATA = ("snip", "grasp")
-SLOW = ("snip", "grasp", "synflow")  # scoring takes longer than asking a GPU whether it is needed
+SLOW = ("snip", "grasp", "synflow")  # scoring takes longer than waiting for a GPU to say whether it is needed
 
 
 @dataclass(frozen=True)
 class Prune(LocalRule):
     """Keep the share of weights that the pruner `by` ranks highest in the model that came down, and train only those.
 
-    The weights are chosen anew at every contact, or for good at the first one. `snip` and `grasp` look at `per_class`
-    of the client's own examples. In a chain with `KeepOwn` the client's own numbers stand where zeros would.
+    The weights are chosen in every round, or once in the client's first round. `snip` and `grasp` use `per_class`
+    examples of each of the client's classes. In a chain with `KeepOwn` the rest has the client's own values, not zeros.
     """
 
     by: str = "mag"
@@ -50,17 +49,17 @@ class Prune(LocalRule):
 
     @property
     def traits(self) -> Traits:
-        """Clients choose, without looking at data unless the pruner needs some."""
+        """Clients choose; they look at examples only if the pruner needs data."""
         return Traits(chooses=True, looks=self.per_class if self.by in NEED_DATA else 0)
 
     def clash(self, method: Method) -> str | None:
-        """The server does not know what a client chose."""
-        if not isinstance(method.upload, AsSent):
+        """Refuse uploads of what the server sent, which is not what the client chose."""
+        if not method.upload.sends_what_came:
             return None
         return "clients choose what they train, which the server must be told; put AsTrained() into upload."
 
     def client_state(self, setting: Setting, model: Tensor) -> State:
-        """The weights chosen at the first contact, if they stay."""
+        """The weights chosen in the first round, if they are kept."""
         if self.remask == "every-round":
             return {}
         chosen = torch.zeros(setting.layout.total, dtype=torch.bool, device=model.device)
@@ -69,12 +68,12 @@ class Prune(LocalRule):
     def narrow(
         self, setting: Setting, ids: Tensor, task: Task, state: State, look: Iterable[Batch], chance: Chance
     ) -> tuple[Tensor | None, State]:
-        """The weights to keep, of those that were sent."""
+        """Choose the weights to keep among the numbers sent."""
         met = state.get("met")
         if met is not None and (met.device.type == "cpu" or self.by in SLOW) and bool(met.all()):
             chosen = state["chosen"]
         else:
-            model = task.model.expand(len(ids), -1)  # one memory for all: what needs no data is scored once
+            model = task.model.expand(len(ids), -1)  # shared memory: pruners without data score it once
             model = model if task.mask is None else torch.where(task.mask, model, 0)
             chosen = pruned(self.by, setting, model, task.share, look, ids, chance, self.scope)
         if met is not None:
@@ -87,5 +86,5 @@ class Prune(LocalRule):
         return params if task.mask is None else torch.where(task.mask, params, 0)
 
     def trains(self, task: Task) -> Tensor | None:
-        """What was chosen."""
+        """The weights chosen."""
         return task.mask

@@ -1,4 +1,4 @@
-"""Leave for good once things get worse: a client weighs its training loss and its loss on examples kept back."""
+"""Local: clients stop for good once a mix of their training loss and held-out loss rises (FedSPU)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torch import Tensor
 from fedloom.core.rule import LocalRule, Traits
 from fedloom.core.types import Setting, State, Task
 from fedloom.errors import BadExperiment
-from fedloom.parts.select.still_running import StillRunning
 
 if TYPE_CHECKING:
     from fedloom.method import Method
@@ -19,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StopEarly(LocalRule):
-    """Reports `stopped` (1 or 0): has `balance * training + (1 - balance) * held out` risen since its last round?
+    """Reports `stopped`: 1 once `balance * training + (1 - balance) * held out` has risen since the last round, else 0.
 
-    A client without examples kept back goes by its training loss alone. A loss that is not a number counts as risen.
-    Who has stopped says so whenever it is asked again, whatever its loss is then.
+    Without held-out examples the training loss alone decides. A NaN loss counts as risen. A client that has stopped
+    reports so whenever it is asked again, whatever its loss is then.
     """
 
     balance: float = 0.7
@@ -33,21 +32,21 @@ class StopEarly(LocalRule):
 
     @property
     def traits(self) -> Traits:
-        """A client judges its model in every round it takes part in."""
+        """Clients test their models in every round they take part in."""
         return Traits(judges=True)
 
     def clash(self, method: Method) -> str | None:
-        """Somebody must listen."""
-        if isinstance(method.select, StillRunning):
+        """Refuse selections that go on asking stopped clients."""
+        if method.select.skips_stopped:
             return None
         return f"clients stop, but {type(method.select).__name__} goes on asking them; put StillRunning() into select."
 
     def client_state(self, setting: Setting, model: Tensor) -> State:
-        """Any loss is better than none."""
+        """An infinite loss, so that the first round never stops a client."""
         return {"last": model.new_full((), torch.inf), "stopped": model.new_zeros((), dtype=torch.bool)}
 
     def judge(self, task: Task, state: State, training: Tensor, held_out: Tensor) -> tuple[State, State]:
-        """Compare with the round the client took part in last."""
+        """Compare the loss with that of the client's previous round."""
         held_out = torch.where(held_out.isnan(), training, held_out)
         loss = self.balance * training + (1 - self.balance) * held_out
         stopped = state["stopped"] | ~(loss <= state["last"])

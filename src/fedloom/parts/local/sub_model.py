@@ -1,4 +1,4 @@
-"""Train only the part that was sent: the rest of the network does not exist on the client."""
+"""Local: clients train only the part they were sent; the rest of the network does not exist there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedloom.core.types import Setting, State, Task
 
 @dataclass(frozen=True)
 class SubModel(LocalRule):
-    """Numbers outside the mask are zero and stay zero. A client is served by its last neurons of the global model."""
+    """Numbers outside the mask are zero and stay zero; a personal model is the global one cut to the last neurons."""
 
     @property
     def traits(self) -> Traits:
@@ -21,7 +21,7 @@ class SubModel(LocalRule):
         return Traits(cuts=True)
 
     def client_state(self, setting: Setting, model: Tensor) -> State:
-        """The neurons a client was sent last; all of them before the first time."""
+        """The neurons that a client was sent last; all of them before its first round."""
         return {"keep": torch.ones(setting.neurons.size, dtype=torch.bool, device=model.device)}
 
     def start(self, task: Task, state: State, params: Tensor) -> Tensor:
@@ -35,9 +35,9 @@ class SubModel(LocalRule):
     def finish(
         self, task: Task, state: State, first: Tensor, last: Tensor, steps: Tensor
     ) -> tuple[Tensor, State, State]:
-        """Remember which neurons these were."""
+        """Remember the neurons of this task."""
         return last, {}, state if task.keep is None else {"keep": task.keep}
 
     def personal(self, setting: Setting, model: Tensor, state: State) -> Tensor | None:
-        """The client's slice of the global model."""
+        """The global model cut to the neurons that the client was sent last."""
         return torch.where(setting.neurons.expand(state["keep"]), model, 0)

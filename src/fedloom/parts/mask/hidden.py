@@ -1,4 +1,4 @@
-"""Which tensors lead into hidden neurons?"""
+"""The tensors that lead into hidden neurons."""
 
 from fedloom.neurons.axes import Axes
 from fedloom.neurons.map import NeuronMap

@@ -1,4 +1,4 @@
-"""Which part is each client sent? The rows of numbers that it last sent itself, and now and then everything."""
+"""Mask: the rows that each client last sent itself, and in regular rounds everything."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LastSent(Mask):
-    """What each client's last arrived reply held, row by row; everything at first and after every `every` rounds.
+    """The rows of each client's last arrived reply; everything in the first round and after every `every` rounds.
 
-    A row is what leads into one neuron, with what a norm layer has for it; numbers that no neuron owns always travel.
-    With `models`, everything is what the client owns. The server remembers N x (K + O) bools.
+    A row is what leads into one neuron, with its numbers in a norm layer; numbers that no neuron owns are always sent.
+    With `models`, everything means what the client owns. The server remembers N x (K + O) bools.
     """
 
     every: int = 5
-    models: LeadingNeurons | None = None  # None: everyone has the whole network
+    models: LeadingNeurons | None = None  # None: every client has the whole network
 
     def __post_init__(self) -> None:
         if self.every < 1:
@@ -36,28 +36,33 @@ class LastSent(Mask):
 
     @property
     def rows(self) -> bool:
-        """Unless cut to what a client owns."""
+        """Masks are whole rows, unless they are cut to what a client owns."""
         return self.models is None
 
+    @property
+    def networks(self) -> tuple[LeadingNeurons | None, ...]:
+        """Everything is what each client owns."""
+        return (self.models,)
+
     def clash(self, method: Method) -> str | None:
-        """All parts must mean the same networks."""
-        for slot in ("allocate", "upload"):
-            part = getattr(method, slot)
-            if getattr(part, "models", self.models) != self.models:
-                return f"it has models={self.models}, but {type(part).__name__} {part.models}; give both the same."
+        """Refuse parts that take clients to own other networks, and rules that do not keep one."""
+        for part in (method.allocate, method.upload):
+            for models in part.networks:
+                if models != self.models:
+                    return f"it has models={self.models}, but {type(part).__name__} {models}; give both the same."
         if self.models is not None and not method.local.traits.keeps_network:
             return "clients own parts of the network (models), so put KeepOwnPart() into local."
         return super().clash(method)
 
     def init(self, setting: Setting, model: Tensor) -> State:
-        """Nobody has sent anything, so everyone will be sent everything."""
+        """No client has sent anything, so every client will be sent everything."""
         size = setting.fleet.size, setting.neurons.full_size
         return {"rows": torch.ones(size, dtype=torch.bool, device=model.device)}
 
     def __call__(
         self, memory: State, setting: Setting, model: Tensor, ids: Tensor, share: Tensor, chance: Chance
     ) -> tuple[Portion, State]:
-        """Rows within what each owns; no mask at all where that is everything."""
+        """Return the rows within what each client owns; no mask where that is everything."""
         neurons, rows = setting.neurons, memory["rows"][ids]
         everything = (chance.round - 1) % self.every == 0
         if self.models is not None:
@@ -69,7 +74,7 @@ class LastSent(Mask):
         return Portion(neurons.expand(rows, rows=True)), memory
 
     def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
-        """The rows of those who arrived; of the others the last known stay."""
+        """Remember the rows of replies that arrived; for other clients the last known rows stay."""
         known = memory["rows"] if reply.everyone else memory["rows"][reply.ids]
         sent = torch.ones_like(known) if reply.mask is None else rows_of(setting.neurons, reply.mask)
         rows = torch.where(reply.arrived[:, None], sent, known)

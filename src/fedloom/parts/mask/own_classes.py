@@ -1,4 +1,4 @@
-"""Which part is each client sent? Nothing of the output rows of classes that it lacks."""
+"""Mask: another mask without the output rows of classes that a client lacks."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=8)
 def owned(neurons: NeuronMap, labels: Tensor) -> Tensor:
-    """Which outputs stand for classes that a client has examples of [N, O], by how many it has of each [N, classes]."""
+    """The outputs of classes that each client has examples of [N, O], from its number of each class [N, classes]."""
     own = labels > 0
-    spare = neurons.full_size - neurons.size - own.shape[1]  # outputs that stand for no class
+    spare = neurons.full_size - neurons.size - own.shape[1]  # outputs that are no class
     if spare < 0:
         raise BadModel(
             f"mask_labels needs an output neuron for each of the {own.shape[1]} classes; the model has "
@@ -34,49 +34,45 @@ def owned(neurons: NeuronMap, labels: Tensor) -> Tensor:
 
 
 def own_rows(setting: Setting, ids: Tensor) -> Tensor:
-    """The model without the output rows of classes that a client has no example of [C, P]."""
+    """A mask without the output rows of classes that a client has no example of [C, P]."""
     own = owned(setting.neurons, setting.fleet.labels)[ids]
     return setting.neurons.expand(F.pad(own, (setting.neurons.size, 0), value=True))
 
 
 @dataclass(frozen=True)
 class OwnClasses(Mask):
-    """What another mask sends, less the output rows of classes that a client has no example of."""
+    """The `inner` mask without the output rows of classes that a client has no example of."""
 
-    inner: Mask = Ranked("ordered", "ceil")
+    inner: Ranked = Ranked("ordered", "ceil")
 
     @property
     def steady(self) -> bool:
-        """As the other mask."""
+        """Output rows are not counted."""
         return self.inner.steady
 
     def clash(self, method: Method) -> str | None:
-        """A smaller network has all output rows; something must silence those of missing classes."""
-        if any(getattr(rule, "mask_labels", False) for rule in method.local.members()):
+        """Refuse rules that train the outputs of missing classes: a smaller network has all output rows."""
+        if method.local.traits.masks_classes:
             return super().clash(method)
         return "clients do not train classes they lack; put Rescale(mask_labels=True) into local, behind SubModel()."
 
     def init(self, setting: Setting, model: Tensor) -> State:
-        """The other mask's."""
+        """The memory of the inner mask."""
         return self.inner.init(setting, model)
 
     def __call__(
         self, memory: State, setting: Setting, model: Tensor, ids: Tensor, share: Tensor, chance: Chance
     ) -> tuple[Portion, State]:
-        """Smaller networks keep all their outputs: `Rescale` silences those of missing classes."""
-        if isinstance(self.inner, Ranked):  # both at once
-            kept, memory = self.inner.kept(memory, setting, model, ids, share, chance)
-            own = owned(setting.neurons, setting.fleet.labels)[ids]
-            return portion(setting.neurons, kept, share, own), memory
-        (mask, keep), memory = self.inner(memory, setting, model, ids, share, chance)
-        rows = own_rows(setting, ids)
-        return Portion(rows if mask is None else rows & mask, keep), memory
+        """Expand the inner mask's neurons and the outputs together; smaller networks still have all their outputs."""
+        kept, memory = self.inner.kept(memory, setting, model, ids, share, chance)
+        own = owned(setting.neurons, setting.fleet.labels)[ids]
+        return portion(setting.neurons, kept, share, own), memory
 
     @property
     def learns(self) -> bool:
-        """If the other mask does."""
+        """As the inner mask."""
         return self.inner.learns
 
     def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
-        """The other mask's."""
+        """The memory of the inner mask."""
         return self.inner.observe(memory, setting, model, reply)

@@ -1,4 +1,4 @@
-"""Which part is each client sent? For good the neurons that mattered most when it trained the whole model once."""
+"""Mask: neurons chosen once and for all by each client's first reply."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class OwnScores(Mask):
     """The best `share` of every group of neurons by the client's own first reply, never chosen again.
 
     A neuron's score is the `l1` or `l2` norm of the weights and bias into it as the client returned them, or the l2
-    norm of their `change`. Until a reply of it has arrived, a client trains the whole model; that warm-up travels and
-    is counted in full, whatever the share. The server remembers N x K bools.
+    norm of their `change`. Until its first reply has arrived, a client trains the whole model; this warm-up is sent and
+    counted in full, whatever the share. The server remembers N x K bools.
     """
 
     by: str = "l2"
@@ -32,24 +32,24 @@ class OwnScores(Mask):
             raise BadExperiment(unknown("score of own neurons", self.by, KINDS))
 
     def init(self, setting: Setting, model: Tensor) -> State:
-        """Nobody's neurons are known."""
+        """No client's neurons are chosen."""
         fleet, device = setting.fleet.size, model.device
         return {
             "keep": torch.ones(fleet, setting.neurons.size, dtype=torch.bool, device=device),
             "known": torch.zeros(fleet, dtype=torch.bool, device=device),
-            "share": torch.ones(fleet, device=device),  # what each was last allotted, for when its reply comes
+            "share": torch.ones(fleet, device=device),  # what each client was last allocated, for when its reply comes
         }
 
     def __call__(
         self, memory: State, setting: Setting, model: Tensor, ids: Tensor, share: Tensor, chance: Chance
     ) -> tuple[Portion, State]:
-        """The neurons chosen once; all of them for those who are not known yet."""
-        allotted = memory["share"].index_put((ids,), share.to(memory["share"].dtype))
+        """Return the neurons chosen before; all of them for clients without a choice yet."""
+        allocated = memory["share"].index_put((ids,), share.to(memory["share"].dtype))
         sent = torch.where(memory["known"][ids], share, 1)
-        return portion(setting.neurons, memory["keep"][ids], sent), {**memory, "share": allotted}
+        return portion(setting.neurons, memory["keep"][ids], sent), {**memory, "share": allocated}
 
     def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
-        """Choose the neurons of those who are heard of for the first time."""
+        """Choose the neurons of clients whose first reply arrived."""
         ids, first = reply.ids, reply.arrived & ~memory["known"][reply.ids]
         if first.device.type == "cpu" and not bool(first.any()):
             return memory

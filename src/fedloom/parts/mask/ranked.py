@@ -1,4 +1,4 @@
-"""Which part is each client sent? Neurons are ranked, and the ranking is cut at the client's share."""
+"""Mask: the best neurons of a ranking, up to each client's share."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from fedloom.neurons.map import NeuronMap, Rounding, checked, rounded
 
 
 class Places(NamedTuple):
-    """What is known of each hidden neuron [K]."""
+    """The place of each hidden neuron in its group [K]."""
 
-    place: Tensor  # in its group
-    width: Tensor  # of its group
-    step: Tensor  # of its group a multiple of this is kept
+    place: Tensor  # index in its group
+    width: Tensor  # neurons of its group
+    step: Tensor  # a multiple of this is kept of its group
 
 
 @lru_cache(maxsize=16)
 def places(neurons: NeuronMap, device: torch.device) -> Places:
-    """Where the neurons stand, sent to a device once."""
+    """The places of all neurons, copied to a device once."""
     groups = [(span.stop - span.start, neurons.steps[group]) for group, span in neurons.spans(neurons.size)]
     facts = [(place, width, step) for width, step in groups for place in range(width)]
     return Places(*torch.tensor(facts, dtype=torch.int64).view(-1, 3).T.contiguous().to(device))
 
 
 def ordered(at: Places, chance: Chance) -> Tensor:
-    """The leading neurons of every group first."""
+    """The rank by place: the leading neurons of every group first."""
     return at.place
 
 
 def rolling(at: Places, chance: Chance) -> Tensor:
-    """A window that moves on by one neuron a round and wraps around."""
+    """The rank in a window that moves by one neuron every round and wraps around."""
     return (at.place - (chance.round - 1)) % at.width
 
 
 def _lead(inputs: tuple[Tensor, ...], width: Tensor, step: Tensor, rounding: Rounding) -> tuple[Tensor, ...]:
-    """The share of each client [C, K] of neurons that stand first in their groups: as `NeuronMap.cut`, unsorted."""
+    """Which neurons rank below each client's share of their group [C, K]; `NeuronMap.cut` without sorting."""
     rank, share = inputs
     count = rounded(share[:, None], width.double(), rounding)
     return (rank < torch.where(count < width, (count // step * step).maximum(step), count),)
@@ -55,12 +55,12 @@ _leading = Captured(_lead)
 
 
 def _shuffle(neurons: NeuronMap, ids: Tensor, key: Tensor) -> Tensor:
-    """Numbers in [0, 1) for every client and hidden neuron [C, K]."""
+    """Random numbers in [0, 1) for every client and hidden neuron [C, K]."""
     return uniform(absorb(absorb(key, ids[:, None]), torch.arange(neurons.size, device=ids.device)))
 
 
 def _draw(inputs: tuple[Tensor, ...], neurons: NeuronMap, rounding: Rounding) -> tuple[Tensor, ...]:
-    """Random neurons of every group, the share of each client [C, K]."""
+    """Random neurons of every group, as many as each client's share [C, K]."""
     ids, share, key = inputs
     return (neurons.cut(_shuffle(neurons, ids, key), share, rounding=rounding),)
 
@@ -73,9 +73,9 @@ RANKINGS = (*POSITIONS, "random", "l1", "l2", "gradient", "change")
 
 
 def portion(neurons: NeuronMap, keep: Tensor, share: Tensor, own: Tensor | None = None) -> Portion:
-    """What a keep [C, K] sends; if everyone may have everything, no mask at all, which is FedAvg to the last bit.
+    """The portion of the neurons `keep` [C, K]; no mask if every share is 1, which is FedAvg to the last bit.
 
-    `own` [C, O]: and of which outputs.
+    `own` [C, O]: the outputs that each client is sent; all if None.
     """
     whole = share.device.type == "cpu" and bool((share >= 1).all())
     if own is not None:
@@ -87,8 +87,8 @@ def portion(neurons: NeuronMap, keep: Tensor, share: Tensor, own: Tensor | None 
 class Ranked(Mask):
     """The best `share` of every group of neurons.
 
-    By position: `ordered`, `rolling`, `random`. By what the server knows of each neuron: the `l1` or `l2` norm of its
-    weights, of its last `gradient` (the cohort's mean update per step) or of the model's last `change`.
+    By position: `ordered`, `rolling`, `random`. By value on the server: the `l1` or `l2` norm of each neuron's weights,
+    of its last `gradient` (the cohort's mean update per step) or of the model's last `change`.
     """
 
     by: str = "ordered"
@@ -100,11 +100,11 @@ class Ranked(Mask):
 
     @property
     def steady(self) -> bool:
-        """The share alone says how many."""
+        """The share alone decides the number of neurons."""
         return True
 
     def init(self, setting: Setting, model: Tensor) -> State:
-        """What the last rounds must leave behind for a ranking by value."""
+        """What rankings by gradient or change remember of the last round."""
         if self.by == "gradient":
             return {"gradient": torch.zeros_like(model)}
         return {"last": model} if self.by == "change" else {}
@@ -112,14 +112,14 @@ class Ranked(Mask):
     def __call__(
         self, memory: State, setting: Setting, model: Tensor, ids: Tensor, share: Tensor, chance: Chance
     ) -> tuple[Portion, State]:
-        """Rank, cut, expand."""
+        """Rank neurons, cut at the shares, expand to numbers."""
         keep, memory = self.kept(memory, setting, model, ids, share, chance)
         return portion(setting.neurons, keep, share), memory
 
     def kept(
         self, memory: State, setting: Setting, model: Tensor, ids: Tensor, share: Tensor, chance: Chance
     ) -> tuple[Tensor, State]:
-        """Which neurons each client is sent [C, K]."""
+        """The neurons that each client is sent [C, K], and the new memory."""
         neurons = setting.neurons
         if self.by == "random":
             (keep,) = _drawn((ids, checked(share, ids.device), chance.key("mask")), neurons, self.rounding)
@@ -137,11 +137,11 @@ class Ranked(Mask):
 
     @property
     def learns(self) -> bool:
-        """Only from gradients; the model is everybody's."""
+        """Only gradients come from single replies; the model is public."""
         return self.by == "gradient"
 
     def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
-        """The cohort's mean update per step stands for the gradient."""
+        """Remember the cohort's mean update per step as the gradient."""
         if self.by != "gradient":
             return memory
         weight = reply.arrived / reply.report["steps"].clamp(min=1) / reply.arrived.sum().clamp(min=1)

@@ -1,4 +1,4 @@
-"""Which part is each client sent? Some of a few regions that the model is divided into, and the rest with them."""
+"""Mask: some of a few regions that the model is divided into, and the rest of it."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ class Regions(Mask):
     """A client trains `share * count` of the `count` regions (at least one), drawn anew every round, and the rest.
 
     By `neuron`, the hidden neurons of every layer are split into equal regions and a number belongs to the region of
-    its output neuron; by `element`, the weights of hidden layers are split one by one. What belongs to no region (the
-    output layer; by `element` also biases and norms) is the rest, which everyone trains. Regions stand still during a
-    run unless `redraw`. The first round trains everything if `full_first`. Every `period` rounds (0: never) all take
-    the last regions, which leaves the others untrained.
+    its output neuron; by `element`, the weights of hidden layers are split one by one. Numbers of no region (the output
+    layer; by `element` also biases and norms) are the rest, which every client trains. Regions are fixed during a run
+    unless `redraw`. The first round trains everything if `full_first`. Every `period` rounds (0: never) all clients
+    take the last regions, so that the others stay untrained.
 
-    Recorded, of replies that arrived: `coverage`, the part of the model's numbers that somebody sent;
-    `regions_trained`; `fewest_clients` of one of those; the `staleness` of each region, the rounds since anyone trained
-    it, with mean and maximum; and `tau`, the most rounds that some client has not trained some region.
+    Recorded from replies that arrived: `coverage`, the fraction of the model's numbers that were sent;
+    `regions_trained`; `fewest_clients`, the least number of clients of a trained region; the `staleness` of each
+    region, the rounds since it was trained, with mean and maximum; and `tau`, the largest number of rounds that any
+    client has not trained some region.
     """
 
     count: int = 4
@@ -55,16 +56,16 @@ class Regions(Mask):
 
     @property
     def rows(self) -> bool:
-        """By neuron."""
+        """Regions of neurons are whole rows."""
         return self.mode == "neuron"
 
     def init(self, setting: Setting, model: Tensor) -> State:
-        """Nobody trained anything yet."""
+        """No region was trained."""
         since = torch.zeros(setting.fleet.size, self.count, dtype=torch.int64, device=model.device)
         return {
             "ids": since[:0, 0],
-            "chosen": since[:0].bool(),  # [C, count] this round, by those `ids`
-            "since": since,  # [N, count] rounds since a client trained a region, as far as was heard
+            "chosen": since[:0].bool(),  # [C, count] this round, for the clients `ids`
+            "since": since,  # [N, count] rounds since each client trained each region, by its replies
             "clients": since[:0].sum(0),  # [count] how many trained each region this round
             "coverage": model.new_zeros(()),
         }
@@ -72,7 +73,7 @@ class Regions(Mask):
     def __call__(
         self, memory: State, setting: Setting, model: Tensor, ids: Tensor, share: Tensor, chance: Chance
     ) -> tuple[Portion, State]:
-        """The chosen regions as a mask over numbers; it is not made of neurons kept at both ends."""
+        """Return the chosen regions as a mask over numbers, which is not a sub-model of whole neurons."""
         whole = share.device.type == "cpu" and bool((share >= 1).all())
         if whole or (self.full_first and chance.round == 1):
             every = torch.ones(len(ids), self.count, dtype=torch.bool, device=ids.device)
@@ -87,17 +88,17 @@ class Regions(Mask):
 
     @property
     def learns(self) -> bool:
-        """What is observed is recorded, and decides nothing."""
+        """Observations are recorded only; no decision depends on them."""
         return False
 
     def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
-        """Who was heard of having trained what."""
+        """Update which client trained which region when."""
         since, asked = memory["since"] + 1, memory["chosen"]
         if reply.ids is not memory["ids"]:
             asked = torch.zeros_like(since, dtype=torch.bool).index_put((memory["ids"],), asked)[reply.ids]
         trained = asked & reply.arrived[:, None]  # [C, count]
         since[reply.ids] = since[reply.ids].masked_fill(trained, 0)
-        sent = reply.arrived[:, None] if reply.mask is None else reply.mask  # what did not arrive is in no mask
+        sent = reply.arrived[:, None] if reply.mask is None else reply.mask  # a lost reply has an empty mask
         return {
             **memory,
             "since": since,
@@ -121,29 +122,29 @@ class Regions(Mask):
         }
 
     def chosen(self, ids: Tensor, share: Tensor, chance: Chance) -> Tensor:
-        """Which regions each client trains [C, count]."""
+        """The regions that each client trains [C, count]."""
         last = bool(self.period) and chance.round % self.period == 0
         return _chosen(ids, share, chance.key("regions drawn"), self.count, last)
 
     def _keys(self, neurons: NeuronMap, chance: Chance) -> Iterator[Tensor]:
-        """What decides the region of each neuron of a group or, by `element`, of each number of a tensor."""
+        """Random keys that decide the region of each neuron of a group or, by `element`, of each number of a tensor."""
         drawn = chance if self.redraw else chance._replace(round=0)
         for name, size in self._dealt(neurons):
             yield drawn.key(f"regions: {name}", torch.arange(size, device=drawn.device))
 
     def _dealt(self, neurons: NeuronMap) -> list[tuple[str, int]]:
-        """Names and sizes of all that is dealt."""
+        """Names and sizes of all that is divided into regions."""
         if self.mode == "neuron":
             return [(group, span.stop - span.start) for group, span in neurons.spans(neurons.size)]
         return [(tensor.name, tensor.stop - tensor.start) for tensor in _divided(neurons)]
 
     def members(self, neurons: NeuronMap, chance: Chance) -> Tensor:
-        """Which numbers belong to each region [count, P]; the rest belongs to all."""
+        """The numbers of each region [count, P]; the rest belongs to all of them."""
         return _members(list(self._keys(neurons, chance)), self, neurons, chance.device)
 
 
 def _divided(neurons: NeuronMap) -> list[Axes]:
-    """Tensors whose numbers are dealt one by one: no biases."""
+    """Tensors whose numbers are divided one by one: all but biases."""
     return [tensor for tensor in into_hidden(neurons) if len(tensor.shape) > 1]
 
 
@@ -159,7 +160,7 @@ def _members(keys: list[Tensor], how: Regions, neurons: NeuronMap, device: torch
 
 
 def _number(inputs: tuple[Tensor, ...], how: Regions, neurons: NeuronMap) -> tuple[Tensor, ...]:
-    """The region of every number [P]; the rest has a number of its own, which is `count`."""
+    """The region of every number [P]; `count` stands for the rest."""
     share, *keys = inputs  # without hidden neurons there are no keys
     members = _members(keys, how, neurons, share.device)
     return (members.byte().argmax(0).masked_fill(members.all(0), how.count),)
@@ -170,12 +171,12 @@ _numbered = Captured(_number)
 
 @lru_cache(maxsize=16)
 def _standing(how: Regions, neurons: NeuronMap, seed: int, device: torch.device) -> Tensor:
-    """The same of regions that stand still during a run."""
+    """The region of every number [P] for regions that are fixed during a run."""
     return _number((torch.ones(1, device=device), *how._keys(neurons, Chance(seed, 0, device))), how, neurons)[0]
 
 
 def _chosen(ids: Tensor, share: Tensor, key: Tensor, count: int, last: bool) -> Tensor:
-    """Which regions each client trains [C, count]: the last ones, or drawn."""
+    """The regions that each client trains [C, count]: the last ones, or random ones."""
     each = rounded(share.double(), count, "half-up").clamp(min=1)[:, None]
     regions = torch.arange(count, device=ids.device)
     if last:
@@ -184,7 +185,7 @@ def _chosen(ids: Tensor, share: Tensor, key: Tensor, count: int, last: bool) -> 
 
 
 def _draw(inputs: tuple[Tensor, ...], count: int, last: bool) -> tuple[Tensor, ...]:
-    """The regions that each client trains [C, count], and their numbers with the rest [C, P]."""
+    """The regions that each client trains [C, count], and the mask of their numbers with the rest [C, P]."""
     ids, share, key, region = inputs
     chosen = _chosen(ids, share, key, count, last)
     return chosen, F.pad(chosen, (0, 1), value=True)[:, region]

@@ -1,4 +1,4 @@
-"""What stands in for missing replies? The reply of the client that was most alike when both were last heard of."""
+"""Repair: the reply of the most similar client replaces a missing one."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from fedloom.accel.capture import Captured
+from fedloom.core.means import as_sparse, plain_mean, uniform_mean
 from fedloom.core.part import Repair
 from fedloom.core.pruning import prunable
 from fedloom.core.types import Reply, Setting, State, column, senders
 from fedloom.errors import BadExperiment, unknown
-from fedloom.parts.aggregate.coverage_mean import CoverageMean
-from fedloom.parts.aggregate.plain_mean import PlainMean, as_sparse
 
 DISTANCES = ("plain", "relative", "shared")
 STRETCH = 2048  # numbers of a model in one product
@@ -22,14 +21,14 @@ TALLY = ("stand_ins", "same_group", "by_mean", "shared", "kept")  # of the last 
 
 @dataclass(frozen=True)
 class MostSimilar(Repair):
-    """For each of the cohort that did not arrive, the arrival at the smallest known distance; of equals the lowest id.
+    """A missing reply is replaced by the arrived one at the smallest known distance; of equals by the lowest id.
 
-    Distances of sparse models (what was not sent is zero) are measured whenever two clients arrive together, and stand
+    Distances of sparse models (numbers not sent are zero) are measured whenever two clients arrive together, and kept
     until that happens again: `||u - v||`, or `relative` to `sqrt(||u|| ||v||)`, or the root mean squared difference of
     the numbers that both sent (`shared`), for clients whose parts differ whatever they learn; with `smoothing` s the
-    new entry is `s * old + (1 - s) * measured`. For a client that was never compared with any of the arrivals their
-    mean stands in, over all of them or, `mask_aware`, of each number over those who sent it. Nobody stands in for
-    those who were not to send.
+    new entry is `s * old + (1 - s) * measured`. A client that was never compared with any of the arrived ones gets the
+    mean of the arrived replies, over all of them or, `mask_aware`, of each number over its senders. Clients that were
+    not to send are not replaced.
     """
 
     distance: str = "plain"
@@ -43,7 +42,7 @@ class MostSimilar(Repair):
             raise BadExperiment(f"smoothing (weight of the older distance) is {self.smoothing}; it lies in [0, 1).")
 
     def init(self, setting: Setting, model: Tensor) -> State:
-        """Nobody was compared with anybody."""
+        """No two clients were compared."""
         fleet = setting.fleet.size
         return {
             "distance": torch.zeros(fleet, fleet, dtype=torch.float64, device=model.device),
@@ -52,14 +51,14 @@ class MostSimilar(Repair):
         }
 
     def note(self, setting: Setting) -> str | None:
-        """The table grows with the square of the fleet; a small one is not worth a word."""
+        """The size of the table, which grows with the square of the fleet; None for small fleets."""
         fleet = setting.fleet.size
         if fleet < 1000:
             return None
         return f"MostSimilar remembers distances of {fleet} x {fleet} clients, {9 * fleet**2 / 2**20:.1f} MiB."
 
     def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
-        """Measure all pairs that arrived; their sparse models stay at hand until the round is mended."""
+        """Measure all pairs that arrived; their sparse models are kept until the replies are repaired."""
         sparse = {} if self.distance == "shared" else {"sparse": as_sparse(reply)}
         measured = self._measured(sparse["sparse"]) if sparse else _on_shared(reply)
         keepers = reply.arrived.sum().expand(len(model)) if reply.mask is None else senders(reply.mask)  # [P]
@@ -71,7 +70,7 @@ class MostSimilar(Repair):
         return {"distance": old, "compared": known, "tally": tally, **sparse}
 
     def __call__(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> tuple[Reply, State]:
-        """Fill the gaps; if nobody arrived there is nothing to fill them with."""
+        """Fill the gaps; if nothing arrived, the replies stay as they are."""
         arrived, ids, memory = reply.arrived, reply.ids, dict(memory)
         sparse = memory.pop("sparse", None)
         missing = ~arrived if reply.awaited is None else ~arrived & reply.awaited
@@ -87,20 +86,20 @@ class MostSimilar(Repair):
             arrived=present,
         )
         if alone.device.type != "cpu" or bool(alone.any()):
-            mean = self._mean(setting, model, reply, as_sparse(reply) if sparse is None else sparse)
+            mean = self._mean(model, reply, as_sparse(reply) if sparse is None else sparse)
             whole = whole._replace(params=torch.where(alone[:, None], mean, whole.params))
             if reply.mask is not None and whole.mask is not None:
                 whole = whole._replace(mask=torch.where(alone[:, None], reply.mask.any(0), whole.mask))
         return whole, {**memory, "tally": tally}
 
-    def _mean(self, setting: Setting, model: Tensor, reply: Reply, sparse: Tensor) -> Tensor:
-        """The arrivals' mean [P]."""
+    def _mean(self, model: Tensor, reply: Reply, sparse: Tensor) -> Tensor:
+        """The mean of the arrived replies [P]."""
         if self.mask_aware:
-            return CoverageMean("uniform")({}, setting, model, reply)[0]
-        return PlainMean()({}, setting, model, reply._replace(params=sparse, mask=None))[0]
+            return uniform_mean(model, reply)
+        return plain_mean(model, reply._replace(params=sparse, mask=None))
 
     def record(self, memory: State) -> State:
-        """How many stood in, the share of them from a client with the same classes, and how far supports overlap."""
+        """How many replies were replaced, the fraction by a client with the same classes, and how far masks overlap."""
         tally = dict(zip(TALLY, memory["tally"]))
         return {
             "stand_ins": tally["stand_ins"],
@@ -111,9 +110,9 @@ class MostSimilar(Repair):
         }
 
     def _measured(self, sparse: Tensor) -> Tensor:
-        """Distances of all pairs [C, C], by differences: equal models are at exactly 0, whoever stands where."""
+        """Distances of all pairs [C, C]; computed from differences, so that equal models are at exactly 0."""
         rows, sparse = len(sparse), sparse.double()
-        if sparse.device.type == "cuda":  # there products take a fraction of the time
+        if sparse.device.type == "cuda":  # products take a fraction of the time there
             products = _products(sparse)
             squares = products.diagonal()
             table = (squares[:, None] + squares - 2 * products).clamp(min=0).sqrt()
@@ -128,7 +127,7 @@ class MostSimilar(Repair):
 
 
 def _on_shared(reply: Reply) -> Tensor:
-    """Root mean squared differences over the numbers that both sent [C, C]; not finite where there is none."""
+    """Root mean squared differences over the numbers that both sent [C, C]; not finite where there are none."""
     mask = torch.ones_like(reply.params) if reply.mask is None else reply.mask
     sent = mask.double()
     values = torch.where(sent > 0, reply.params.double(), 0)
@@ -137,14 +136,14 @@ def _on_shared(reply: Reply) -> Tensor:
 
 
 def _products(rows: Tensor) -> Tensor:
-    """All inner products of rows [C, n] as [C, C], in stretches: one product so long and narrow leaves a GPU idle."""
+    """All inner products of rows [C, n] as [C, C], in pieces: one product so long and narrow leaves a GPU idle."""
     many = rows.shape[1] // STRETCH * STRETCH
     parts, rest = rows[:, :many].unflatten(1, (-1, STRETCH)).transpose(0, 1), rows[:, many:]
     return torch.bmm(parts, parts.mT).sum(0) + rest @ rest.T
 
 
 def _among(memory: State, reply: Reply) -> tuple[Tensor, Tensor]:
-    """Distances of those at hand and which are known [C, C]."""
+    """Distances within the cohort, and which of them are known [C, C each]."""
     if reply.everyone:
         return memory["distance"], memory["compared"]
     at = reply.ids[:, None], reply.ids
@@ -152,9 +151,9 @@ def _among(memory: State, reply: Reply) -> tuple[Tensor, Tensor]:
 
 
 def _note(inputs: tuple[Tensor, ...], smoothing: float, setting: Setting) -> tuple[Tensor, ...]:
-    """Distances, which are known, and the tally, after some were measured [C, C] of models with `keepers` [P].
+    """Distances, which are known, and the tally, after `measured` ones [C, C] of models that `keepers` [P] sent.
 
-    The tally's last are over ordered pairs of arrivals: weights that both keep, and weights that the first keeps.
+    The tally's last two are over ordered pairs of arrived clients: weights that both keep, and that the first keeps.
     """
     measured, old, known, arrived, keepers = inputs
     both = arrived[:, None] & arrived & measured.isfinite()
@@ -166,7 +165,7 @@ def _note(inputs: tuple[Tensor, ...], smoothing: float, setting: Setting) -> tup
 
 
 def _match(inputs: tuple[Tensor, ...], setting: Setting) -> tuple[Tensor, ...]:
-    """Whose row each takes [C], for whom the mean stands in, who is there then, the tally, and the reports filled."""
+    """The source row of each client [C], who gets the mean, who is present then, the tally, and the reports filled."""
     distance, compared, arrived, missing, ids, tally, *report = inputs
     order = ids.argsort()  # argmin takes the first of equals
     known = compared[:, order] & arrived[order]
@@ -185,7 +184,7 @@ _noted, _matched = Captured(_note), Captured(_match)
 
 
 def _filled(values: Tensor, arrived: Tensor, source: Tensor, alone: Tensor) -> Tensor:
-    """Rows of the stand-ins [C, ...], and the arrivals' mean where nobody is known."""
+    """Rows of the source clients [C, ...], and the mean of the arrived rows for clients that are `alone`."""
     mean = torch.where(column(arrived, values), values, 0).double().sum(0) / arrived.sum().clamp(min=1)
     mean = mean if values.is_floating_point() else mean.round()
     return torch.where(column(alone, values), mean.to(values.dtype), values[source])

@@ -1,4 +1,4 @@
-"""What stands in for missing replies? Nothing."""
+"""Repair: missing replies stay missing."""
 
 from dataclasses import dataclass
 
@@ -10,8 +10,13 @@ from fedloom.core.types import Reply, Setting, State
 
 @dataclass(frozen=True)
 class Nothing(Repair):
-    """The mean is over those who arrived."""
+    """The aggregate is over the replies that arrived."""
+
+    @property
+    def stands_in(self) -> bool:
+        """Every reply counts once."""
+        return False
 
     def __call__(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> tuple[Reply, State]:
-        """The replies as they are."""
+        """Return the replies unchanged."""
         return reply, memory

@@ -1,11 +1,11 @@
-"""Who takes part? Everyone by the toss of a coin."""
+"""Select: every client takes part with a fixed probability."""
 
 from dataclasses import dataclass
 
 import torch
 
 from fedloom.chance import Chance
-from fedloom.core.part import Select
+from fedloom.core.part import Sampling, Select
 from fedloom.core.types import Cohort, Setting, State
 from fedloom.errors import BadExperiment
 
@@ -22,8 +22,13 @@ class Bernoulli(Select):
                 f"probability (of taking part) is {self.probability}; it lies above 0 and at most at 1."
             )
 
+    @property
+    def drawn(self) -> Sampling:
+        """Each client by itself."""
+        return Sampling(probability=self.probability)
+
     def __call__(self, memory: State, setting: Setting, chance: Chance) -> tuple[Cohort, State]:
-        """Whoever drew the least is there in any case."""
+        """Compare each client's draw with the probability; the client with the smallest draw always takes part."""
         draw = chance.on_host().uniform("select", torch.arange(setting.fleet.size))
         ids = ((draw < self.probability) | (draw == draw.min())).nonzero().flatten()
         return Cohort(ids, torch.ones_like(ids, dtype=torch.bool)), memory

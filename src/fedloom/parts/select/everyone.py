@@ -1,13 +1,14 @@
-"""Who takes part? All of the fleet, though not everyone may send."""
+"""Select: the whole fleet trains, and all clients or some of them may send."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 
 from fedloom.chance import Chance
-from fedloom.core.part import Select
+from fedloom.core.part import Sampling, Select
 from fedloom.core.types import Cohort, Setting, State
 from fedloom.parts.select.bernoulli import Bernoulli
 from fedloom.parts.select.uniform import Uniform
@@ -17,8 +18,18 @@ from fedloom.parts.select.uniform import Uniform
 class Everyone(Select):
     """All clients, every round."""
 
+    @property
+    def drawn(self) -> Sampling:
+        """Each client with probability 1."""
+        return Sampling(probability=1.0)
+
+    @property
+    def whole_fleet(self) -> bool:
+        """Every client trains."""
+        return True
+
     def __call__(self, memory: State, setting: Setting, chance: Chance) -> tuple[Cohort, State]:
-        """The whole fleet."""
+        """Return the whole fleet."""
         ids = torch.arange(setting.fleet.size)
         return Cohort(ids, torch.ones_like(ids, dtype=torch.bool)), memory
 
@@ -31,10 +42,24 @@ class SomeSend(Select):
     probability: float | None = None
 
     def __post_init__(self) -> None:
-        self._senders()  # refuses what cannot be
+        self._senders()  # refuses a wrong count or probability
+
+    @property
+    def drawn(self) -> Sampling | None:
+        """How the senders are drawn."""
+        return self._senders().drawn
+
+    @property
+    def whole_fleet(self) -> bool:
+        """Every client trains, whether it may send or not."""
+        return True
+
+    def with_count(self, count: int) -> Self | None:
+        """This part with another number of senders; None where a probability decides."""
+        return replace(self, count=count) if self.probability is None else None
 
     def __call__(self, memory: State, setting: Setting, chance: Chance) -> tuple[Cohort, State]:
-        """The senders are those whom the same count or probability would select by itself."""
+        """Return the whole fleet; the senders are the clients that `Uniform` or `Bernoulli` would select."""
         chosen, _ = self._senders()({}, setting, chance)
         ids = torch.arange(setting.fleet.size)
         return Cohort(ids, torch.zeros_like(ids, dtype=torch.bool).index_fill(0, chosen.ids, True)), memory

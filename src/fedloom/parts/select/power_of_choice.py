@@ -1,4 +1,4 @@
-"""Who takes part? Of some candidates those whose model is worst."""
+"""Select: the clients of highest loss among candidates drawn at random."""
 
 from __future__ import annotations
 
@@ -8,32 +8,37 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.core.part import Select
 from fedloom.core.types import Cohort, Reply, Setting, State
 from fedloom.errors import BadExperiment
+from fedloom.parts.select.counted import Counted
 
 
 @dataclass(frozen=True)
-class PowerOfChoice(Select):
-    """Of `candidates` drawn by their share of the data, the `count` with the highest loss last heard of.
+class PowerOfChoice(Counted):
+    """Of `candidates` drawn by their share of the data, the `count` clients whose last reported loss is highest.
 
-    Never fewer than `count` are drawn. A client that was never heard of comes first: its loss counts as infinite.
+    At least `count` candidates are drawn. A client that never answered comes first: its loss counts as infinite.
     """
 
     count: int = 10
     candidates: int = 20
 
     def __post_init__(self) -> None:
-        for name in ("count", "candidates"):
-            if getattr(self, name) < 1:
-                raise BadExperiment(f"{name} (of clients a round) is {getattr(self, name)}; expected at least 1.")
+        super().__post_init__()
+        if self.candidates < 1:
+            raise BadExperiment(f"candidates (clients drawn a round) is {self.candidates}; expected at least 1.")
+
+    @property
+    def needs_losses(self) -> bool:
+        """Candidates are ranked by loss."""
+        return True
 
     def init(self, setting: Setting, model: Tensor) -> State:
-        """Nobody has been heard of."""
+        """No loss is known."""
         return {"loss": torch.full((setting.fleet.size,), torch.inf, dtype=model.dtype, device=model.device)}
 
     def __call__(self, memory: State, setting: Setting, chance: Chance) -> tuple[Cohort, State]:
-        """Equal losses, as those of strangers, go in the order of the draw."""
+        """Draw candidates and rank them; equal losses, as of clients that never answered, keep the draw's order."""
         size = setting.fleet.size
         asked = draw_by_weight(setting.fleet.examples.double(), min(max(self.count, self.candidates), size), chance)
         worst = memory["loss"][asked].argsort(descending=True, stable=True)[: self.count]
@@ -41,14 +46,14 @@ class PowerOfChoice(Select):
         return Cohort(ids, torch.ones_like(ids, dtype=torch.bool)), memory
 
     def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
-        """The mean training loss of those who arrived."""
+        """Remember the mean training losses of the replies that arrived."""
         known, loss = memory["loss"][reply.ids], reply.report["loss"].to(memory["loss"].dtype)
         loss = torch.where(reply.arrived & loss.isfinite(), loss, known)
         return {"loss": memory["loss"].index_put((reply.ids,), loss)}
 
 
 def draw_by_weight(weight: Tensor, count: int, chance: Chance, purpose: str = "select") -> Tensor:
-    """`count` of the clients without repetition, one after the other in proportion to their weights [N]."""
+    """Draw `count` clients without replacement, one after another in proportion to their weights [N]."""
     draw = chance.uniform(purpose, torch.arange(len(weight), device=weight.device)).double()
-    keys = -torch.log1p(-draw) / weight  # exponential times to come: the heavier the sooner
+    keys = -torch.log1p(-draw) / weight  # exponential waiting times, shorter for heavier weights
     return keys.argsort(stable=True)[:count]

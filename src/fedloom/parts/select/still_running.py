@@ -1,4 +1,4 @@
-"""Who takes part? Everyone who has not stopped is equally likely."""
+"""Select: clients that have not stopped, all with equal probability."""
 
 from __future__ import annotations
 
@@ -9,37 +9,38 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.core.part import NobodyLeft, Select
+from fedloom.core.part import NobodyLeft
 from fedloom.core.types import Cohort, Reply, Setting, State
-from fedloom.errors import BadExperiment
+from fedloom.parts.select.counted import Counted
 
 if TYPE_CHECKING:
     from fedloom.method import Method
 
 
 @dataclass(frozen=True)
-class StillRunning(Select):
-    """`count` of those who have not reported `stopped`, without repetition; all of them where fewer are left."""
+class StillRunning(Counted):
+    """`count` of the clients that have not reported `stopped`, without replacement; all of them if fewer are left."""
 
     count: int = 10
 
-    def __post_init__(self) -> None:
-        if self.count < 1:
-            raise BadExperiment(f"count of clients a round is {self.count}; at least 1 must take part.")
+    @property
+    def skips_stopped(self) -> bool:
+        """A client that has stopped is never asked again."""
+        return True
 
     def clash(self, method: Method) -> str | None:
-        """Somebody must stop."""
+        """Refuse rules under which no client ever stops."""
         if method.local.traits.judges:
             return None
         rule = type(method.local).__name__
         return f"it leaves out who has stopped, and clients under {rule} never do; put StopEarly() into local."
 
     def init(self, setting: Setting, model: Tensor) -> State:
-        """Nobody has stopped."""
+        """No client has stopped."""
         return {"stopped": torch.zeros(setting.fleet.size, dtype=torch.bool, device=model.device)}
 
     def __call__(self, memory: State, setting: Setting, chance: Chance) -> tuple[Cohort, State]:
-        """While nobody has stopped, those whom `Uniform` selects."""
+        """Draw among the clients left; while none has stopped, these are the clients that `Uniform` selects."""
         stopped = memory["stopped"]
         left = int((~stopped).sum())  # the one number to wait for on an accelerator: how large the cohort is
         if left == 0:
@@ -50,12 +51,12 @@ class StillRunning(Select):
         return Cohort(ids, torch.ones_like(ids, dtype=torch.bool)), memory
 
     def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
-        """A client that stopped never comes back; one whose reply was lost is asked again."""
-        if "stopped" not in reply.report:  # nobody was reached
+        """Remember who has stopped, for good; a client whose reply was lost is asked again."""
+        if "stopped" not in reply.report:  # no client was reached
             return memory
         now = memory["stopped"][reply.ids] | (reply.arrived & (reply.report["stopped"] > 0))
         return {"stopped": memory["stopped"].index_put((reply.ids,), now)}
 
     def record(self, memory: State) -> State:
-        """How many have stopped."""
+        """The number of clients that have stopped."""
         return {"stopped": memory["stopped"].sum()}

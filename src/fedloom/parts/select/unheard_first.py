@@ -1,4 +1,4 @@
-"""Who takes part? Those never heard of come first, after that everyone is equally likely."""
+"""Select: clients that never answered come first, then all clients with equal probability."""
 
 from __future__ import annotations
 
@@ -8,26 +8,22 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.core.part import Select
 from fedloom.core.types import Cohort, Reply, Setting, State
-from fedloom.parts.select.uniform import Uniform
+from fedloom.parts.select.counted import Counted
 
 
 @dataclass(frozen=True)
-class UnheardFirst(Select):
-    """`count` clients; whoever never answered is asked before the others. Once all did, it is `Uniform`."""
+class UnheardFirst(Counted):
+    """`count` clients; those that never answered are asked before the others. Once all did, it is `Uniform`."""
 
     count: int = 10
 
-    def __post_init__(self) -> None:
-        Uniform(self.count)  # refuses what cannot be
-
     def init(self, setting: Setting, model: Tensor) -> State:
-        """Nobody was heard of."""
+        """No client has answered."""
         return {"heard": torch.zeros(setting.fleet.size, dtype=torch.bool, device=model.device)}
 
     def __call__(self, memory: State, setting: Setting, chance: Chance) -> tuple[Cohort, State]:
-        """In the order that `Uniform` would take them, but strangers before the others."""
+        """Take clients in the order of `Uniform`, but those that never answered before the others."""
         keys = chance.key("select", torch.arange(setting.fleet.size, device=chance.device))
         order = keys.argsort()
         order = order[memory["heard"][order].byte().argsort(stable=True)]
@@ -35,6 +31,6 @@ class UnheardFirst(Select):
         return Cohort(ids, torch.ones_like(ids, dtype=torch.bool)), memory
 
     def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
-        """Those who arrived."""
+        """Mark the clients whose replies arrived."""
         heard = memory["heard"]
         return {"heard": heard.index_put((reply.ids,), heard[reply.ids] | reply.arrived)}

@@ -1,27 +1,28 @@
-"""Who takes part? Everyone is equally likely."""
+"""Select: clients drawn at random, all with equal probability."""
 
 from dataclasses import dataclass
 
 import torch
 
 from fedloom.chance import Chance
-from fedloom.core.part import Select
+from fedloom.core.part import Sampling
 from fedloom.core.types import Cohort, Setting, State
-from fedloom.errors import BadExperiment
+from fedloom.parts.select.counted import Counted
 
 
 @dataclass(frozen=True)
-class Uniform(Select):
-    """`count` clients drawn without repetition; fewer if the fleet is smaller."""
+class Uniform(Counted):
+    """`count` clients drawn without replacement; fewer if the fleet is smaller."""
 
     count: int = 10
 
-    def __post_init__(self) -> None:
-        if self.count < 1:
-            raise BadExperiment(f"count of clients a round is {self.count}; at least 1 must take part.")
+    @property
+    def drawn(self) -> Sampling:
+        """A fixed number of clients."""
+        return Sampling(cohort=self.count)
 
     def __call__(self, memory: State, setting: Setting, chance: Chance) -> tuple[Cohort, State]:
-        """The same clients for every method under the same seed and round."""
+        """Draw the clients; they depend only on seed and round, so all methods get the same."""
         size = setting.fleet.size
         ids = chance.on_host().choose("select", min(self.count, size), size)
         return Cohort(ids, torch.ones_like(ids, dtype=torch.bool)), memory

@@ -1,8 +1,9 @@
-"""Who takes part? Those who would teach the model most in little time (Oort)."""
+"""Select: clients of high utility that are not too slow (Oort)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -19,18 +20,19 @@ from fedloom.parts.select.within import check_budget, this_round, within_budget
 
 @dataclass(frozen=True)
 class Utility(Select):
-    """The clients of highest score: utility at their last reply, a bonus for its age, a penalty for being slow.
+    """The clients of highest score: utility at their last reply, plus a bonus for its age, with a penalty if slow.
 
-    The utility `|B| * sqrt(mean loss^2)` is taken as examples times mean loss, which is all that clients report. The
+    The utility `|B| * sqrt(mean loss^2)` is computed as examples times mean loss, which is all that clients report. The
     score is the utility, clipped from above at the quantile `clip` and scaled to 0..1, plus
-    `sqrt(bonus * ln t / t_last)`; clients slower than the preferred duration, the `percentile` of all durations, have
-    it times `(preferred / duration)^alpha`. As many take part as `count` says or `budget * sum U_n` pays for.
+    `sqrt(bonus * ln t / t_last)`; for clients slower than the preferred duration, the `percentile` of all durations, it
+    is multiplied by `(preferred / duration)^alpha`. `count` clients take part, or as many as `budget * sum U_n` pays
+    for.
 
-    As FedDD uses it: whoever was never tried comes first, in random order, then the highest scores. With `sampling`, as
-    Oort has it: a part of the cohort, `exploration` at first and less by the factor `decay` every round but never below
-    `least`, is drawn from those never tried, by their speed; the rest by score from those who reach `cut_off` times the
+    As FedDD uses it, clients never tried come first, in random order, then the highest scores. With `sampling`, as in
+    Oort, a fraction of the cohort is drawn from clients never tried, by their speed: `exploration` at first, multiplied
+    by `decay` every round, at least `least`. The rest is drawn by score from clients that reach `cut_off` times the
     score of the last that would fit. Every `pacer` rounds (0: never) the preferred percentile rises by `pace` if the
-    cohorts' utility has become flat, and falls by it after a jump. `work` must be the method's.
+    cohorts' utility has become flat, and falls by `pace` after a jump.
     """
 
     budget: float = 0.6
@@ -60,8 +62,25 @@ class Utility(Select):
             if getattr(self, name) < 0:
                 raise BadExperiment(f"{name} is {getattr(self, name)}; it must not be negative.")
 
+    @property
+    def needs_losses(self) -> bool:
+        """Utility is computed from losses."""
+        return True
+
+    def cohort_size(self, fleet_size: int) -> int:
+        """`count` where it is set."""
+        return min(fleet_size, self.count or fleet_size)
+
+    def with_count(self, count: int) -> Self:
+        """This part with `count` in place of the budget."""
+        return replace(self, count=count)
+
+    def for_work(self, work: Work) -> Self:
+        """Compute seconds depend on the clients' work."""
+        return replace(self, work=work)
+
     def init(self, setting: Setting, model: Tensor) -> State:
-        """Nobody was tried."""
+        """No client was tried."""
         known_devices(setting.fleet.devices, "Utility")
         zeros = torch.zeros(setting.fleet.size, dtype=torch.float64, device=model.device)
         start = {"percentile": self.percentile, "gain": 0.0, "gain_before": 0.0}
@@ -74,7 +93,7 @@ class Utility(Select):
         }
 
     def __call__(self, memory: State, setting: Setting, chance: Chance) -> tuple[Cohort, State]:
-        """Score everyone, then choose."""
+        """Score all clients, then choose."""
         memory = {**memory, "round": torch.full_like(memory["round"], chance.round)}
         size = setting.fleet.size
         count = min(size, self.count or within_budget(self.budget, size))
@@ -85,22 +104,22 @@ class Utility(Select):
             chosen = self._sample(memory["tried"], score, slow, count, chance)
         else:
             order = chance.uniform("select", torch.arange(size, device=score.device)).double()
-            strangers = 1 + score.max() + order
-            chosen = torch.where(memory["tried"], score, strangers).argsort(descending=True, stable=True)[:count]
+            untried = 1 + score.max() + order
+            chosen = torch.where(memory["tried"], score, untried).argsort(descending=True, stable=True)[:count]
         ids = chosen.sort().values
         memory = {**memory, "tried": memory["tried"].index_fill(0, ids, True)}
         return Cohort(ids, torch.ones_like(ids, dtype=torch.bool)), memory
 
     def slowness(self, memory: State, seconds: Tensor) -> Tensor:
-        """`(preferred / duration)^alpha` for those who are slower than preferred, else 1 [N]."""
+        """`(preferred / duration)^alpha` for clients slower than preferred, else 1 [N]."""
         place = (memory["percentile"] / 100 * len(seconds)).long().clamp(max=len(seconds) - 1)
         preferred = seconds.sort().values[place]
         return torch.where(seconds > preferred, preferred / seconds, 1.0) ** self.alpha
 
     def score(self, memory: State) -> Tensor:
-        """Scaled utility and bonus, before the penalty [N]; those never heard of have a utility of 0."""
+        """Scaled utility plus bonus, before the penalty [N]; clients that never answered have a utility of 0."""
         utility, last = memory["utility"], memory["last"]
-        order = utility.masked_fill(last == 0, torch.inf).sort().values  # those heard of come first
+        order = utility.masked_fill(last == 0, torch.inf).sort().values  # clients that answered come first
         heard = (last > 0).sum()
         place = (self.clip * heard).long().minimum(heard - 1).clamp(min=0)
         known = torch.where(heard > 0, order[torch.stack((place, (heard - 1).clamp(min=0)))], 0)  # [2]
@@ -110,7 +129,7 @@ class Utility(Select):
         return torch.where(last > 0, scaled, 0.0) + age.sqrt()
 
     def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
-        """Utilities of those who arrived; every few rounds the pacer looks whether they still grow."""
+        """Update the utilities of the replies that arrived, and every `pacer` rounds the preferred percentile."""
         ids, round_ = reply.ids, memory["round"]
         found = reply.report["examples"].double() * reply.report["loss"].double()
         arrived = reply.arrived & found.isfinite()
@@ -124,13 +143,13 @@ class Utility(Select):
         return self._pace(memory, torch.where(arrived, found, 0).sum()) if self.pacer else memory
 
     def _pace(self, memory: State, gained: Tensor) -> State:
-        """Compare the utility gained in the last `pacer` rounds with that of as many before."""
+        """Move the percentile by comparing the utility gained in the last `pacer` rounds with that gained before."""
         gain, before, percentile = memory["gain"] + gained, memory["gain_before"], memory["percentile"]
         change = (gain - before).abs()
         slower = torch.where(change <= 0.1 * before, self.pace, torch.where(change >= 5 * before, -self.pace, 0.0))
         moved = (percentile + slower).clamp(min(self.pace, self.percentile), 100)
         due = memory["round"] % self.pacer == 0
-        second = memory["round"] >= 2 * self.pacer  # there is a time before to compare with
+        second = memory["round"] >= 2 * self.pacer  # there are earlier rounds to compare with
         return {
             **memory,
             "percentile": torch.where(due & second, moved, percentile),
@@ -139,14 +158,14 @@ class Utility(Select):
         }
 
     def _sample(self, tried: Tensor, score: Tensor, slow: Tensor, count: int, chance: Chance) -> Tensor:
-        """Oort's draw: tried clients by score, then strangers by speed, then whoever is left by score."""
+        """Oort's draw: tried clients by score, new clients by speed, then the clients left by score."""
         exploring = max(self.least, self.exploration * self.decay**chance.round)
-        strangers = int((~tried).sum())
-        exploit = count if not strangers else min(int(count * (1 - exploring)), len(tried) - strangers)
+        untried = int((~tried).sum())
+        exploit = count if not untried else min(int(count * (1 - exploring)), len(tried) - untried)
         top = score.masked_fill(~tried, -torch.inf).sort(descending=True).values
-        enough = tried & (score >= self.cut_off * top[min(exploit, len(tried) - strangers - 1)]) if exploit else tried
+        enough = tried & (score >= self.cut_off * top[min(exploit, len(tried) - untried - 1)]) if exploit else tried
         known = draw_by_weight(torch.where(enough, score.clamp(min=1e-4), 0), exploit, chance, "exploit")
-        new = draw_by_weight(torch.where(tried, 0, slow), min(strangers, count - exploit), chance, "explore")
+        new = draw_by_weight(torch.where(tried, 0, slow), min(untried, count - exploit), chance, "explore")
         chosen = torch.cat((known, new))
         rest = torch.where(tried, score.clamp(min=1e-4), 0).index_fill(0, chosen, 0)
         return torch.cat((chosen, draw_by_weight(rest, count - len(chosen), chance, "fill")))

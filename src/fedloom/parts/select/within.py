@@ -1,8 +1,9 @@
-"""Who takes part? Those who are fast enough, by a budget of uploads or by a deadline."""
+"""Select: clients that are fast enough, by a budget of uploads or by a deadline."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -14,15 +15,16 @@ from fedloom.core.part import Select
 from fedloom.core.types import Cohort, Setting, State
 from fedloom.core.work import Work
 from fedloom.errors import BadExperiment
+from fedloom.parts.select.counted import Counted
 
 
 def within_budget(budget: float, size: int) -> int:
-    """How many whole models a budget pays for, as a part of those of all `size` clients; at least 1."""
-    return max(1, int(budget * size + 1e-9))  # 0.29 * 100 is a hair below 29
+    """How many of `size` clients may upload whole models under a budget, a fraction of all uploads; at least 1."""
+    return max(1, int(budget * size + 1e-9))  # 0.29 * 100 is just below 29
 
 
 def check_budget(budget: float) -> None:
-    """Refuse what is not a part."""
+    """Refuse a budget outside (0, 1]."""
     if not 0 < budget <= 1:
         raise BadExperiment(f"budget (part of all clients' uploads) is {budget}; it lies above 0 and at most at 1.")
 
@@ -31,7 +33,7 @@ def check_budget(budget: float) -> None:
 class FastestWithinBudget(Select):
     """The clients with the shortest round of the whole model, as many as `budget * sum U_n` pays for.
 
-    All models are equally large here. With static rates the same clients always lose. `work` must be the method's.
+    All models have equal size here. With constant link rates the same clients always lose.
     """
 
     budget: float = 0.6
@@ -41,23 +43,27 @@ class FastestWithinBudget(Select):
         check_budget(self.budget)
 
     def init(self, setting: Setting, model: Tensor) -> State:
-        """Nothing to remember, but the devices must be known."""
+        """Check that devices are known; nothing is remembered."""
         known_devices(setting.fleet.devices, "FastestWithinBudget")
         return {}
 
+    def for_work(self, work: Work) -> Self:
+        """Compute seconds depend on the clients' work."""
+        return replace(self, work=work)
+
     def __call__(self, memory: State, setting: Setting, chance: Chance) -> tuple[Cohort, State]:
-        """By download, compute and upload; the first win a tie."""
+        """Rank clients by download, compute and upload; of equals the lowest id wins."""
         seconds = this_round(setting, self.work, chance, "FastestWithinBudget").total
         ids = seconds.argsort(stable=True)[: within_budget(self.budget, len(seconds))].sort().values
         return Cohort(ids, torch.ones_like(ids, dtype=torch.bool)), memory
 
 
 @dataclass(frozen=True)
-class WithinDeadline(Select):
+class WithinDeadline(Counted):
     """Of `count` random clients, as many as can upload one after the other before the deadline, greedily chosen.
 
-    The model is broadcast at the rate of the slowest chosen; clients compute while others upload. If nobody makes it,
-    the fastest is tried. `work` must be the method's.
+    The model is broadcast at the rate of the slowest client chosen; clients compute while others upload. If no client
+    meets the deadline, the fastest is chosen.
     """
 
     deadline: float = 180.0  # seconds
@@ -67,16 +73,19 @@ class WithinDeadline(Select):
     def __post_init__(self) -> None:
         if not self.deadline > 0:
             raise BadExperiment(f"deadline (of a round) is {self.deadline} seconds; it must be above 0.")
-        if self.count < 1:
-            raise BadExperiment(f"count (of candidates a round) is {self.count}; at least 1 must be asked.")
+        super().__post_init__()
 
     def init(self, setting: Setting, model: Tensor) -> State:
-        """Nothing to remember, but the devices must be known."""
+        """Check that devices are known; nothing is remembered."""
         known_devices(setting.fleet.devices, "WithinDeadline")
         return {}
 
+    def for_work(self, work: Work) -> Self:
+        """Compute seconds depend on the clients' work."""
+        return replace(self, work=work)
+
     def __call__(self, memory: State, setting: Setting, chance: Chance) -> tuple[Cohort, State]:
-        """Ask at random, then choose."""
+        """Draw candidates at random, then choose greedily."""
         size = setting.fleet.size
         asked = chance.choose("select", min(self.count, size), size)
         down, compute, up = this_round(setting, self.work, chance, "WithinDeadline")
@@ -85,9 +94,9 @@ class WithinDeadline(Select):
 
 
 def in_sequence(seconds: Seconds, deadline: float) -> Tensor:
-    """FedCS's greedy choice among candidates, as rising places.
+    """Choose among candidates greedily, as FedCS does; returns their places in rising order.
 
-    Again and again whoever lengthens the round least is added if the round still fits, and dropped if not.
+    Repeatedly, the candidate that lengthens the round least is added if the round still fits, and dropped if not.
     """
     down, compute, up = seconds
     left = torch.ones_like(up, dtype=torch.bool)
@@ -106,5 +115,5 @@ def in_sequence(seconds: Seconds, deadline: float) -> Tensor:
 
 
 def this_round(setting: Setting, work: Work, chance: Chance, who: str) -> Seconds:
-    """What every client would take for the whole model in this round [N each]."""
+    """Seconds that every client would take for the whole model in this round [N each]."""
     return full_seconds(setting, known_devices(setting.fleet.devices, who).now(chance), work)

@@ -1,4 +1,4 @@
-"""What goes back? The numbers that came down."""
+"""Upload: the numbers that the client was sent."""
 
 from dataclasses import dataclass
 
@@ -13,8 +13,13 @@ from fedloom.core.types import Setting, State, Task
 class AsSent(Upload):
     """The same part of the model that the client was sent."""
 
+    @property
+    def sends_what_came(self) -> bool:
+        """The server knows the mask."""
+        return True
+
     def __call__(
         self, setting: Setting, task: Task, state: State, first: Tensor, last: Tensor, chance: Chance
     ) -> Tensor | None:
-        """The task's own mask."""
+        """Return the mask of the task."""
         return task.mask

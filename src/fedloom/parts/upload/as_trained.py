@@ -1,4 +1,4 @@
-"""What goes back? What the client trained."""
+"""Upload: the numbers that the client chose to train."""
 
 from dataclasses import dataclass
 
@@ -11,10 +11,10 @@ from fedloom.core.types import Setting, State, Task
 
 @dataclass(frozen=True)
 class AsTrained(Upload):
-    """The part that the client itself chose to train; which part it is travels along."""
+    """The part that the client itself chose to train; the mask is sent along."""
 
     def __call__(
         self, setting: Setting, task: Task, state: State, first: Tensor, last: Tensor, chance: Chance
     ) -> Tensor | None:
-        """The task's mask as the client narrowed it."""
+        """Return the mask of the task as the client narrowed it."""
         return task.mask

@@ -1,4 +1,4 @@
-"""What goes back? Of every layer the rows that training found most important, as many as the client's share."""
+"""Upload: the most important rows of every layer after training, up to the client's share."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ MODES = ("elementwise", "aggregate")
 class Importance(Upload):
     """The best `share` of every layer's rows (at least one), by the norm of what leads into each neuron.
 
-    Of `importance`, `|dW| * |W + dW| / (|W| + eps)`, with `eps` the part `floor` of the layer's largest weight: number
-    by number, or as an `aggregate` of norms; of the `largest` weights after training; of the `most-changed`; or at
-    `random`, or the leading rows (`ordered`). Importance is divided by the part of all clients that own the row. The
-    output layer is chosen from like the others, or always sent (`outputs` False). Equal rows go by their place.
+    The norm is of the `importance` `|dW| * |W + dW| / (|W| + eps)`, where `eps` is `floor` times the layer's largest
+    weight, number by number or as an `aggregate` of norms; of the `largest` weights after training; or of the
+    `most-changed`. Or rows are chosen at `random`, or the leading rows are (`ordered`). Importance is divided by the
+    fraction of clients that own the row. The output layer is chosen from like the others, or always sent whole
+    (`outputs` False). Of equal rows the first wins.
     """
 
     by: str = "importance"
@@ -53,13 +54,23 @@ class Importance(Upload):
 
     @property
     def rows(self) -> bool:
-        """Unless cut to what a client owns."""
+        """Masks are whole rows, unless they are cut to what a client owns."""
         return self.models is None
+
+    @property
+    def sends_all_outputs(self) -> bool:
+        """The output layer is not chosen from."""
+        return not self.outputs
+
+    @property
+    def networks(self) -> tuple[LeadingNeurons | None, ...]:
+        """Rows are chosen from what each client owns."""
+        return (self.models,)
 
     def __call__(
         self, setting: Setting, task: Task, state: State, first: Tensor, last: Tensor, chance: Chance
     ) -> Tensor | None:
-        """Rank within what each client owns, and cut."""
+        """Rank the rows that each client owns, and keep its share of them."""
         if task.keep is None and task.share.device.type == "cpu" and bool((task.share >= 1).all()):
             return None
         scores = self.scores(setting, task, first, last, chance)
@@ -68,7 +79,7 @@ class Importance(Upload):
         return _chosen((task.share, scores), self, setting)[0]
 
     def _choose(self, setting: Setting, task: Task, scores: Tensor) -> Tensor:
-        """The mask [C, P] from what every row is worth."""
+        """The mask [C, P] from the scores of rows [C, K + O]."""
         neurons = setting.neurons
         owned = torch.ones(len(scores), neurons.full_size, dtype=torch.bool, device=scores.device)
         if task.keep is not None:
@@ -79,28 +90,28 @@ class Importance(Upload):
 
     def chosen_rows(self, setting: Setting, scores: Tensor, share: Tensor, owned: Tensor) -> Tensor:
         """The rows that go back [C, K + O]."""
-        rows = best(setting.neurons, scores, share, owned)
+        rows = best_rows(setting.neurons, scores, share, owned)
         if not self.outputs:
             rows[:, setting.neurons.size :] = True
         return rows
 
     def scores(self, setting: Setting, task: Task, first: Tensor, last: Tensor, chance: Chance) -> Tensor:
-        """What every row is worth to each client [C, K + O]."""
+        """The score of every row for each client [C, K + O]."""
         if self.by == "random":
             assert task.ids is not None
             every = torch.arange(setting.neurons.full_size, device=last.device)
             return chance.uniform("upload", task.ids[:, None], every)
-        return self.worth(setting, first, last)
+        return self.weight_scores(setting, first, last)
 
-    def worth(self, setting: Setting, first: Tensor, last: Tensor) -> Tensor:
-        """The same where chance plays no part."""
+    def weight_scores(self, setting: Setting, first: Tensor, last: Tensor) -> Tensor:
+        """The score of every row for each client [C, K + O], for all choices but `random`."""
         neurons = setting.neurons
         if self.by == "ordered":
             return -torch.arange(neurons.full_size, device=last.device).expand(len(last), -1)
         if self.by in ("largest", "most-changed"):
             return neurons.score(last if self.by == "largest" else last - first, self.norm, output=True)
         if self.mode == "elementwise":
-            scores = row_worth(neurons, first, last, self.floor, self.norm)
+            scores = row_importance(neurons, first, last, self.floor, self.norm)
         else:
             changed, after, before = (neurons.score(v, self.norm, output=True) for v in (last - first, last, first))
             scores = changed * after / before.clamp(min=torch.finfo(before.dtype).tiny)
@@ -110,7 +121,7 @@ class Importance(Upload):
         return scores
 
 
-def row_worth(neurons: NeuronMap, first: Tensor, last: Tensor, floor: float, norm: Literal["l2", "l1"]) -> Tensor:
+def row_importance(neurons: NeuronMap, first: Tensor, last: Tensor, floor: float, norm: Literal["l2", "l1"]) -> Tensor:
     """The norm [C, K + O] of the importances of what leads into each neuron."""
     weights = [tensor for tensor in neurons.tensors if tensor.weight and tensor.output is not None]
     if not own_kernels(last.device.type) or last.dtype != torch.float32 or any(t.output for t in weights):
@@ -126,7 +137,7 @@ def elementwise(neurons: NeuronMap, first: Tensor, last: Tensor, floor: float) -
     for tensors in layers(neurons):
         sizes = [largest(values[:, t.start : t.stop]) for values in (first, last) for t in tensors]
         before, after = torch.stack(sizes).unflatten(0, (2, -1)).amax(1)[:, :, None]  # [C, 1] each
-        eps = smallest(before, after, floor)
+        eps = eps_of(before, after, floor)
         for tensor in tensors:
             was, now, here = (values[:, tensor.start : tensor.stop] for values in (first, last, found))
             torch.sub(now, was, out=here).mul_(now).div_(was.abs().add_(eps))
@@ -139,13 +150,13 @@ def layers(neurons: NeuronMap) -> list[list[Axes]]:
     return [list(group) for _, group in groupby(weights, key=lambda tensor: tensor.name.rpartition(".")[0])]
 
 
-def smallest(before: Tensor, after: Tensor, floor: float) -> Tensor:
-    """`eps` by a layer's largest weight; one that was all zeros is measured by its largest after training."""
+def eps_of(before: Tensor, after: Tensor, floor: float) -> Tensor:
+    """`eps` from the largest weight of a layer before training, or after it for a layer that was all zeros."""
     return floor * torch.where(before > 0, before, after).clamp(min=torch.finfo(after.dtype).tiny / floor)
 
 
-def best(neurons: NeuronMap, scores: Tensor, share: Tensor, owned: Tensor) -> Tensor:
-    """Of every group the `share` [C] of the owned rows with the highest scores [C, K + O], rounded half up."""
+def best_rows(neurons: NeuronMap, scores: Tensor, share: Tensor, owned: Tensor) -> Tensor:
+    """The `share` [C] of the owned rows of every group with the highest scores, rounded half up [C, K + O]."""
     parts = []
     for _, span in neurons.spans(neurons.full_size):
         mine = owned[:, span]

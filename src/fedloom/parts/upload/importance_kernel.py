@@ -1,4 +1,4 @@
-"""A Triton kernel for FedDD's importance: what each row is worth, in one pass over the models that writes no third."""
+"""Triton kernel for FedDD's importance: sums along rows in one pass over the models, without an array of their size."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import Tensor
 
 from fedloom.core.types import largest
 from fedloom.neurons.map import NeuronMap
-from fedloom.parts.upload.importance import layers, smallest
+from fedloom.parts.upload.importance import eps_of, layers
 
-ROWS, COLUMNS = 4, 256  # read by a program at a time
+ROWS, COLUMNS = 4, 256  # that one program reads at a time
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _worth(  # type: ignore[no-untyped-def]
+def _row_sums(  # type: ignore[no-untyped-def]
     first, last, eps, out, blocks, LAYERS, OUT, FIRST, LAST, SQUARE: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr
 ):
     """The sum of (squared) importances along each of a client's rows."""
@@ -41,16 +41,16 @@ def _worth(  # type: ignore[no-untyped-def]
 
 
 class _Plan(NamedTuple):
-    """Where the rows of a network lie."""
+    """The places of a network's rows."""
 
     spans: list[list[slice]]  # of every layer, in the model's numbers
-    blocks: Tensor  # [B, 6] see `_worth`
-    neurons: Tensor  # [R] whose each row is
+    blocks: Tensor  # [B, 6] see `_row_sums`
+    neurons: Tensor  # [R] the neuron of each row
 
 
 @lru_cache(maxsize=16)
 def _planned(neurons: NeuronMap, device: torch.device) -> _Plan:
-    """Of all tensors that lead into neurons, layer by layer."""
+    """The places of all rows that lead into neurons, layer by layer."""
     spans, blocks, owners, place = list[list[slice]](), list[tuple[int, ...]](), list[Tensor](), 0
     for layer, group in enumerate(layers(neurons)):
         own: list[slice] = []
@@ -71,13 +71,13 @@ def _planned(neurons: NeuronMap, device: torch.device) -> _Plan:
 
 
 def row_sums(neurons: NeuronMap, first: Tensor, last: Tensor, floor: float, power: int) -> Tensor:
-    """The importances of what leads into each neuron [C, K + O], to this power and summed."""
+    """Sums of the importances, to this power, of what leads into each neuron [C, K + O]."""
     plan = _planned(neurons, last.device)
     sizes = [torch.stack([largest(v[:, s]) for s in own]).amax(0) for v in (first, last) for own in plan.spans]
     before, after = torch.stack(sizes, 1).unflatten(1, (2, -1)).unbind(1)  # [C, L] each
-    eps = smallest(before, after, floor)
+    eps = eps_of(before, after, floor)
     sums = last.new_empty(len(last), len(plan.neurons))
-    _worth[(len(plan.blocks), len(last))](
+    _row_sums[(len(plan.blocks), len(last))](
         first, last, eps, sums, plan.blocks, len(plan.spans), len(plan.neurons), first.stride(0), last.stride(0),
         SQUARE=power == 2, BR=ROWS, BC=COLUMNS, num_warps=4,
     )  # fmt: skip

@@ -17,7 +17,7 @@ from fedloom.runs.ledger import Ledger
 SERVER, ENGINE, COLUMNS, ROWS = "server.safetensors", "engine.safetensors", "ledger.safetensors", "rounds.parquet"
 
 
-class Reached(NamedTuple):
+class Progress(NamedTuple):
     """Where a run stands between two rounds."""
 
     round: int  # the last that was played
@@ -51,7 +51,7 @@ class Snapshot(NamedTuple):
         return {**packed, ROWS: [table_bytes(self.rows)]}
 
 
-def take(prepared: Prepared, ledger: Ledger, at: Reached) -> Snapshot:
+def take_snapshot(prepared: Prepared, ledger: Ledger, at: Progress) -> Snapshot:
     """All that moved so far: views, which the next round may write to."""
     server = {"model": at.model, **_named("memory", at.memory)}
     rows, columns, kept = ledger.save()
@@ -62,7 +62,7 @@ def take(prepared: Prepared, ledger: Ledger, at: Reached) -> Snapshot:
     )
 
 
-def put_back(prepared: Prepared, ledger: Ledger, found: Found) -> Reached:
+def restore_snapshot(prepared: Prepared, ledger: Ledger, found: Found) -> Progress:
     """The run as it was when the checkpoint was taken."""
     from fedloom.runs.parquet import table_rows
 
@@ -76,7 +76,7 @@ def put_back(prepared: Prepared, ledger: Ledger, found: Found) -> Reached:
     prepared.engine.load(tensors(found, ENGINE))
     columns = _parted("ledger", tensors(found, COLUMNS))
     ledger.load(table_rows(found.files[ROWS]), columns.get("clients", {}), columns.get("kept", {}))
-    return Reached(found.facts["round"], server["model"].to(device, copy=True), whole)
+    return Progress(found.facts["round"], server["model"].to(device, copy=True), whole)
 
 
 def _named(kind: str, states: dict[str, State]) -> State:

@@ -1,7 +1,7 @@
-"""Where are checkpoints, and are they whole? One folder each, named after its round and its manifest's hash.
+"""Checkpoints on the disk: one folder each, named after its round and the hash of its manifest.
 
-The manifest holds the hash of every other file, and the folder's name that of the manifest, so that nothing in a
-checkpoint can change unnoticed. A folder gets its name when all of it is on the disk, and loses it before it goes.
+The manifest holds the hash of every other file, and the folder's name that of the manifest, so that no change in a
+checkpoint goes unnoticed. A folder gets its name when all of it is on the disk, and loses it before it is removed.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from fedloom.runs.checkpoint.tensors import names
 
 MANIFEST = "manifest.json"
 NAME = re.compile(r"round-(\d+)-([0-9a-f]{32})")
-HIDDEN = "."  # what is not finished, or on its way out
+HIDDEN = "."  # names of unfinished checkpoints, and of those that are being removed
 
 
 class Damaged(Exception):
-    """A checkpoint that is not what was written."""
+    """A checkpoint differs from what was written."""
 
 
 class Found(NamedTuple):
-    """A checkpoint that is whole."""
+    """A complete checkpoint."""
 
     path: Path
-    facts: dict[str, Any]  # the manifest's, apart from the files' hashes
+    facts: dict[str, Any]  # the manifest without the files' hashes
     files: dict[str, Path]
 
 
@@ -51,11 +51,11 @@ def save(folder: Path, number: int, files: Mapping[str, Iterable[bytes | memoryv
         write_new(parts / MANIFEST, [text])
         sync(parts)
         path = folder / f"round-{number}-{sha256(text).hexdigest()[:32]}"
-        if not path.exists():  # else it was saved before, to the last bit
+        if not path.exists():  # else the same bytes were saved before
             os.rename(parts, path)
             sync(folder)
     except OSError:
-        with suppress(OSError):  # a full disk needs the room
+        with suppress(OSError):  # free the space if the disk is full
             remove_folder(parts)
         raise
     return path
@@ -70,7 +70,7 @@ def list_all(folder: Path) -> list[Path]:
 
 
 def read(path: Path) -> Found:
-    """A checkpoint, if every byte is what was written; else `Damaged` says what is wrong."""
+    """Read and verify a checkpoint; raise `Damaged` if a byte differs from what was written."""
     name = NAME.fullmatch(path.name)
     assert name is not None
     try:
@@ -81,7 +81,7 @@ def read(path: Path) -> Found:
         files, number = facts.pop("files"), facts["round"]
         for file, wanted in files.items():
             if Path(file).name != file:
-                raise Damaged(f"{MANIFEST} names '{file}', which is not a file beside it")
+                raise Damaged(f"{MANIFEST} names '{file}', which is not a file in its folder")
             size = (path / file).stat().st_size
             if size != wanted["size"]:
                 raise Damaged(f"{file} has {size} bytes instead of {wanted['size']}")
@@ -96,7 +96,7 @@ def read(path: Path) -> Found:
         TypeError,
         AttributeError,
         RecursionError,
-    ) as problem:  # of an honest manifest this cannot be
+    ) as problem:  # no manifest that fedloom writes raises these
         raise Damaged(f"{MANIFEST} is not one") from problem
     if number != int(name[1]):
         raise Damaged(f"it is of round {number!r}")
@@ -104,7 +104,7 @@ def read(path: Path) -> Found:
 
 
 def tensors(found: Found, file: str) -> State:
-    """The tensors of one file, in its order; they may still lie in it, so copy what is to be kept."""
+    """The tensors of one file, in its order; they may be mapped from it, so copy those that you keep."""
     try:
         held = load_file(found.files[file])
         return {name: held[name] for name in names(found.files[file])}
@@ -113,7 +113,7 @@ def tensors(found: Found, file: str) -> State:
 
 
 def tidy(folder: Path, keep: Iterable[Path]) -> None:
-    """Remove all checkpoints but some, and what unfinished ones left."""
+    """Remove all checkpoints but those in `keep`, and the remains of unfinished ones."""
     kept = {path.name for path in keep}
     for path in folder.iterdir():
         if path.is_dir() and path.name not in kept and (path.name.startswith(HIDDEN) or NAME.fullmatch(path.name)):

@@ -1,4 +1,4 @@
-"""How do tensors become a file? In the safetensors format, straight from where they lie, without a copy of them all."""
+"""Tensors as a safetensors file, written from their own memory without a copy of them all."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ KINDS = {
 
 
 def pack(tensors: State) -> Iterator[bytes | memoryview]:
-    """The bytes of a safetensors file, tensor by tensor."""
+    """Yield the bytes of a safetensors file, tensor by tensor."""
     header, start = {}, 0
     for name, value in tensors.items():
         stop = start + value.numel() * value.element_size()
         header[name] = {"dtype": KINDS[value.dtype], "shape": list(value.shape), "data_offsets": [start, stop]}
         start = stop
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8
+    text += b" " * (-len(text) % 8)  # tensors start at a multiple of 8 bytes
     yield len(text).to_bytes(8, "little") + text
     for value in tensors.values():
         if value.numel():
@@ -33,13 +33,13 @@ def pack(tensors: State) -> Iterator[bytes | memoryview]:
 
 
 def bytes_of(value: Tensor) -> memoryview:
-    """A tensor's numbers as they lie in memory, copied only if they do not lie together on the host."""
+    """A tensor's bytes, copied only if the tensor is not contiguous on the host."""
     plain = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     return plain.numpy().data
 
 
 def names(file: Path) -> list[str]:
-    """The names in such a file, in the order they were given."""
+    """The names in a safetensors file, in the order in which they were written."""
     with file.open("rb") as opened:
         size = int.from_bytes(opened.read(8), "little")
         return list(json.loads(opened.read(size)))

@@ -1,4 +1,4 @@
-"""What can this device do at best? A plain matrix product and a plain copy, and how memory is watched."""
+"""A device's limits: speed of a plain matrix product and of a plain copy; and the peak of memory."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedloom.data.draw import stream
+from fedloom.data.sampling import stream
 
-SECONDS = 0.2  # that each is repeated
-SIDE = {"cpu": 1024, "cuda": 8192}  # of the matrices
+SECONDS = 0.2  # for the repetitions of each measurement
+SIDE = {"cpu": 1024, "cuda": 8192}  # rows and columns of the matrices
 COPIED = {"cpu": 2**26, "cuda": 2**30}  # bytes, far more than any cache
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def wait(device: torch.device) -> None:
-    """Until everything asked of the device is done."""
+    """Wait until the device has done everything it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """What the figures were made on."""
+    """The device, cores and versions that figures were measured with."""
     name = platform.processor() or platform.machine()
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
@@ -39,7 +39,7 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 def limits(device: torch.device, side: int | None = None, copied: int | None = None) -> dict[str, float]:
-    """FLOP/s of a product by precision, and bytes a second of a copy, read and written ones counted."""
+    """FLOP/s of a matrix product by precision, and bytes/s of a copy, where reads and writes both count."""
     side, copied = side or SIDE[device.type], copied or COPIED[device.type]
     numbers = stream(0, "limits").standard_normal((side, side), dtype="float32")
     square = torch.from_numpy(numbers).to(device)
@@ -47,14 +47,14 @@ def limits(device: torch.device, side: int | None = None, copied: int | None = N
     for name in ("float32", "tf32", "bf16") if device.type == "cuda" else ("float32",):
         with _products(name):
             found[name] = 2 * side**3 / _seconds(_product, square.bfloat16() if name == "bf16" else square)
-    room = torch.zeros(copied, dtype=torch.uint8, device=device)  # written before, so that its pages are there
+    room = torch.zeros(copied, dtype=torch.uint8, device=device)  # its pages exist after a first, untimed copy
     found["copy"] = 2 * copied / _seconds(room.copy_, torch.ones_like(room))
     return found
 
 
 @contextmanager
 def _products(name: str) -> Iterator[None]:
-    """Products of float32 in this precision, for the time being."""
+    """Compute float32 products in this precision."""
     before = torch.backends.cuda.matmul.fp32_precision
     torch.backends.cuda.matmul.fp32_precision = "tf32" if name == "tf32" else "ieee"
     try:
@@ -68,7 +68,7 @@ def _product(square: Tensor) -> Tensor:
 
 
 def _seconds(call: Callable[[Tensor], Tensor], value: Tensor) -> float:
-    """The median of a few repetitions, each of several calls where one is short."""
+    """The median of five repetitions, each of several calls if one call is short."""
     call(value)
     wait(value.device)
     began = time.perf_counter()
@@ -85,24 +85,24 @@ def _seconds(call: Callable[[Tensor], Tensor], value: Tensor) -> float:
     return median(taken)
 
 
-class Watched:
-    """The most memory that was held since this was made: of a GPU, or of the process where Linux says so."""
+class PeakMemory:
+    """Peak memory since the object was created: of a GPU, or of the process where Linux reports it."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self._resident = device, 0
-        gc.collect()  # what was measured before
+        gc.collect()  # release what was measured before
         if device.type == "cuda":
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(device)
         else:
             try:
-                CLEAR.write_text("5")  # forgets the old peak
+                CLEAR.write_text("5")  # resets the peak
                 self._resident = _status("VmRSS")
             except OSError:  # another system, or a locked one
                 self._resident = 0
 
-    def peak(self) -> int | None:
-        """Bytes; on a CPU beyond what the process held at the start. None: not known, or nothing beyond that."""
+    def bytes(self) -> int | None:
+        """The peak in bytes; on a CPU in addition to the memory at the start. None: not known, or no addition."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
         beyond = _status("VmHWM") - self._resident if self._resident else 0
@@ -110,6 +110,6 @@ class Watched:
 
 
 def _status(name: str) -> int:
-    """One of the process's sizes in bytes."""
+    """One of the process's memory sizes in bytes, from /proc."""
     line = next(line for line in STATUS.read_text().splitlines() if line.startswith(f"{name}:"))
     return 1024 * int(line.split()[1])

@@ -1,4 +1,4 @@
-"""How long does a round take? Rounds back to back as in a run, waited for only at the end of a cycle."""
+"""Time of a round: rounds back to back as in a run, with one wait at the end of each cycle."""
 
 from __future__ import annotations
 
@@ -17,40 +17,38 @@ from fedloom.evaluate.accuracy import Score, evaluate
 from fedloom.round import play_round
 from fedloom.runs.build import Prepared, prepare
 from fedloom.runs.threads import threads_for
-from fedloom.studies.bench.cost import cost
-from fedloom.studies.bench.limits import Watched, wait
+from fedloom.studies.bench.flops import count
+from fedloom.studies.bench.limits import PeakMemory, wait
 from fedloom.studies.bench.workloads import Workload
 
-WARM = (
-    12  # rounds that are not counted: graphs are captured, and methods with a first or tenth round of its own pass it
-)
-MOST = 100  # rounds in a cycle
+WARM = 12  # uncounted rounds: graphs are captured, and methods that treat the first or tenth round apart are past it
+MOST = 100  # rounds in a cycle at most
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One workload by one engine; times in milliseconds, a round each."""
+    """One workload on one engine; times are in milliseconds per round."""
 
     workload: str
     engine: str
     clients: int  # in the cohort
-    steps: int  # of all of them
+    steps: int  # of all clients in the cohort
     round_ms: float  # select, order of batches, training, aggregation and evaluation: the median over cycles
     fastest_ms: float
     slowest_ms: float
     training_ms: float  # order of batches and training alone
-    first_ms: float  # the first round, with whatever is compiled or captured
-    steps_per_second: float  # by the whole round
-    flops_per_second: float  # by training alone, as the next
+    first_ms: float  # the first round, with compilation and capture
+    steps_per_second: float  # of the whole round
+    flops_per_second: float  # of training alone, like the next
     bytes_per_second: float
     peak_bytes: int | None
-    accuracy: float  # after the last round, on invented data
+    accuracy: float  # after the last round, on synthetic data
     rounds: int  # in a cycle
     cycles: int
 
 
 class Play:
-    """A workload's run, round after round."""
+    """A workload's run, played round by round."""
 
     def __init__(self, run: Prepared, seed: int) -> None:
         self.inputs, self.seed, self.number = run.inputs, seed, 0
@@ -62,7 +60,7 @@ class Play:
         self.last: tuple[Task, Reply] | None = None
 
     def round(self) -> None:
-        """One round with its evaluation; nothing is waited for."""
+        """Play one round and evaluate its model, without waiting for the device."""
         inputs = self.inputs
         self.number += 1
         self.model, self.memory, task, reply = play_round(
@@ -72,14 +70,14 @@ class Play:
         self.score = evaluate(inputs.setting, self.model, inputs.test, inputs.classes)
 
     def train(self) -> None:
-        """The last round's training once more, with other batches."""
+        """Repeat the last round's training with other batches."""
         assert self.last is not None
         self.number += 1
         task, reply = self.last
         self.trainer.train(reply.ids, task, self.chance())
 
     def chance(self) -> Chance:
-        """The chance of the round that is played."""
+        """The chance of the current round."""
         return Chance(self.seed, self.number, self.model.device)
 
 
@@ -94,14 +92,14 @@ def measure(
     tell: Callable[[str], None] = lambda state: None,
     own_threads: bool = True,
 ) -> Measured:
-    """Play a workload for about so many seconds, at least one cycle.
+    """Play a workload for about `seconds`, at least one cycle.
 
-    `own_threads` false leaves the number of threads as it is, where a run would choose one.
+    With `own_threads=False` the number of threads stays as it is, where a run would choose one.
     """
     tell("preparing")
     run = prepare(workload.experiment(engine, device, seed), data=workload.data(seed))
     place = run.inputs.model.device
-    watched = Watched(place)
+    peak_memory = PeakMemory(place)
     before = torch.get_num_threads()
     with threads_for([run.inputs]):
         if not own_threads:
@@ -118,24 +116,24 @@ def measure(
         rounds = max(1, min(MOST, int(seconds / 2 / cycles / each)))
         whole = _cycles(play.round, rounds, cycles, 0.6 * seconds, place, lambda n: tell(f"cycle {n} of {cycles}"))
         training = _cycles(play.train, rounds, cycles, 0.2 * seconds, place, lambda n: tell("training alone"))
-        peak = watched.peak()
+        peak = peak_memory.bytes()
     assert play.last is not None
     assert play.score is not None
     task, reply = play.last
-    asked = cost(run, task, reply)
+    counts = count(run, task, reply)
     return Measured(
         workload=name,
         engine=engine,
         clients=len(reply.ids),
-        steps=asked.steps,
+        steps=counts.steps,
         round_ms=1000 * median(whole),
         fastest_ms=1000 * min(whole),
         slowest_ms=1000 * max(whole),
         training_ms=1000 * median(training),
         first_ms=1000 * first,
-        steps_per_second=asked.steps / median(whole),
-        flops_per_second=asked.flops / median(training),
-        bytes_per_second=asked.bytes / median(training),
+        steps_per_second=counts.steps / median(whole),
+        flops_per_second=counts.flops / median(training),
+        bytes_per_second=counts.bytes / median(training),
         peak_bytes=peak,
         accuracy=float(play.score.accuracy),
         rounds=rounds,
@@ -144,7 +142,7 @@ def measure(
 
 
 def _time(call: Callable[[], None], rounds: int, device: torch.device) -> float:
-    """Seconds a round, of rounds back to back."""
+    """Seconds per round of rounds back to back."""
     wait(device)
     began = time.perf_counter()
     for _ in range(rounds):
@@ -161,7 +159,7 @@ def _cycles(
     device: torch.device,
     tell: Callable[[int], None],
 ) -> list[float]:
-    """So many cycles, fewer where the time is up."""
+    """Seconds per round of `cycles` cycles, or of fewer if `seconds` are over."""
     began, taken = time.perf_counter(), []
     for number in range(1, cycles + 1):
         tell(number)

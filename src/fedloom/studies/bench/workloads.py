@@ -1,4 +1,4 @@
-"""What is measured? Workloads by name, on invented data that nothing has to be downloaded for."""
+"""Workloads by name, on synthetic data that need no download."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from typing import Any
 import numpy as np
 
 from fedloom.data.dataset import Dataset
-from fedloom.data.draw import stream
+from fedloom.data.sampling import stream
 from fedloom.errors import BadExperiment, unknown
 from fedloom.runs.experiment import Experiment
 
 GREY, COLOUR = (1, 28, 28), (3, 32, 32)
 CLASSES, TEST = 10, 10_000
-DISTINCT = 10_000  # examples that are drawn; larger pools repeat them, which no kernel notices
+DISTINCT = 10_000  # examples that are drawn; larger pools repeat them, which costs kernels the same
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A fleet, a network and a method; `beside` names the workload whose round is the yardstick."""
+    """A fleet, a network and a method; `baseline` names the workload whose round times are divided by."""
 
     about: str
     model: str = "2nn"
     shape: tuple[int, ...] = GREY
     clients: int = 100
     per_round: int | None = 100  # None: the method takes everyone
-    samples: int = 600  # of each client
+    samples: int = 600  # examples per client
     batch: int = 50
     steps: int | None = None  # None: one epoch
-    values: dict[str, Any] = field(default_factory=dict)  # what else the experiment says
-    beside: str | None = None
-    test: int = TEST  # examples that the model is scored on after every round
+    values: dict[str, Any] = field(default_factory=dict)  # other settings of the experiment
+    baseline: str | None = None
+    test: int = TEST  # examples on which the model is evaluated after each round
 
     def experiment(self, engine: str, device: str, seed: int) -> Experiment:
-        """The workload as a run of the product; its data are handed over apart."""
+        """The workload as an experiment, without its data."""
         work = {"epochs": 1} if self.steps is None else {"steps": self.steps}
         model = {"name": self.model, "settings": {"norm": "group"} if self.model.startswith("resnet") else {}}
         values = {"method": "fedavg", **self.values, "partition": "iid", "model": model, "clients": self.clients}
@@ -45,7 +45,7 @@ class Workload:
         return Experiment(**values)
 
     def data(self, seed: int) -> Dataset:
-        """Blurred copies of one pattern a class: easy, so that training goes somewhere."""
+        """Noisy copies of one pattern per class: easy, so that training makes progress."""
         rng, pool = stream(seed, "bench"), self.clients * self.samples
         labels = rng.integers(0, CLASSES, min(DISTINCT, max(pool, self.test)))
         noise = rng.random((len(labels), prod(self.shape)), np.float32) - np.float32(0.5)
@@ -57,13 +57,13 @@ class Workload:
 
 
 def _method(name: str, about: str, per_round: int | None = 100, **values: Any) -> Workload:
-    """A method in the place of FedAvg on W2; those that take everyone are not told how many."""
-    return Workload(f"W2 with {about}", per_round=per_round, values={"method": name, **values}, beside="W2")
+    """W2 with another method; `per_round` is None for methods that take all clients."""
+    return Workload(f"W2 with {about}", per_round=per_round, values={"method": name, **values}, baseline="W2")
 
 
 CNN2: dict[str, Any] = {"model": "cnn2", "shape": COLOUR, "samples": 500}  # 10 steps
 RESNET: dict[str, Any] = {"model": "resnet20", "shape": COLOUR, "samples": 200}  # 4 steps
-SMALL: dict[str, Any] = {"samples": 50, "steps": 12}  # for large fleets: as many steps on less data
+SMALL: dict[str, Any] = {"samples": 50, "steps": 12}  # for large fleets: the same steps on less data
 
 WORKLOADS: dict[str, Workload] = {
     "W1": Workload("10 of 100 clients, 784-200-200-10, 12 steps of 50", per_round=10),
@@ -74,12 +74,12 @@ WORKLOADS: dict[str, Workload] = {
     "resnet20-10": Workload("10 of 100 clients, ResNet-20 with group norm, 4 steps of 50", per_round=10, **RESNET),
     "resnet20-100": Workload("100 clients, ResNet-20 with group norm, 4 steps of 50", **RESNET),
     "tiers-2nn": _method("fjord", "FjORD: sub-models of five sizes, cut"),
-    "tiers-cnn2": Workload("cnn2-100 with FjORD", values={"method": "fjord"}, beside="cnn2-100", **CNN2),
+    "tiers-cnn2": Workload("cnn2-100 with FjORD", values={"method": "fjord"}, baseline="cnn2-100", **CNN2),
     "heterofl": _method("heterofl", "HeteroFL: five sizes, and a rule that scales them"),
-    "fleet-1000": Workload("1,000 clients of W1", clients=1000, per_round=1000, beside="W2"),
-    "fleet-10000-100": Workload("W2's work by 100 of 10,000 clients", clients=10_000, beside="W2", **SMALL),
+    "fleet-1000": Workload("1,000 clients of W1", clients=1000, per_round=1000, baseline="W2"),
+    "fleet-10000-100": Workload("W2's work by 100 of 10,000 clients", clients=10_000, baseline="W2", **SMALL),
     "fleet-10000-1000": Workload(
-        "fleet-1000's work by 1,000 of 10,000", clients=10_000, per_round=1000, beside="fleet-1000", **SMALL
+        "fleet-1000's work by 1,000 of 10,000", clients=10_000, per_round=1000, baseline="fleet-1000", **SMALL
     ),
     "feddd": _method("feddd", "FedDD", None, fleet="table4"),
     "safari": _method("safari", "SAFARI and its Adam", None),
@@ -88,22 +88,22 @@ WORKLOADS: dict[str, Workload] = {
     "fedspu": _method("fedspu", "FedSPU"),
     "masked": _method("federated-dropout", "random sub-models, masked instead of cut", execution="masked"),
 }
-QUICK = ("W1", "W2", "W3")  # what is measured on a CPU unless something else is asked for
+QUICK = ("W1", "W2", "W3")  # measured on a CPU by default
 
 
 def chosen(names: Iterable[str], device: str) -> list[str]:
-    """The workloads asked for, each behind the one that it is set beside; `all` is all of them."""
+    """The workloads with these names, each after its baseline; `all` means all of them."""
     names = list(names) or (list(WORKLOADS) if device == "cuda" else list(QUICK))
     wanted: list[str] = []
     for name in names:
         if name != "all" and name not in WORKLOADS:
             raise BadExperiment(unknown("workload", name, ("all", *WORKLOADS)))
         for one in WORKLOADS if name == "all" else (name,):
-            wanted += [*_before(one), one]
+            wanted += [*_baselines(one), one]
     return list(dict.fromkeys(wanted))
 
 
-def _before(name: str) -> list[str]:
-    """What a workload is set beside, and what that is."""
-    beside = WORKLOADS[name].beside
-    return [] if beside is None else [*_before(beside), beside]
+def _baselines(name: str) -> list[str]:
+    """A workload's baseline, after that one's own."""
+    baseline = WORKLOADS[name].baseline
+    return [] if baseline is None else [*_baselines(baseline), baseline]

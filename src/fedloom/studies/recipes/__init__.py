@@ -1,1 +1,1 @@
-"""The tables and figures of the papers behind our methods: experiments and claims as values, run by one command."""
+"""Tables and figures of the papers behind our methods: experiments and claims as values, run by one command."""

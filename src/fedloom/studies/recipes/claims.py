@@ -1,4 +1,4 @@
-"""Was a claim reproduced? Plain functions from the numbers of runs to a verdict, with intervals over seeds."""
+"""Verdicts on claims: plain functions from the numbers of runs, with intervals over seeds."""
 
 from __future__ import annotations
 
@@ -12,48 +12,48 @@ from fedloom.studies.recipes.recipe import NEVER, Claim, Measure
 
 REPRODUCED, DIRECTION, NOT, UNTRIED = "reproduced", "direction only", "not reproduced", "not run"
 VERDICTS = (REPRODUCED, DIRECTION, NOT, UNTRIED)
-CONTROLS = {REPRODUCED: "holds", DIRECTION: "unsure", NOT: "does not hold", UNTRIED: UNTRIED}  # said of controls
+CONTROLS = {REPRODUCED: "holds", DIRECTION: "unsure", NOT: "does not hold", UNTRIED: UNTRIED}  # words for controls
 
 
 class Finding(NamedTuple):
-    """A claim, what was found for every seed, and the verdict."""
+    """A claim, its value for each seed, and the verdict."""
 
     claim: Claim
-    values: tuple[float, ...]  # one a seed; infinite: never, NaN: neither of the two ever
+    values: tuple[float, ...]  # one per seed; infinite: never reached, NaN: reached by neither of two
     verdict: str
-    alone: bool = False  # one seed's runs are there of several that were asked for
+    alone: bool = False  # runs of one seed alone exist, of several that were asked for
 
     @property
     def found(self) -> Interval | None:
-        """Mean and interval; None where there is no finite value, or not for all seeds."""
+        """Mean and interval; None unless the values of all seeds are finite."""
         finite = [value for value in self.values if isfinite(value)]
         return interval(finite) if finite and len(finite) == len(self.values) else None
 
     def record(self) -> dict[str, Any]:
-        """The same for machines; JSON has no infinity."""
+        """The finding for JSON, which has no infinity."""
         claim, found = self.claim, self.found
         return {
             "what": claim.what, "of": list(claim.of), "against": list(claim.against), "measure": claim.measure.what,
             "unit": unit(claim.measure), "how": claim.how, "sign": claim.sign, "control": claim.control,
             "paper": "never" if claim.paper == NEVER else claim.paper, "tolerance": claim.tolerance,
-            "values": [plain(value) for value in self.values],
+            "values": [as_json(value) for value in self.values],
             "mean": None if found is None else found.mean, "half": None if found is None else found.half,
-            "verdict": said(self),
+            "verdict": verdict_of(self),
         }  # fmt: skip
 
 
-def plain(value: float) -> float | str:
-    """A number, or a word for what is none."""
+def as_json(value: float) -> float | str:
+    """A finite number, or a word."""
     return value if isfinite(value) else "neither" if isnan(value) else "never"
 
 
-def said(finding: Finding) -> str:
-    """The verdict in words; those of controls are other words, since no paper made them."""
+def verdict_of(finding: Finding) -> str:
+    """The verdict in words; controls have words of their own, since no paper claims them."""
     return CONTROLS[finding.verdict] if finding.claim.control else finding.verdict
 
 
 def values_of(claim: Claim, runs: Runs, facts: dict[str, float], seeds: Sequence[int]) -> tuple[float, ...]:
-    """The claim's number for every seed whose runs are all there."""
+    """The claim's number for each seed whose runs all exist."""
     found = []
     for seed in seeds:
         ours = _mean(runs, facts, claim.of, seed, claim.measure)
@@ -72,7 +72,7 @@ def _mean(runs: Runs, facts: dict[str, float], labels: Sequence[str], seed: int,
 
 
 def _compared(claim: Claim, ours: float, theirs: float) -> float:
-    """Their difference or ratio; NaN where neither is finite."""
+    """The difference or ratio of two numbers; NaN if neither is finite."""
     if not isfinite(ours) and not isfinite(theirs):
         return nan
     if claim.how == "difference":
@@ -80,13 +80,13 @@ def _compared(claim: Claim, ours: float, theirs: float) -> float:
     return ours / theirs if theirs else nan
 
 
-def verdict(claim: Claim, values: Sequence[float]) -> str:
+def judge(claim: Claim, values: Sequence[float]) -> str:
     """One of `VERDICTS`.
 
-    With a direction: reproduced if the mean lies so, surely (its interval leaves out "no difference"; one seed is taken
-    at its word), and within the tolerance of the paper's number, if it gives one; direction only if it lies so, but not
-    surely or not near enough. Without: reproduced within the tolerance, else not; where two are said to be alike and
-    the interval is more than twice as wide as the tolerance, direction only.
+    With a direction: reproduced if the mean lies in it, if the interval leaves out "no difference" (one seed has no
+    interval and passes), and if the mean is within the tolerance of the paper's number, where the paper gives one;
+    direction only if the mean lies in it but one of the others fails. Without a direction: reproduced within the
+    tolerance, else not; direction only if a comparison's interval is more than twice as wide as the tolerance.
     """
     if not values:
         return UNTRIED
@@ -112,19 +112,19 @@ def findings(
 ) -> list[Finding]:
     """All claims with their verdicts.
 
-    What `short` runs never reached they might have reached, and it is not judged. Where one seed's runs alone are there
-    of several asked for, nothing is more than a direction.
+    If runs are `short`, a target that they did not reach is not judged, since longer runs might have reached it. If
+    runs of one seed alone exist, of several that were asked for, the verdict is at most `direction only`.
     """
     found = []
     for claim in claims:
         values = values_of(claim, runs, facts, seeds)
-        judged, late = verdict(claim, values), not all(isfinite(value) for value in values)
+        judged, late = judge(claim, values), not all(isfinite(value) for value in values)
         against, alone = judged == NOT or claim.paper == NEVER, len(values) == 1 < len(seeds)
         judged = UNTRIED if short and late and against else DIRECTION if alone and judged == REPRODUCED else judged
         found.append(Finding(claim, values, judged, alone))
     return found
 
 
-def counted(found: Sequence[Finding]) -> dict[str, int]:
-    """How many of the papers' claims got which verdict; controls are not among them."""
+def count_verdicts(found: Sequence[Finding]) -> dict[str, int]:
+    """Number of the papers' claims by verdict, without controls."""
     return {one: sum(f.verdict == one for f in found if not f.claim.control) for one in VERDICTS}

@@ -1,6 +1,6 @@
 """FedDD (Feng et al., IEEE TMC): Figures 4 to 7 and 21; feddd_more.py has the others.
 
-Figures 8 and 14 are of a testbed whose links are not given, and cannot be stated.
+Figures 8 and 14 show a testbed whose links are not given, so they have no recipe.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "FedCS": {"name": "fedcs"},
     "Oort": {"name": "oort"},
 }
-RANDOM = "FedDD, random rows"  # the control: the same allocation, rows by the toss of a coin
+RANDOM = "FedDD, random rows"  # the control: the same allocation, random rows
 SELECTIONS = {"random": RANDOM, "largest": "FedDD, max", "most-changed": "FedDD, delta", "ordered": "FedDD, ordered"}
 DEALS = {
     "iid": {"name": "iid"},
@@ -56,7 +56,7 @@ KINDS = {
 
 
 def run(kind: Kind, deal: str, method: dict[str, Any], quick: bool, **values: Any) -> Experiment:
-    """One run on the paper's devices; methods that are told how many take part get everyone."""
+    """One run on the paper's devices; FedAvg, which needs a number of clients per round, takes all."""
     everyone = {"per_round": 100} if method["name"] == "fedavg" else {}
     return Experiment(
         method=method, data=kind.data, model=kind.model, partition=DEALS[deal], fleet="table4", clients=100,
@@ -71,7 +71,7 @@ def with_settings(name: str, **settings: Any) -> dict[str, Any]:
 
 
 def tuning(kinds: Sequence[str], quick: bool) -> tuple[Tuning, ...]:
-    """A rate for each data set."""
+    """The rate of each data set."""
     return tuple(Tuning(f"{name}/", run(KINDS[name], "non-iid-b", SCHEMES["FedAvg"], quick), RATES) for name in kinds)
 
 
@@ -80,7 +80,7 @@ def _notes(quick: bool, *more: str) -> tuple[str, ...]:
 
 
 def _above(prefix: str, other: str, points: float | None, tolerance: float = 1.5) -> Claim:
-    """FedDD's final accuracy is higher by so many points; 0: alike."""
+    """The claim that FedDD's final accuracy is higher by `points`; 0: that both are alike."""
     ours, theirs = f"{prefix}/FedDD", f"{prefix}/{other}"
     what = f"{prefix}: FedDD's accuracy over {other}'s"
     if points == 0:
@@ -95,7 +95,7 @@ def _control(prefix: str, measure: Measure | None = None) -> Claim:
 
 
 def _curves(name: str, deal: str, claims: dict[str, list[tuple[str, float]]], quick: bool) -> Recipe:
-    """Figures 4 to 6: final accuracy of all schemes under one deal."""
+    """Figures 4 to 6: final accuracy of all schemes under one partition."""
     kinds = ["mnist"] if quick else list(KINDS)
     experiments, said = {}, []
     for kind in kinds:
@@ -109,14 +109,14 @@ def _curves(name: str, deal: str, claims: dict[str, list[tuple[str, float]]], qu
 
 
 def fig4(quick: bool = False) -> Recipe:
-    """IID."""
+    """Final accuracy, IID."""
     alike = [("FedAvg", 0.0), ("FedCS", 0.0), ("Oort", 0.0)]
     claims = {"mnist": alike, "fmnist": alike, "cifar10": [("FedCS", 0.0), ("Oort", 3.6)]}
     return _curves("feddd-fig4", "iid", claims, quick)
 
 
 def fig5(quick: bool = False) -> Recipe:
-    """Two to ten classes a client."""
+    """Final accuracy, two to ten classes per client."""
     claims = {
         "mnist": [("FedAvg", 0.0), ("Oort", 0.0), ("FedCS", 1.5)],
         "fmnist": [("Oort", 1.7), ("FedCS", 2.2)],
@@ -126,7 +126,7 @@ def fig5(quick: bool = False) -> Recipe:
 
 
 def fig6(quick: bool = False) -> Recipe:
-    """Three classes a client."""
+    """Final accuracy, three classes per client."""
     claims = {
         "mnist": [("Oort", 1.5), ("FedCS", 5.5)],
         "fmnist": [("Oort", 2.5), ("FedCS", 4.7)],
@@ -136,7 +136,7 @@ def fig6(quick: bool = False) -> Recipe:
 
 
 def fig7(quick: bool = False) -> Recipe:
-    """Virtual time to a target: the two cases that the text gives numbers for."""
+    """Virtual time to a target: the two cases for which the text gives numbers."""
     experiments: dict[str, Experiment] = {}
     claims: list[Claim] = []
     cases = [("mnist", "iid", 88, {"FedAvg": 0.265, "FedCS": 0.485, "Oort": 0.585})]
@@ -160,7 +160,7 @@ def fig7(quick: bool = False) -> Recipe:
 
 
 def fig21(quick: bool = False) -> Recipe:
-    """Three rare classes, and a budget of 20 %."""
+    """Accuracy on three rare classes at a budget of 20 %."""
     paper: dict[str, dict[str, tuple[float | None, ...]]] = {  # labels 0, 1 and 2, where the text says
         "mnist": {"FedCS": (0.0, 0.0, 0.0), "Oort": (None, 36.7, 12.0)},
         "fmnist": {"FedDD": (83.1, 94.9, 59.3), "FedCS": (None, 0.0, 1.0), "Oort": (1.8, 27.8, None)},

@@ -1,4 +1,4 @@
-"""FedDD's other figures: models of unequal size (9, 10, 15, 17, 18, 20), rows chosen otherwise (11 to 13), sweeps."""
+"""FedDD's other figures: models of unequal size (9, 10, 15, 17, 18, 20), other choices of rows (11 to 13), sweeps."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def fig10(quick: bool = False) -> Recipe:
 
 
 def _selections(name: str, data: str, best: tuple[str, ...], worst: tuple[str, ...], quick: bool) -> Recipe:
-    """Rows by importance and otherwise: where `best`, importance wins; against `worst` only under non-IID-b."""
+    """Rows by importance and by other criteria: importance wins under `best`, non-IID-b only against `worst`."""
     experiments: dict[str, Experiment] = {}
     claims: list[Claim] = []
     for deal in ("non-iid-b",) if quick else DEALT:
@@ -115,22 +115,22 @@ def _selections(name: str, data: str, best: tuple[str, ...], worst: tuple[str, .
 
 
 def fig11(quick: bool = False) -> Recipe:
-    """MNIST."""
+    """Other choices of rows on MNIST."""
     return _selections("feddd-fig11", "mnist", ("non-iid-b",), ("FedDD, max", "FedDD, ordered"), quick)
 
 
 def fig12(quick: bool = False) -> Recipe:
-    """Fashion-MNIST."""
+    """Other choices of rows on Fashion-MNIST."""
     return _selections("feddd-fig12", "fmnist", ("non-iid-b",), tuple(SELECTIONS.values()), quick)
 
 
 def fig13(quick: bool = False) -> Recipe:
-    """CIFAR-10."""
+    """Other choices of rows on CIFAR-10."""
     return _selections("feddd-fig13", "cifar10", DEALT, tuple(SELECTIONS.values()), quick)
 
 
 def fig15(quick: bool = False) -> Recipe:
-    """Rows chosen otherwise over unequal models."""
+    """Other choices of rows over unequal models."""
     experiments: dict[str, Experiment] = {}
     claims: list[Claim] = []
     for family in _families(quick):
@@ -151,7 +151,7 @@ LOSSES = {"FedDD": (5.8, 5.7), "FedCS": (25.6, 21.9), "Oort": (22.65, 20.35)}  #
 
 
 def fig16(quick: bool = False) -> Recipe:
-    """Budgets from 80 to 20 %."""
+    """Accuracy by budget, from 80 to 20 %."""
     experiments: dict[str, Experiment] = {}
     claims: list[Claim] = []
     for data in ("mnist",) if quick else KINDS:
@@ -175,7 +175,7 @@ def _swept(
     name: str, about: str, setting: str, values: tuple[float, ...], deals: tuple[str, ...], better: float, worse: float,
     paper: tuple[float | None, float], quick: bool,
 ) -> Recipe:  # fmt: skip
-    """One of FedDD's settings varied over unequal models."""
+    """A sweep of one of FedDD's settings over unequal models."""
     experiments: dict[str, Experiment] = {}
     claims: list[Claim] = []
     for family in _families(quick):
@@ -191,19 +191,19 @@ def _swept(
 
 
 def fig17(quick: bool = False) -> Recipe:
-    """Budgets from 80 to 20 % over unequal models, of FedDD alone."""
+    """Accuracy by budget over unequal models, from 80 to 20 %, of FedDD alone."""
     about, deals = "CIFAR-10, models of five sizes: FedDD's accuracy by budget", ("non-iid-a", "non-iid-b")
     return _swept("feddd-fig17", about, "budget", BUDGETS, deals, 0.8, 0.2, (5.8, 5.7), quick)
 
 
 def fig18(quick: bool = False) -> Recipe:
-    """The weight of losses beside latency."""
+    """The weight of losses against latency in the allocation."""
     about = "CIFAR-10, models of five sizes: the penalty factor delta"
     return _swept("feddd-fig18", about, "delta", (0.0, 0.01, 0.1, 1.0), ("non-iid-a",), 0.1, 0.0, (None, 0.0), quick)
 
 
 def fig19(quick: bool = False) -> Recipe:
-    """How often the whole model is sent."""
+    """Rounds between broadcasts of the whole model."""
     experiments: dict[str, Experiment] = {}
     claims: list[Claim] = []
     for deal in ("non-iid-b",) if quick else DEALT:
@@ -218,6 +218,6 @@ def fig19(quick: bool = False) -> Recipe:
 
 
 def fig20(quick: bool = False) -> Recipe:
-    """The same over unequal models."""
+    """Rounds between broadcasts of the whole model over unequal models."""
     about = "CIFAR-10, models of five sizes: rounds between broadcasts of the whole model"
     return _swept("feddd-fig20", about, "every", (1, 5, 10, 20), ("non-iid-a",), 1, 20, (None, 0.0), quick)

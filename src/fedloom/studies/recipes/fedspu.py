@@ -23,8 +23,8 @@ METHODS = {
 }  # fmt: skip
 STOPPING = "FedSPU, early stopping"
 PERSONAL = Measure("personal")
-Counted = Literal["active", "frozen"]  # ways to count memory
-SHAPES = {"cifar10": ((3, 32, 32), 10), "emnist": ((1, 28, 28), 62), "speech": ((1, 32, 32), 35)}  # and classes
+Counted = Literal["active", "frozen"]  # activations that count as memory
+SHAPES = {"cifar10": ((3, 32, 32), 10), "emnist": ((1, 28, 28), 62), "speech": ((1, 32, 32), 35)}  # shape and classes
 
 
 class Kind(NamedTuple):
@@ -134,7 +134,7 @@ def table2(quick: bool = False) -> Recipe:
 
 
 def table3(quick: bool = False) -> Recipe:
-    """What is transmitted; the hours of its boards cannot be stated."""
+    """Bytes transmitted; the hours of its boards are not compared."""
     experiments: dict[str, Experiment] = {}
     claims: list[Claim] = []
     size = Measure("gigabytes")
@@ -158,7 +158,7 @@ def table3(quick: bool = False) -> Recipe:
 
 
 def table4(quick: bool = False) -> Recipe:
-    """Rounds until early stopping has ended the run."""
+    """Rounds until early stopping ends the run."""
     experiments: dict[str, Experiment] = {}
     claims: list[Claim] = []
     for name in _kinds(quick):
@@ -186,13 +186,13 @@ def _network(name: str) -> tuple[nn.Module, NeuronMap]:
 
 @cache
 def _bytes(name: str, share: float, execution: Counted) -> int:
-    """What training this share of a data set's network takes."""
+    """Bytes that training this share of a data set's network takes."""
     network, neurons = _network(name)
     return footprint(network, example(SHAPES[name][0]), share, KINDS[name].batch, execution, neurons).total
 
 
 def fig5(quick: bool = False) -> Recipe:
-    """Memory by the share that is trained, counted from the networks; nothing is run."""
+    """Memory by trained share, counted from the networks without a run."""
     facts, claims = {}, []
     for share, saving in ((0.2, 54.0), (0.4, 44.0), (0.6, 31.0), (0.8, 18.0)):
         for execution in get_args(Counted):

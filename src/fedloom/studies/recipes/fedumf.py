@@ -9,7 +9,8 @@ from fedloom.studies.recipes.recipe import NEVER, Claim, Measure, Recipe
 
 N = NEVER
 PLAIN, FUSED, TWICE = "FedAvg", "FedUMF", "FedAvg, twice the epochs"
-Cells = dict[tuple[float, float], tuple[tuple[float, ...], tuple[float, ...]]]  # by rate and part: FedAvg's, FedUMF's
+Row = tuple[float, ...]  # rounds by target
+Cells = dict[tuple[float, float], tuple[Row, Row]]  # (rate, C) -> rows of FedAvg and of FedUMF
 TABLE1: Cells = {
     (0.01, 0.1): ((23, 34, 48, 69, 103, N), (14, 21, 28, 39, 55, 99)),
     (0.01, 0.5): ((23, 35, 46, 70, 101, N), (17, 24, 32, 47, 66, 110)),
@@ -34,8 +35,8 @@ TABLE4: Cells = {
     (0.05, 0.1): ((31, 43, 65, 95, 129, 191), (17, 25, 39, 54, 74, 108)),
     (0.05, 0.5): ((24, 37, 57, 82, 116, 167), (18, 26, 40, 57, 81, 116)),
 }
-TOLERANCE = 0.25  # of the paper's rounds, where it gives a number of rounds
-RATIO = 0.15  # around the paper's quotient of rounds
+TOLERANCE = 0.25  # of the paper's number of rounds
+RATIO = 0.15  # tolerance around the paper's ratio of rounds
 NOTES = (
     "The number n of clients is not given: 100, of which exactly C * n may send; everyone trains under FedUMF.",
     "K = 1 is read as one local epoch: 92 % after 23 averaged single steps at a rate of 0.01 is out of reach.",
@@ -57,7 +58,7 @@ def _table(
     name: str, about: str, cells: Cells, targets: tuple[int, ...], common: dict[str, Any], alpha: float,
     notes: tuple[str, ...], quick: bool,
 ) -> Recipe:  # fmt: skip
-    """Rounds to every target, for FedAvg, FedUMF and the control."""
+    """Rounds to each target for FedAvg, FedUMF and the control."""
     experiments, claims = {}, []
     for (rate, part), (plain, fused) in cells.items():
         at = f"rate {rate}/C {part}"
@@ -116,32 +117,32 @@ def _mnist(
 
 
 def table1(quick: bool = False) -> Recipe:
-    """MNIST, IID."""
+    """Rounds to targets on MNIST, IID."""
     return _mnist("fedumf-table1", True, TABLE1, (92, 93, 94, 95, 96, 97), quick)
 
 
 def table2(quick: bool = False) -> Recipe:
-    """MNIST, at most two classes a client."""
+    """Rounds to targets on MNIST, at most two classes per client."""
     return _mnist("fedumf-table2", False, TABLE2, (91, 92, 93, 94, 95, 96), quick)
 
 
 def table1_30(quick: bool = False) -> Recipe:
-    """The same with 30 clients, which the paper may mean."""
+    """Table 1 with 30 clients, which the paper may mean."""
     return _mnist("fedumf-table1-30", True, TABLE1, (92, 93, 94, 95, 96, 97), quick, clients=30)
 
 
 def table2_30(quick: bool = False) -> Recipe:
-    """The same with 30 clients, which the paper may mean."""
+    """Table 2 with 30 clients, which the paper may mean."""
     return _mnist("fedumf-table2-30", False, TABLE2, (91, 92, 93, 94, 95, 96), quick, clients=30)
 
 
 def table1_cnn(quick: bool = False) -> Recipe:
-    """The same with McMahan's other network, which the paper may mean."""
+    """Table 1 with McMahan's other network, which the paper may mean."""
     return _mnist("fedumf-table1-cnn", True, TABLE1, (92, 93, 94, 95, 96, 97), quick, cnn=True)
 
 
 def table2_cnn(quick: bool = False) -> Recipe:
-    """The same with McMahan's other network, which the paper may mean."""
+    """Table 2 with McMahan's other network, which the paper may mean."""
     return _mnist("fedumf-table2-cnn", False, TABLE2, (91, 92, 93, 94, 95, 96), quick, cnn=True)
 
 
@@ -162,10 +163,10 @@ def _cifar(name: str, iid: bool, cells: Cells, targets: tuple[int, ...], alpha: 
 
 
 def table3(quick: bool = False) -> Recipe:
-    """CIFAR-10, IID."""
+    """Rounds to targets on CIFAR-10, IID."""
     return _cifar("fedumf-table3", True, TABLE3, (30, 40, 50, 55, 60, 65, 70), 1.0, quick)
 
 
 def table4(quick: bool = False) -> Recipe:
-    """CIFAR-10, at most two classes a client; the table's head says alpha 0.5, the text 1."""
+    """Rounds to targets on CIFAR-10, at most two classes per client; alpha is 0.5 in the head, 1 in the text."""
     return _cifar("fedumf-table4", False, TABLE4, (45, 50, 55, 60, 65, 70), 0.5, quick)

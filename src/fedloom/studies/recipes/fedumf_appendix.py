@@ -21,7 +21,7 @@ DEALS: dict[str, dict[str, Any]] = {
     "unbalanced": {"name": "lognormal", "settings": {"sigma": 0.3}},
     "non-iid": {"name": "dirichlet", "settings": {"alpha": 0.6}},
 }
-PARTS = (15, 65)  # of 100 clients, a round
+PARTS = (15, 65)  # of 100 clients per round
 Rows = tuple[tuple[float, ...], ...]  # iid, unbalanced, non-iid at 15 %, then at 65 %; methods across
 
 
@@ -110,7 +110,7 @@ def _run(kind: Kind, deal: str, part: int, method: dict[str, Any], epochs: int, 
 
 
 def _cells(quick: bool) -> tuple[dict[str, Experiment], list[tuple[str, Kind, int]]]:
-    """All runs, and for every block of six methods its label, data set and place in the tables."""
+    """All runs, and the label, data set and place in the tables of each block of six methods."""
     experiments, blocks = {}, []
     for name, kind in KINDS.items():
         if quick and name != "mnist":
@@ -131,7 +131,7 @@ def _notes(quick: bool) -> tuple[str, ...]:
 
 
 def table_a1(quick: bool = False) -> Recipe:
-    """Final accuracy."""
+    """Final accuracy of six methods."""
     experiments, blocks = _cells(quick)
     claims, last = [], Measure("late")
     for at, kind, place in blocks:
@@ -149,7 +149,7 @@ def table_a1(quick: bool = False) -> Recipe:
 
 
 def table_a2(quick: bool = False) -> Recipe:
-    """Rounds to a target."""
+    """Rounds to a target of six methods."""
     experiments, blocks = _cells(quick)
     claims = []
     for at, kind, place in blocks:

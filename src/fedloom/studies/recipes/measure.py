@@ -1,4 +1,4 @@
-"""Which number of a run counts? Plain functions of its rows; accuracies in per cent."""
+"""Measures of a run: plain functions of its rows; accuracies in per cent."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from fedloom.evaluate.targets import Rows, to_target
 from fedloom.studies.recipes.recipe import Measure
 
-LATE = 10  # evaluations whose mean is taken where single ones jump
+LATE = 10  # last evaluations, whose mean is taken where single ones fluctuate
 
 
 class Run(NamedTuple):
-    """What is left of a run: a row a round, and small tables that the method's parts kept of the last."""
+    """A stored run: one row per round, and small tables that the method's parts kept of the last round."""
 
     rows: Rows
     kept: dict[str, Any]
@@ -33,7 +33,7 @@ def _last(rows: Rows, name: str) -> float:
 
 
 def _changes(values: list[float]) -> float:
-    """The mean change from one evaluation to the next, over the second half of them."""
+    """Mean absolute change from one evaluation to the next, over the second half of them."""
     half = values[len(values) // 2 :]
     return sum(abs(b - a) for a, b in pairwise(half)) / (len(half) - 1) if len(half) > 1 else nan
 
@@ -64,7 +64,7 @@ def _same_group(rows: Rows) -> float:
 
 
 def _separation(kept: dict[str, Any]) -> float:
-    """The mean distance of clients of two groups over that of clients of one; halves of the fleet are groups."""
+    """Mean distance of clients of two groups divided by that within a group; the fleet's halves are the groups."""
     table = kept.get("repair.distance")
     if table is None:
         return nan
@@ -98,12 +98,12 @@ UNITS = {
 
 
 def unit(measure: Measure) -> str:
-    """What it is counted in."""
+    """The unit of a measure."""
     return UNITS.get(measure.what, "%")
 
 
 def measured(runs: Runs, facts: dict[str, float], label: str, seed: int, measure: Measure) -> float | None:
-    """One number; None: there is no such run. `away` is the mean distance from the curve of the run `beside`."""
+    """A measure of a run; None if the run does not exist. `away` is the mean distance from the baseline's curve."""
     if label in facts:
         return facts[label]
     run = runs.get((label, seed))
@@ -111,7 +111,7 @@ def measured(runs: Runs, facts: dict[str, float], label: str, seed: int, measure
         return None
     if measure.what != "away":
         return MEASURES[measure.what](run, measure)
-    other = runs.get((measure.beside or "", seed))
+    other = runs.get((measure.baseline or "", seed))
     if other is None:
         return None
     pairs = list(zip(_known(run.rows, "accuracy"), _known(other.rows, "accuracy")))

@@ -1,4 +1,4 @@
-"""What is shown of a reproduction? A Markdown page from a recipe's Parquet, without running anything."""
+"""Markdown pages of reproductions, written from the recipes' Parquet files."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 from fedloom.accel.machine import duration
 from fedloom.files import replace_file
-from fedloom.studies.recipes.claims import VERDICTS, Finding, counted, findings, said
+from fedloom.studies.recipes.claims import VERDICTS, Finding, count_verdicts, findings, verdict_of
 from fedloom.studies.recipes.measure import unit
 from fedloom.studies.recipes.recipe import NEVER
 from fedloom.studies.recipes.store import Reproduced, read_table, tables_in
 
 INDEX = "README.md"
-REMARKS = ".notes.txt"  # NAME.notes.txt beside a Parquet: what was found by looking, for the page
+REMARKS = ".notes.txt"  # NAME.notes.txt next to NAME.parquet: remarks for the page
 
 
-def number(value: float, what: str) -> str:
-    """Few digits, as many as say something."""
+def format_number(value: float, what: str) -> str:
+    """A number in one or two digits after the point."""
     if value == NEVER:
         return "never"
     if isnan(value):
@@ -28,34 +28,34 @@ def number(value: float, what: str) -> str:
 
 
 def paper_says(finding: Finding) -> str:
-    """The paper's number, or its direction."""
+    """The paper's number or direction."""
     claim = finding.claim
     what = "ratio" if claim.how == "ratio" else unit(claim.measure)
     if claim.control:
         return "-"
     if claim.paper is not None:
-        return "never" if claim.paper == NEVER else _with_unit(f"{number(claim.paper, what)}", what)
+        return "never" if claim.paper == NEVER else _with_unit(f"{format_number(claim.paper, what)}", what)
     return {"above": "more", "below": "less", "equal": "alike"}[claim.sign]
 
 
 def we_found(finding: Finding) -> str:
-    """Our mean with its interval; where some seeds never arrived, each seed's own."""
+    """Our mean with its interval, or each seed's value if some are not finite."""
     claim, found = finding.claim, finding.found
     what = "ratio" if claim.how == "ratio" else unit(claim.measure)
     if not finding.values:
         return "-"
     if found is None:
-        return ", ".join(number(value, what) for value in finding.values)
-    half = "" if found.half is None else f" ± {number(found.half, what)}"
-    return _with_unit(number(found.mean, what) + half, what) + (" (one seed)" if finding.alone else "")
+        return ", ".join(format_number(value, what) for value in finding.values)
+    half = "" if found.half is None else f" ± {format_number(found.half, what)}"
+    return _with_unit(format_number(found.mean, what) + half, what) + (" (one seed)" if finding.alone else "")
 
 
 def _with_unit(text: str, what: str) -> str:
     return text if what in ("ratio", "") else f"{text} {what}"
 
 
-def found_in(table: Reproduced) -> list[Finding]:
-    """The verdicts on a recipe's claims from its Parquet."""
+def findings_in(table: Reproduced) -> list[Finding]:
+    """The verdicts on a recipe's claims, from its Parquet file."""
     from fedloom.studies.recipes.table import RECIPES
 
     about = table.about
@@ -65,8 +65,8 @@ def found_in(table: Reproduced) -> list[Finding]:
 
 
 def page(table: Reproduced, remarks: str = "") -> str:
-    """A recipe's page."""
-    about, found = table.about, found_in(table)
+    """A recipe's page in Markdown."""
+    about, found = table.about, findings_in(table)
     lines = [f"# {about['recipe']}", "", f"{about['about']}.", ""]
     if about["quick"] or about["scale"] != 1:
         lines += [f"**This is a smaller version**: {smaller(about)}.", ""]
@@ -94,14 +94,14 @@ def _rates(about: dict[str, Any]) -> list[tuple[str, float]]:
 
 
 def smaller(about: dict[str, Any]) -> str:
-    """How far it is from the full one."""
+    """How a smaller version differs from the full one."""
     parts = ["the recipe's `--quick`"] if about["quick"] else []
     return ", ".join([*parts, *([f"{about['scale']:g} times the rounds"] if about["scale"] != 1 else [])])
 
 
 def summary(found: Sequence[Finding]) -> str:
-    """One sentence of verdicts."""
-    counts = counted(found)
+    """One sentence with the number of claims by verdict."""
+    counts = count_verdicts(found)
     return "Of the paper's claims: " + ", ".join(f"{counts[one]} {one}" for one in VERDICTS if counts[one]) + "."
 
 
@@ -109,13 +109,13 @@ def _table(found: Sequence[Finding], paper: str) -> list[str]:
     head = ["what", *([paper] if paper else []), "ours", "verdict"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for one in found:
-        cells = [one.claim.what, *([paper_says(one)] if paper else []), we_found(one), said(one)]
+        cells = [one.claim.what, *([paper_says(one)] if paper else []), we_found(one), verdict_of(one)]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return lines
 
 
 def _made(about: dict[str, Any]) -> list[str]:
-    """Commands, machines, data and seconds."""
+    """Lines on commands, machines, data and time."""
     lines = [f"Data: {name}, {n['train']:,} + {n['test']:,} examples." for name, n in sorted(about["data"].items())]
     lines += [
         f"`{one['command']}`: {one['ran']} runs in {duration(one['seconds'])}, start and data included, on "
@@ -127,13 +127,13 @@ def _made(about: dict[str, Any]) -> list[str]:
 
 
 def place_of(machine: dict[str, Any]) -> str:
-    """A machine in words."""
+    """A machine as text."""
     name = machine["name"] if machine["device"] == "cuda" else f"{machine['cores']} CPU cores ({machine['name']})"
     return f"{name}, torch {machine['torch']}, Python {machine['python']}"
 
 
 def write_pages(folder: Path) -> list[Path]:
-    """Every recipe's page and an index from the Parquets of a folder."""
+    """Write each recipe's page and an index from the Parquet files in a folder."""
     written, index = (
         [],
         ["# Reproduction", "", *_remarks(folder / "README"), "| recipe | what | verdicts |", "|---|---|---|"],
@@ -142,7 +142,7 @@ def write_pages(folder: Path) -> list[Path]:
         table = read_table(file)
         written.append(file.with_suffix(".md"))
         replace_file(written[-1], [page(table, "\n".join(_remarks(file.with_suffix("")))).encode()])
-        counts = counted(found_in(table))
+        counts = count_verdicts(findings_in(table))
         verdicts = ", ".join(f"{counts[one]} {one}" for one in VERDICTS if counts[one])
         size = f" ({smaller(table.about)})" if table.about["quick"] or table.about["scale"] != 1 else ""
         index.append(f"| [{file.stem}]({file.stem}.md) | {table.about['about']}{size} | {verdicts} |")
@@ -151,6 +151,6 @@ def write_pages(folder: Path) -> list[Path]:
 
 
 def _remarks(stem: Path) -> list[str]:
-    """What somebody wrote beside a page, if anything, and a line between."""
+    """The remarks in NAME.notes.txt and an empty line, if that file exists."""
     file = stem.with_name(stem.name + REMARKS)
     return [file.read_text().strip(), ""] if file.is_file() else []

@@ -12,7 +12,7 @@ ROUNDS, QUICK = 200, 10
 RATES = (0.01, 0.05, 0.1)
 SHARES = {"L": (0.5,), "S": (0.25,), "MIX": (0.5, 0.25)}
 LEVELS = tuple(SHARES)
-NEVER_IDLE = ", no idle regions"  # the control: without the rounds in which all train the same
+NEVER_IDLE = ", no idle regions"  # the control: without the rounds in which all clients train the same regions
 ROWS: dict[str, dict[str, Any]] = {
     "FedAvg": {"name": "fedavg"},
     "SplitFL": {"name": "splitfl"},
@@ -26,7 +26,7 @@ CONTROLS: dict[str, dict[str, Any]] = {
     f"{name} L{NEVER_IDLE}": {"name": method, "settings": {"level": "L", "period": 0}}
     for name, method in (("RA-Fed", "ra-fed"), ("RAM-Fed", "ram-fed"))
 }
-Table = dict[str, tuple[float, ...]]  # by row, in the order of alphas
+Table = dict[str, tuple[float, ...]]  # row -> accuracies in the order of alphas
 MNIST: Table = {
     "FedAvg": (87.9, 91.2, 94.2, 96.4), "SplitFL": (52.2, 69.9, 72.4, 67.6), "IST": (66.9, 80.5, 87.0, 91.5),
     "PruneFL L": (80.8, 87.5, 91.5, 94.8), "PruneFL S": (64.3, 79.1, 86.4, 91.7),
@@ -76,8 +76,8 @@ NOTES = (
     "One learning rate for all methods: the best of FedAvg's, of 0.01, 0.05 and 0.1, at the third Dirichlet parameter.",
     "Accuracy is the best of the run, as that code reports it.",
     "Four regions of neurons; the first round trains everything, every tenth round all take the last regions.",
-    "OAP erases what nobody trained, as published. The control leaves out the rounds in which all take the last"
-    " regions.",
+    "OAP erases numbers that no client trained, as published. The control leaves out the rounds in which all take the"
+    " last regions.",
 )
 BEST = Measure("best")
 
@@ -103,7 +103,7 @@ def _notes(quick: bool, *more: str) -> tuple[str, ...]:
 
 
 def _table(name: str, kinds: Sequence[str], about: str, quick: bool) -> Recipe:
-    """Every cell, what RA-Fed and RAM-Fed gain at every level, and the control."""
+    """Claims on each cell, on the gains of RA-Fed and RAM-Fed at each level, and the control."""
     experiments: dict[str, Experiment] = {}
     claims: list[Claim] = []
     for which in kinds:
@@ -131,7 +131,7 @@ def _table(name: str, kinds: Sequence[str], about: str, quick: bool) -> Recipe:
 
 
 def _gain(at: str, kind: Kind, place: int, ours: str, other: str) -> list[Claim]:
-    """How far one row is above another, where the paper has both; alike within half a point is alike."""
+    """The difference of two rows, if the paper has both; rows within half a point are alike."""
     if ours not in kind.table or other not in kind.table:
         return []
     gain = kind.table[ours][place] - kind.table[other][place]
@@ -143,18 +143,18 @@ def _gain(at: str, kind: Kind, place: int, ours: str, other: str) -> list[Claim]
 
 
 def table2(quick: bool = False) -> Recipe:
-    """MNIST and CIFAR-10."""
+    """Accuracy on MNIST and CIFAR-10."""
     about = "MNIST and CIFAR-10: accuracy where clients train regions of the model"
     return _table("rafed-table2", ["mnist"] if quick else ["mnist", "cifar10"], about, quick)
 
 
 def table3(quick: bool = False) -> Recipe:
-    """AG News."""
+    """Accuracy on AG News."""
     return _table("rafed-table3", ["ag-news"], "AG News: accuracy where clients train regions of the model", quick)
 
 
 def fig2(quick: bool = False) -> Recipe:
-    """Curves at level L and the last Dirichlet parameter: what the text says of them."""
+    """Curves at level L and the last Dirichlet parameter: the text's statements on them."""
     experiments: dict[str, Experiment] = {}
     claims: list[Claim] = []
     rows = ("FedAvg", "IST", "PruneFL L", "OAP L", "RA-Fed L", "RAM-Fed L")
@@ -176,7 +176,7 @@ def fig2(quick: bool = False) -> Recipe:
 
 
 def _coverage(name: str, method: str, about: str, what: str, quick: bool) -> Recipe:
-    """Level S, regions drawn by chance, against the same region for everyone in all rounds but the first."""
+    """Level S with random regions, against one region for all clients in all rounds but the first."""
     kind, at = KINDS["mnist"], "mnist/0.15"
     drawn, same = f"{at}/drawn", f"{at}/one region for all"
     settings = {"level": "S"}
@@ -192,12 +192,12 @@ def _coverage(name: str, method: str, about: str, what: str, quick: bool) -> Rec
 
 
 def fig3(quick: bool = False) -> Recipe:
-    """RA-Fed: how many regions are covered."""
+    """Coverage of regions under RA-Fed."""
     what = "RA-Fed S: all regions covered over one region for all ten clients"
     return _coverage("rafed-fig3", "ra-fed", "coverage of regions under RA-Fed", what, quick)
 
 
 def fig4(quick: bool = False) -> Recipe:
-    """RAM-Fed: how long regions stay untrained."""
+    """Staleness of regions under RAM-Fed."""
     what = "RAM-Fed S: regions trained every few rounds over regions never trained again"
     return _coverage("rafed-fig4", "ram-fed", "staleness of regions under RAM-Fed", what, quick)

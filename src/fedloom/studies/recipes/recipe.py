@@ -1,4 +1,4 @@
-"""What is a recipe? A table or a figure of a paper as a value: the experiments behind it, and its claims about them."""
+"""A recipe: a table or figure of a paper as a value, with its experiments and the paper's claims about them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple
 from fedloom.errors import BadExperiment
 from fedloom.runs.experiment import Experiment
 
-NEVER = inf  # rounds to a target that was not reached: a star in the papers' tables
-TUNING_SEED = 1000  # rates are chosen under a seed that is not reported
+NEVER = inf  # rounds to a target that was not reached; a star in the papers' tables
+TUNING_SEED = 1000  # of the runs that choose rates; its results are not reported
 
 How = Literal["value", "difference", "ratio"]
 Sign = Literal["above", "below", "equal"]
@@ -23,15 +23,15 @@ class Measure(NamedTuple):
     what: str = "accuracy"
     at: float | None = None  # the accuracy to reach, in per cent
     labels: tuple[int, ...] = ()  # classes
-    beside: str | None = None  # the run that is the yardstick
+    baseline: str | None = None  # the run to compare with
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What a paper says of runs: a number, a difference or a ratio, where it should lie and how exactly.
+    """A paper's statement about runs: a number, a difference or a ratio, its direction and a tolerance.
 
-    Labels are those of the recipe's experiments; of several, the mean counts. A difference is `of - against`, a ratio
-    `of / against`, both seed by seed.
+    Labels are those of the recipe's experiments; several labels stand for their mean. A difference is `of - against`, a
+    ratio `of / against`, both per seed.
     """
 
     what: str
@@ -40,22 +40,27 @@ class Claim:
     against: tuple[str, ...] = ()
     how: How = "value"
     sign: Sign = "equal"
-    paper: float | None = None  # None: the paper has a direction only
-    tolerance: float = 0.0  # around the paper's number; without one, around "no difference"
+    paper: float | None = None  # None: the paper gives a direction only
+    tolerance: float = 0.0  # around the paper's number, or else around "no difference"
     control: bool = False  # a comparison that the paper lacks
 
     @property
     def nothing(self) -> float:
-        """What the comparison gives where there is no difference."""
+        """The value of the comparison if there is no difference."""
         return 1.0 if self.how == "ratio" else 0.0
 
 
 class Tuning(NamedTuple):
-    """A learning rate that no paper gives: FedAvg tries each, and every run whose label begins so takes the best."""
+    """A learning rate that the paper does not give: FedAvg tries each, and runs with this prefix take the best."""
 
     prefix: str
     experiment: Experiment
     rates: tuple[float, ...]
+
+    @property
+    def runs(self) -> list[Experiment]:
+        """The runs that choose the rate, one per candidate."""
+        return [changed(self.experiment, training={"rate": rate}, seed=TUNING_SEED) for rate in self.rates]
 
 
 @dataclass(frozen=True)
@@ -66,16 +71,16 @@ class Recipe:
     about: str
     experiments: dict[str, Experiment]
     claims: tuple[Claim, ...]
-    notes: tuple[str, ...] = ()  # where the paper is silent, what was taken
+    notes: tuple[str, ...] = ()  # choices where the paper gives none
     tuning: tuple[Tuning, ...] = ()
-    facts: dict[str, float] = field(default_factory=dict)  # numbers that need no run, by label
+    facts: dict[str, float] = field(default_factory=dict)  # label -> a number that needs no run
     quick: bool = False
     chosen: frozenset[str] | None = None  # labels to run; None: all
 
     def __post_init__(self) -> None:
         known = {*self.experiments, *self.facts}
         for claim in self.claims:
-            named = (*claim.of, *claim.against, *([claim.measure.beside] if claim.measure.beside else []))
+            named = (*claim.of, *claim.against, *([claim.measure.baseline] if claim.measure.baseline else []))
             for label in named:
                 if label not in known:
                     raise BadExperiment(f"claim '{claim.what}' of recipe '{self.name}' is about unknown run '{label}'.")
@@ -87,19 +92,19 @@ class Recipe:
 
     @property
     def trials(self) -> tuple[Tuning, ...]:
-        """The rates to choose for them."""
+        """The tunings that the experiments to run need."""
         return tuple(one for one in self.tuning if any(label.startswith(one.prefix) for label in self.asked))
 
     @property
     def data(self) -> list[str]:
-        """The data sets that it needs."""
+        """The data sets that the experiments to run need."""
         return list(dict.fromkeys(one.data.name for one in self.asked.values()))
 
 
 def changed(experiment: Experiment, **values: Any) -> Experiment:
-    """The experiment with other values; settings of `training` are added to those it has."""
+    """The experiment with other values; those of `training` are merged into its own."""
     if values.keys() <= {"seed", "device"}:
-        return experiment.model_copy(update=values)  # they go with anything, so nothing has to be checked again
+        return experiment.model_copy(update=values)  # valid with any settings, so nothing is checked again
     old = experiment.model_dump()
     if "training" in values:
         values["training"] = {**old["training"], **values["training"]}
@@ -107,7 +112,7 @@ def changed(experiment: Experiment, **values: Any) -> Experiment:
 
 
 def scaled(recipe: Recipe, scale: float) -> Recipe:
-    """The same with `scale` times the rounds, at least one."""
+    """The recipe with `scale` times the rounds, at least one."""
     if not 0 < scale <= 1:
         raise BadExperiment(f"scale is {scale}; it lies above 0 and at most at 1.")
 
@@ -120,15 +125,15 @@ def scaled(recipe: Recipe, scale: float) -> Recipe:
     return replace(recipe, experiments={k: less(v) for k, v in recipe.experiments.items()}, tuning=tuning)
 
 
-def only(recipe: Recipe, texts: Iterable[str]) -> Recipe:
-    """The same with those runs alone asked for whose label has one of the texts, at its start or behind a slash."""
+def selected(recipe: Recipe, texts: Iterable[str]) -> Recipe:
+    """The recipe with only those runs whose label has one of the texts, at its start or after a slash."""
     texts = tuple(texts)
     chosen = frozenset(label for label in recipe.experiments if any(f"/{text}" in f"/{label}" for text in texts))
     return replace(recipe, chosen=chosen) if texts else recipe
 
 
 def tuned(recipe: Recipe, rates: dict[str, float]) -> Recipe:
-    """The same with the chosen rate for every label that begins with a prefix."""
+    """The recipe with the chosen rate for each run whose label begins with a prefix."""
 
     def rated(label: str, one: Experiment) -> Experiment:
         found = [rate for prefix, rate in rates.items() if label.startswith(prefix)]

@@ -8,7 +8,7 @@ from fedloom.runs.experiment import Experiment
 from fedloom.studies.recipes.recipe import Claim, Measure, Recipe
 
 ROUNDS, QUICK = 200, 6
-LOST = 0.5  # of the replies, where the paper does not say
+LOST = 0.5  # part of the replies, if the paper does not say
 NONE, WITH, WITHOUT = "nothing lost", "with stand-ins", "without stand-ins"
 NOTES = (
     "Rounds and the probability of arrival are not given: 200 rounds, and half of the replies lost where nothing else"
@@ -34,7 +34,7 @@ def _notes(quick: bool) -> tuple[str, ...]:
 
 
 def _three(name: str, pruner: str, quick: bool) -> Recipe:
-    """With stand-ins, without, and nothing lost."""
+    """Runs with stand-ins, without, and with nothing lost."""
     experiments = {
         NONE: _run(pruner, quick, lost=0.0),
         WITH: _run(pruner, quick),
@@ -46,7 +46,7 @@ def _three(name: str, pruner: str, quick: bool) -> Recipe:
               **pair),
         Claim("late accuracy, with stand-ins over without", measure=Measure("late"), sign="above", **pair),
         Claim("mean distance from the curve with nothing lost, with stand-ins less",
-              measure=Measure("away", beside=NONE), sign="below", **pair),
+              measure=Measure("away", baseline=NONE), sign="below", **pair),
         Claim("late accuracy, with stand-ins as with nothing lost", (WITH,), Measure("late"), (NONE,), "difference",
               "equal", None, 2.0),
         Claim("top-5 accuracy with stand-ins", (WITH,), Measure("top5"), paper=98.0, tolerance=2.0),
@@ -57,17 +57,17 @@ def _three(name: str, pruner: str, quick: bool) -> Recipe:
 
 
 def fig2(quick: bool = False) -> Recipe:
-    """Pruned by magnitude."""
+    """Stand-ins for models pruned by magnitude."""
     return _three("safari-fig2", "mag", quick)
 
 
 def fig3(quick: bool = False) -> Recipe:
-    """Pruned by SynFlow."""
+    """Stand-ins for models pruned by SynFlow."""
     return _three("safari-fig3", "synflow", quick)
 
 
 def fig4(quick: bool = False) -> Recipe:
-    """The final table of distances."""
+    """Distances of clients' models in the last round."""
     claims = (
         Claim("distance of clients of two groups relative to that within one", (WITH,), Measure("separation"),
               (NONE + ", equal",), "ratio", "above"),

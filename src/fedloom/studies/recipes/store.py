@@ -1,4 +1,4 @@
-"""Where are runs kept? Each in two small files named by a hash of its experiment; a recipe's all in one Parquet."""
+"""Storage of runs: two small files per run, named by a hash of its experiment, and one Parquet file per recipe."""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ from fedloom.runs.parquet import ROUNDS, table_bytes, table_rows
 from fedloom.runs.result import Result
 from fedloom.studies.recipes.measure import Run, Runs
 
-PLACES = ("device", "chunk", "memory")  # of an experiment: they decide where it runs, not what comes out
-SMALL = 10_000  # numbers of a table that is kept
-FORMAT = 1  # of a recipe's Parquet
+PLACES = ("device", "chunk", "memory")  # settings that decide where an experiment runs, not its results
+SMALL = 10_000  # numbers of a table that is kept at most
+FORMAT = 1  # of a recipe's Parquet file
 ABOUT = b"fedloom reproduce"
 
 
 def key_of(experiment: Experiment) -> str:
-    """A run's name in the store: everything that decides its numbers, and the version of fedloom."""
+    """A run's name in the store: a hash of everything that decides its numbers, and of fedloom's version."""
     facts = {k: v for k, v in experiment.model_dump(mode="json").items() if k not in PLACES}
     return sha256(json.dumps([_version(), facts], sort_keys=True).encode()).hexdigest()[:20]
 
 
 @cache
 def _version() -> str:
-    return version("fedloom")  # it is looked up on the disk
+    return version("fedloom")  # cached, since it is read from the disk
 
 
 class Kept(NamedTuple):
     """A run from the store."""
 
     run: Run
-    facts: dict[str, Any]  # seconds, machine, how many examples there were
+    facts: dict[str, Any]  # seconds, machine, numbers of examples
 
 
 class Store:
-    """The runs of a folder. A run is there once its .json is, which is written last."""
+    """The runs of a folder. A run exists once its .json does, which is written last."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "runs"
 
     def has(self, experiment: Experiment) -> bool:
-        """Was it run before?"""
+        """Whether the store has this experiment's run."""
         return (self.folder / f"{key_of(experiment)}.json").is_file()
 
     def save(self, result: Result, facts: dict[str, Any]) -> None:
-        """Keep a finished run."""
+        """Store a finished run."""
         self.folder.mkdir(parents=True, exist_ok=True)
         stem = self.folder / key_of(result.experiment)
         tables = {name: _plain(value.tolist()) for name, value in result.kept.items() if value.numel() <= SMALL}
@@ -66,7 +66,7 @@ class Store:
         replace_file(stem.with_suffix(".json"), [json.dumps({**about, "kept": tables}).encode()])
 
     def load(self, experiment: Experiment) -> Kept | None:
-        """A run, if it is there."""
+        """The experiment's run, or None."""
         stem = self.folder / key_of(experiment)
         try:
             facts = json.loads(stem.with_suffix(".json").read_text())
@@ -87,14 +87,14 @@ def _plain(value: Any) -> Any:
 
 
 class Reproduced(NamedTuple):
-    """A recipe's Parquet: what was run and how, and all rows."""
+    """The contents of a recipe's Parquet file: what was run and how, and all rows."""
 
     about: dict[str, Any]
     runs: Runs
 
 
 def write_table(file: Path, about: dict[str, Any], kept: dict[tuple[str, int], Kept]) -> None:
-    """One Parquet for a recipe: a row a round of every label and seed; classes of the last evaluation alone."""
+    """Write a recipe's Parquet file: one row per label, seed and round; classes of the last evaluation only."""
     rows: list[dict[str, Any]] = []
     for (label, seed), one in kept.items():
         last = max((n for n, row in enumerate(one.run.rows) if row["per_class"] is not None), default=-1)
@@ -107,12 +107,12 @@ def write_table(file: Path, about: dict[str, Any], kept: dict[tuple[str, int], K
     tables = [[label, seed, one.run.kept] for (label, seed), one in kept.items() if one.run.kept]
     facts = json.dumps({"format": FORMAT, **about, "kept": tables}).encode()
     schema = pa.schema([*named, *ROUNDS, *((name, pa.float64()) for name in added)], {ABOUT: facts})
-    pq.write_table(pa.Table.from_pylist(rows, schema), held := BytesIO(), compression="zstd")
-    replace_file(file, [held.getvalue()])
+    pq.write_table(pa.Table.from_pylist(rows, schema), written := BytesIO(), compression="zstd")
+    replace_file(file, [written.getvalue()])
 
 
 def read_table(file: Path) -> Reproduced:
-    """The same again."""
+    """Read a recipe's Parquet file."""
     try:
         table = pq.ParquetFile(file).read()
         about = json.loads(table.schema.metadata[ABOUT])
@@ -121,13 +121,13 @@ def read_table(file: Path) -> Reproduced:
         raise BadData(f"'{file}' is no Parquet of `fedloom reproduce` ({type(problem).__name__}: {problem})") from None
     if about.get("format") != FORMAT:
         raise BadData(f"'{file}' has format {about.get('format')}; this fedloom reads {FORMAT}")
-    held: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    rounds: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for row in rows:
-        held.setdefault((row.pop("label"), row.pop("seed")), []).append(row)
+        rounds.setdefault((row.pop("label"), row.pop("seed")), []).append(row)
     tables = {(label, seed): kept for label, seed, kept in about.pop("kept")}
-    return Reproduced(about, {at: Run(own, tables.get(at, {})) for at, own in held.items()})
+    return Reproduced(about, {at: Run(own, tables.get(at, {})) for at, own in rounds.items()})
 
 
 def tables_in(folder: Path) -> Sequence[Path]:
-    """The recipes' Parquets of a folder."""
+    """The recipes' Parquet files in a folder."""
     return sorted(folder.glob("*.parquet"))

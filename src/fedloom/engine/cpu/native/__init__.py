@@ -30,7 +30,7 @@ PATIENCE = 120  # seconds for the compiler
 
 
 def library() -> ctypes.CDLL | None:
-    """The compiled code; None where there is none, and `why_no_library` says why."""
+    """The compiled code; None where there is none, for the reason that `why_no_library` gives."""
     return _found()[0]
 
 
@@ -52,17 +52,17 @@ def _found() -> tuple[ctypes.CDLL | None, str]:
 
 
 def identity() -> str:
-    """Which code trains on CPUs, whose last bits depend on it."""
+    """The name of the code that trains on CPUs; the last bits of results depend on it."""
     found = library()
     return "torch's" if found is None else Path(str(found._name)).stem
 
 
 class NoCompiler(Exception):
-    """Nothing here can compile for this machine."""
+    """The C code cannot be compiled on this machine."""
 
 
 def _loaded(file: Path) -> ctypes.CDLL:
-    """The library, with what its functions take and return."""
+    """Load the library, and declare what its functions take and return."""
     found, number, address, real = ctypes.CDLL(str(file)), ctypes.c_int64, ctypes.c_void_p, ctypes.c_double
     found.fedloom_room.restype = number
     found.fedloom_room.argtypes = [address, *[number] * 4]
@@ -89,7 +89,7 @@ def _file() -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         place = tempfile.mkdtemp(dir=folder)
-    except OSError:  # nothing can be kept here
+    except OSError:  # the cache folder cannot be written
         folder, place = Path(tempfile.mkdtemp()), tempfile.mkdtemp()
     try:
         made = Path(place) / name
@@ -98,16 +98,16 @@ def _file() -> Path:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
         if done.returncode:
             raise NoCompiler(f"{compiler} failed: {done.stderr.strip()[-300:]}")
-        os.replace(made, folder / name)  # at once, whoever else compiles
+        os.replace(made, folder / name)  # atomic, as another process may compile too
     finally:
         shutil.rmtree(place, ignore_errors=True)
     return folder / name
 
 
 def _compiler() -> str:
-    """A C compiler."""
+    """The C compiler."""
     if sys.platform != "linux":
-        raise NoCompiler(f"code of our own was never tried on {sys.platform}")
+        raise NoCompiler(f"the C code was never tried on {sys.platform}")
     found = next(filter(None, (shutil.which(name) for name in (os.environ.get("CC", ""), "gcc", "cc"))), None)
     if found is None:
         raise NoCompiler("there is no C compiler (gcc or cc)")
@@ -115,7 +115,7 @@ def _compiler() -> str:
 
 
 def _threads() -> Path:
-    """The library of threads that torch itself uses: two of them would fight for the cores."""
+    """The OpenMP library that torch itself uses: two of them would compete for the cores."""
     folder = Path(torch.__file__).parent / "lib"
     found = sorted(folder.glob("libgomp*.so*"))
     if not found:
@@ -124,7 +124,7 @@ def _threads() -> Path:
 
 
 def _processor() -> str:
-    """What the compiler takes into account of this machine."""
+    """The facts about this machine's processor that compiled code depends on."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

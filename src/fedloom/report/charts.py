@@ -1,0 +1,121 @@
+"""Charts as plain numbers and labels, drawn by `plotly_charts` on the page and by `figures` for papers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fedloom.report.group import Group
+
+Row = list[float | None]  # None: not known, not drawn
+
+
+class Band(NamedTuple):
+    """Mean, lowest and highest value over seeds."""
+
+    mean: Row
+    low: Row
+    high: Row
+
+
+class Line(NamedTuple):
+    """The curves of one group."""
+
+    group: Group
+    x: dict[str, list[float]]  # by axis; a group without devices has no virtual time
+    y: dict[str, Band]  # by measure
+
+
+class Curves(NamedTuple):
+    """Curves whose axes can be chosen."""
+
+    axes: dict[str, str]  # key -> label
+    measures: dict[str, str]
+    lines: list[Line]
+    targets: tuple[float, ...]
+
+
+class Series(NamedTuple):
+    """Bars of one colour."""
+
+    label: str
+    colour: str
+    values: Row
+    low: Row | None = None  # whiskers
+    high: Row | None = None
+
+
+class Bars(NamedTuple):
+    """Bars next to each other, or stacked and horizontal."""
+
+    categories: list[str]
+    series: list[Series]
+    unit: str
+    stacked: bool = False
+    across: str = ""  # label of the category axis
+    top: float | None = None  # end of the scale
+
+
+class Map(NamedTuple):
+    """A heat map."""
+
+    z: list[Row]
+    x: list[float] | list[str]
+    y: list[float] | list[str]
+
+
+class Maps(NamedTuple):
+    """One or several heat maps of one size for each group."""
+
+    by: dict[str, dict[str, Map]]  # group's label -> quantity -> heat map
+    scales: dict[str, tuple[str, float | None]]  # quantity -> label of the colours, and their end (None: the largest)
+    across: str
+    down: str
+    square: bool = False
+    first: str | None = None  # the group that is shown first
+
+
+class Strips(NamedTuple):
+    """One strip of colours for each layer of each group."""
+
+    by: dict[str, list[tuple[str, int, Row]]]  # group's label -> (layer, neurons, values)
+    scale: str
+
+
+class Ranks(NamedTuple):
+    """Distributions: the values of each group in rising order."""
+
+    groups: list[tuple[Group, list[float]]]
+    unit: str
+    across: str
+
+
+Chart = Curves | Bars | Maps | Strips | Ranks
+
+
+class Cells(NamedTuple):
+    """A table: the first column is words, the others are formatted numbers."""
+
+    head: list[str]
+    rows: list[list[str]]
+    groups: list[Group | None]  # the group of each row, for its colour
+
+
+def tidy(values: Sequence[float] | np.ndarray, digits: int = 5) -> Row:
+    """Values rounded to `digits` significant digits, enough for a chart; None for NaN."""
+    return [None if not np.isfinite(value) else float(f"{value:.{digits}g}") for value in np.asarray(values).tolist()]
+
+
+def merged(notes: list[tuple[str, str]]) -> list[str]:
+    """Notes (label, text), with the labels of equal texts joined."""
+    texts = dict.fromkeys(text for _, text in notes)
+    return [f"{', '.join(label for label, own in notes if own == text)}: {text}" for text in texts]
+
+
+def spaced(count: int, most: int) -> list[int]:
+    """At most `most` of `count` indices, evenly spaced, the first and the last among them."""
+    if count <= most:
+        return list(range(count))
+    return sorted({round(place * (count - 1) / (most - 1)) for place in range(most)})

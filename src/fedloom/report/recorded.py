@@ -1,0 +1,124 @@
+"""Recorded runs, read from run folders; a run that is not over can be read too."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from fedloom.errors import BadData, BadExperiment
+from fedloom.runs.parquet import ROUNDS
+
+Numbers = NDArray[Any]
+FINISHED, STOPPED = "finished", "stopped: "  # how the log of a run ends
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The contents of a run folder."""
+
+    name: str  # of the folder
+    about: dict[str, Any]  # experiment.json
+    rows: list[dict[str, Any]]  # one a round
+    clients: dict[str, Numbers]  # columns of clients.parquet
+    kept: dict[str, Numbers]  # larger tensors
+    ended: str | None  # how it ended, in words; None: it is not over, or was killed
+
+    @property
+    def experiment(self) -> dict[str, Any]:
+        """The experiment's settings."""
+        return dict(self.about["experiment"])
+
+    @property
+    def scored(self) -> list[dict[str, Any]]:
+        """The rows of rounds that were evaluated."""
+        return [row for row in self.rows if row["accuracy"] is not None]
+
+
+def read_run(folder: Path) -> Recorded:
+    """Everything that a run has written so far."""
+    about, ended = read_about(folder), read_end(folder)
+    kept = folder / "kept.safetensors"
+    try:
+        tensors = load_file(kept) if kept.exists() else {}
+    except (OSError, SafetensorError, ValueError, KeyError) as problem:
+        raise BadData(f"'{kept}' cannot be read ({problem}); delete it to report without what is in it.") from problem
+    clients = read_table(folder / "clients.parquet")
+    columns = {} if clients is None else {n: clients[n].to_numpy() for n in clients.column_names}
+    return Recorded(folder.absolute().name, about, read_rows(folder), columns, tensors, ended)
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """A run folder's experiment.json, checked."""
+    file = folder / "experiment.json"
+    try:
+        about = json.loads(file.read_text())
+        experiment = about["experiment"]
+        missing = [key for key in ("method", "data", "rounds", "seed", "clients") if key not in experiment]
+        if missing or not all(isinstance(experiment[key], dict) for key in ("method", "data")):
+            raise ValueError(f"no {missing[0]}" if missing else "method and data are not objects")
+        if not all(isinstance(experiment[key], int) for key in ("rounds", "seed", "clients")):
+            raise ValueError("rounds, seed and clients are not numbers")
+        if not all(isinstance(experiment[key].get("name"), str) for key in ("method", "data")):
+            raise ValueError("method and data have no name")
+        return dict(about)
+    except (FileNotFoundError, NotADirectoryError):
+        raise BadExperiment(
+            f"'{folder}' is not a run folder: it has no experiment.json; name the folder that a run wrote (--out)."
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
+        raise BadData(f"'{file}' cannot be read ({problem}); it was written when the run began.") from problem
+
+
+def read_rows(folder: Path) -> list[dict[str, Any]]:
+    """One row per round; empty before the run has written any."""
+    table = read_table(folder / "rounds.parquet")
+    if table is None:
+        return []
+    known: Mapping[str, None] = dict.fromkeys(ROUNDS.names)
+    lacking = [name for name in ("round", "accuracy", "bytes_up", "bytes_down") if name not in table.column_names]
+    if lacking:
+        raise BadData(f"'{folder / 'rounds.parquet'}' has no column {lacking[0]}; it is not the table of a run.")
+    return [{**known, **{name: _number(value) for name, value in row.items()}} for row in table.to_pylist()]
+
+
+def read_table(file: Path) -> Any:
+    """The table of a Parquet file; None if there is no such file."""
+    try:
+        return pq.ParquetFile(file).read()
+    except FileNotFoundError:
+        return None
+    except (OSError, pa.ArrowException, ValueError) as problem:
+        raise BadData(f"'{file}' cannot be read ({problem}); the run writes it anew when it is resumed.") from problem
+
+
+def read_end(folder: Path) -> str | None:
+    """How the run ended, by the last line of its log; None if it is not over."""
+    try:
+        with (folder / "log.txt").open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - 4096))
+            lines = file.read().decode(errors="replace").strip().splitlines()
+    except OSError:
+        return None
+    words = lines[-1].partition(" INFO ")[2] if lines else ""
+    return words if words == FINISHED or words.startswith(STOPPED) else None
+
+
+def _number(value: Any) -> Any:
+    """A number of a row; None for NaN, which stands for "not measured"."""
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def as_floats(values: Any) -> NDArray[np.float64]:
+    """Numbers with NaN in place of None."""
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
