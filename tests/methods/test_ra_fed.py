@@ -127,7 +127,7 @@ def test_clients_begin_with_zeros_outside_their_regions() -> None:
     mask, engine = run.tasks[1].mask, here.local(replace(method, optimiser=Sgd(rate=1e-30)))
     assert mask is not None
     assert 0.2 < mask.float().mean() < 0.8
-    reply = engine(run.replies[1].ids, run.tasks[1]._replace(rate=1e-30), Chance(SEED, 2))
+    reply = engine.train(run.replies[1].ids, run.tasks[1]._replace(rate=1e-30), Chance(SEED, 2))
     assert torch.equal(reply.params, run.tasks[1].model * mask)
     assert torch.equal(reply.mask, mask)  # type: ignore[arg-type]
 
@@ -142,7 +142,7 @@ def relatives_by_hand(
     for number in range(1, rounds + 1):
         task, rate = run.tasks[number - 1], method.optimiser.rate_at(number)
         ids = run.replies[number - 1].ids
-        reply = lose(engine(ids, task._replace(model=model), Chance(SEED, number)), Chance(SEED, number))
+        reply = lose(engine.train(ids, task._replace(model=model), Chance(SEED, number)), Chance(SEED, number))
         new = {int(n): (model - end) / rate for n, end, came in zip(ids, reply.params, reply.arrived) if came}
         model = model - rate * step(updates, new)
         updates = {**updates, **new}
