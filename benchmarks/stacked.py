@@ -65,7 +65,7 @@ def groups(name: str, values: dict[str, Any], sizes: list[int], cycles: int) -> 
     for _ in range(cycles):
         for size in sizes:
             worlds = [prepare(experiments[0], data=data)]
-            worlds += [prepare(one, data=data, beside=worlds[0]) for one in experiments[1:]]
+            worlds += [prepare(one, data=data, sibling=worlds[0]) for one in experiments[1:]]
             began = time.process_time()
             for a in range(0, len(worlds), size):
                 play_together(experiments[a : a + size], worlds[a : a + size], [None] * size)

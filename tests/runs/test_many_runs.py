@@ -177,7 +177,7 @@ def test_large_cohorts_take_more_of_the_room(monkeypatch: pytest.MonkeyPatch) ->
 def group(watch: Any, count: int = 3, **values: Any) -> tuple[list[Experiment], list[Prepared], list[Any]]:
     experiments, data = seeded(count, **values), load("digits")
     worlds = [prepare(experiments[0], data=data)]
-    worlds += [prepare(one, data=data, beside=worlds[0]) for one in experiments[1:]]
+    worlds += [prepare(one, data=data, sibling=worlds[0]) for one in experiments[1:]]
     return experiments, worlds, [None, watch, None][:count]
 
 

@@ -45,15 +45,15 @@ def prepare(
     method: Method | None = None,
     model: nn.Module | None = None,
     data: Dataset | None = None,
-    beside: Prepared | None = None,
+    sibling: Prepared | None = None,
 ) -> Prepared:
     """Load, deal, build; a method, network or data set of the user's own may replace what the experiment names.
 
-    `beside` is another run on the same `data` and device: its examples are used again, and so is its gradient where
+    `sibling` is another run on the same `data` and device: its examples are used again, and so is its gradient where
     the networks differ in nothing but their weights.
     """
-    inputs = inputs_of(experiment, method, model, data, None if beside is None else beside.inputs)
-    setting, trainer = inputs.setting, trainer_of(experiment, inputs, beside)
+    inputs = inputs_of(experiment, method, model, data, None if sibling is None else sibling.inputs)
+    setting, trainer = inputs.setting, trainer_of(experiment, inputs, sibling)
     engine: Engine = trainer
     if experiment.engine == "distributed" and isinstance(trainer, Local):
         here = ranks_here(str(inputs.model.device))
@@ -68,14 +68,14 @@ def prepare(
     return Prepared(inputs, engine, notes_of(experiment, inputs), trainer, trace)
 
 
-def trainer_of(experiment: Experiment, inputs: Inputs, beside: Prepared | None = None) -> Local | Loop:
+def trainer_of(experiment: Experiment, inputs: Inputs, sibling: Prepared | None = None) -> Local | Loop:
     """The engine that trains the clients of these inputs in this process."""
     clients = clients_of(inputs)
     if experiment.engine == "loop":
         return Loop(clients, experiment.precision)
     chosen = None
-    if beside is not None and isinstance(beside.trainer, Local) and _alike(inputs.setting, beside.inputs.setting):
-        chosen = beside.trainer.chosen
+    if sibling is not None and isinstance(sibling.trainer, Local) and _alike(inputs.setting, sibling.inputs.setting):
+        chosen = sibling.trainer.chosen
     sliced = experiment.execution == "sliced"
     return local_engine(clients, inputs.placement.chunk, experiment.precision, sliced, chosen)
 

@@ -60,16 +60,16 @@ def inputs_of(
     method: Method | None = None,
     model: nn.Module | None = None,
     data: Dataset | None = None,
-    beside: Inputs | None = None,
+    sibling: Inputs | None = None,
 ) -> Inputs:
     """Load, deal and place; a method, network or data set of the user's own may replace what the experiment names.
 
-    `beside`: the inputs of another run on the same `data` and device, whose examples are used again.
+    `sibling`: the inputs of another run on the same `data` and device, whose examples are used again.
     """
     _check_kind("method", method, Method)
     _check_kind("model", model, nn.Module)
     _check_kind("data", data, Dataset)
-    if data is not None and beside is None:
+    if data is not None and sibling is None:
         check(data._asdict(), f"data '{data.name}'", data.classes)
     method = method or experiment.build_method()
     device = device_of(rank_device(experiment.device) if experiment.engine == "distributed" else experiment.device)
@@ -86,13 +86,13 @@ def inputs_of(
     module = keyed(network)
     fleet = _fleet(experiment, dataset, parts.train.at(present), present, device)
     setting = Setting(fleet, module, layout_of(module), per_example, torch.from_numpy(dataset.x_train[:2]).to(device))
-    if beside is None:  # else such a network was tried on the same data
+    if sibling is None:  # else such a network was tried on the same data
         x, y = (torch.from_numpy(part[:FIRST]).to(device) for part in (dataset.x_train, dataset.y_train))
         check_network(module, per_example, x, y, dataset.classes)
     start = flatten(module, setting.layout)
     placement = _placement(experiment, method, setting, start, dataset, Lists.of(dealt.clients).at(present))
     train, shards, held_out, own_test, test = _examples(
-        experiment, method, dataset, dealt, parts, present, placement, device, beside
+        experiment, method, dataset, dealt, parts, present, placement, device, sibling
     )
     return Inputs(
         method, setting, network, start, train, shards, held_out, own_test, test, dataset.classes, present.tolist(),
@@ -129,12 +129,12 @@ def _examples(
     present: Ints,
     placement: Placement,
     device: torch.device,
-    beside: Inputs | None,
+    sibling: Inputs | None,
 ) -> tuple[Examples, Shards, Owned | None, Owned | None, Examples]:
     """Training examples with their shards, held-out and own test examples, and the test set, each where it lies."""
     where, mine = placement.examples, parts.train.at(present)
-    if beside is not None:
-        train, test = beside.train, beside.test
+    if sibling is not None:
+        train, test = sibling.train, sibling.test
     else:
         train, test = (
             Examples(torch.from_numpy(x), torch.from_numpy(y))

@@ -160,7 +160,7 @@ def _prepared(experiments: Sequence[Experiment], data: Dataset | None) -> tuple[
     for experiment in experiments[1:]:
         if taken + 1 / room > 1 + 1e-9:  # were it like the last one
             break
-        run = prepare(experiment, data=data, beside=runs[0])
+        run = prepare(experiment, data=data, sibling=runs[0])
         room, why = most_together(run)
         taken += 1 / room
         if taken > 1 + 1e-9:

@@ -1,9 +1,10 @@
-/* Convolutions with ReLU and pooling of 2 x 2 in one go, example by example.
+/* Convolutions with ReLU and pooling of 2 x 2 in one pass, example by example.
  *
- * What pooling drops has no gradient, nor has what ReLU cuts off. Backwards, each channel's gradients that are left are
+ * Numbers that pooling drops or ReLU cuts off have no gradient. Backwards, the other gradients of each channel are
  * listed with their places, and only these are multiplied: a quarter of all, or less.
  */
 
+/* sums of products at `many` places of an image, with the filters of one panel or of two */
 INLINE void spots(const float *const *at, int many, const Layer *l, int64_t panel, int two, V *a, V *b) {
     int64_t row = l->is.columns * l->is.inputs;
     const float *w0 = l->weight + panel * l->apart, *w1 = w0 + l->apart;
@@ -25,13 +26,14 @@ INLINE void spots(const float *const *at, int many, const Layer *l, int64_t pane
     }
 }
 
+/* keep the larger of `v` and the best so far, with its place */
 INLINE void larger(V v, int32_t place, V *best, I *where) {
-    I better = (v > *best) | (v != v);  /* NaN wins, of equal ones the first */
+    I better = (v > *best) | (v != v);  /* NaN is the larger; of equal numbers, the first */
     *best = choose(better, v, *best);
     *where = (better & place) | (~better & *where);
 }
 
-/* the four numbers of a window, or one number alone */
+/* store a window's maximum and its place, or a number without pooling */
 INLINE void settle(const Layer *l, V *of, int64_t many, float *to, int8_t *place) {
     V best = of[0];
     I where = {0};
@@ -45,12 +47,12 @@ INLINE void settle(const Layer *l, V *of, int64_t many, float *to, int8_t *place
 }
 
 #ifdef __AVX512VL__
-#define SPOTS 8  /* places of the image at once for two panels: as many as there are registers for */
+#define SPOTS 8  /* places of the image at once for two panels: as many as fit into registers */
 #else
 #define SPOTS 4
 #endif
 
-/* one example: from its framed image to `to`, the next layer's inputs, whose rows lie `apart` */
+/* one example, forwards: from its framed image to the next layer's inputs `to`, whose rows are `apart` numbers apart */
 static void conv_up(const Layer *l, int64_t n, float *to, int64_t apart) {
     const float *image = l->x + n * l->image;
     int64_t outputs = l->is.outputs, inputs = l->is.inputs, step = l->is.pool ? 2 : 1, each = l->is.pool ? 4 : 1;
@@ -78,7 +80,7 @@ static void conv_up(const Layer *l, int64_t n, float *to, int64_t apart) {
     }
 }
 
-/* gradients that are left, listed by channel: their places in the framed image, in pixels, and their values */
+/* gradients that are not zero, listed by channel: their places in the framed image, in pixels, and their values */
 typedef struct {
     int32_t pixel;
     float value;
@@ -101,7 +103,7 @@ INLINE void sift_some(const Layer *l, int64_t n, const float *g, int64_t g_line,
         int32_t corner = (int32_t)(step * y) * wide;
         for (int64_t x = 0; x < new_w; x++) {
 #pragma GCC unroll 8
-            for (int64_t c = 0; c < many; c++) {  /* every one is written, and stays if the next is written behind it */
+            for (int64_t c = 0; c < many; c++) {  /* every entry is written, but overwritten if it does not count */
                 int32_t which = pool ? place[c] : 0;
                 *to[c] = (Entry){corner + (which >> 1) * wide + (which & 1), slope[c]};
                 to[c] += (slope[c] != 0) & !(relu && seen[c] <= 0);
@@ -112,7 +114,7 @@ INLINE void sift_some(const Layer *l, int64_t n, const float *g, int64_t g_line,
     for (int64_t c = 0; c < many; c++) left->count[first + c] = to[c] - left->entry - (first + c) * left->room;
 }
 
-/* the first `count` of the channels */
+/* list the gradients of the first `count` channels */
 static void sift(const Layer *l, int64_t n, const float *g, int64_t g_line, int64_t channels, const float *out,
                  int64_t out_line, Left *left, int64_t count) {
     for (int64_t first = 0; first < count; first += WIDE) {
@@ -124,6 +126,7 @@ static void sift(const Layer *l, int64_t n, const float *g, int64_t g_line, int6
     }
 }
 
+/* add the products of a channel's gradients and the inputs under its filter to the filter's sums */
 INLINE void gather_rows(const float *image, const Layer *l, const Left *left, int64_t c, float *sums, int rows,
                         int many) {
     int64_t between = l->gathers * WIDE, line = l->line, hop = l->hop, inputs = l->is.inputs;
@@ -143,6 +146,7 @@ INLINE void gather_rows(const float *image, const Layer *l, const Left *left, in
         for (int j = 0; j < many; j++) store(sums + r * between + j * WIDE, a[r * many + j]);
 }
 
+/* add the products of a channel's gradients and its filter to the gradients of the inputs */
 INLINE void spread_rows(float *image, int64_t line, int64_t reach, const Left *left, int64_t c, const float *filter,
                         int64_t between, int rows, int many) {
     V w[12];
@@ -160,7 +164,7 @@ INLINE void spread_rows(float *image, int64_t line, int64_t reach, const Left *l
     }
 }
 
-/* as many rows and vectors at once as there are registers for */
+/* as many rows and vectors at once as fit into registers */
 #define BY_SIZE(call, rows, many, ...)                                                                       \
     do {                                                                                                     \
         int64_t at_ = 0;                                                                                     \
@@ -188,7 +192,7 @@ INLINE void spread_rows(float *image, int64_t line, int64_t reach, const Left *l
     spread_rows((image) + (r) * (line) + (j) * WIDE, line, reach, left, c, (filter) + (r) * (between) + (j) * WIDE,   \
                 between, rows, many)
 
-/* one example's part of the gradients of filters and biases, added to the sums of its part of the batch */
+/* add one example's gradients of filters and biases to the sums of its part of the batch */
 static void conv_gather(const Layer *l, int64_t n, int64_t part, const Left *left) {
     int64_t each = l->is.rows * l->gathers * WIDE, outputs = l->is.outputs;
     const float *image = l->x + n * l->image;
@@ -197,12 +201,12 @@ static void conv_gather(const Layer *l, int64_t n, int64_t part, const Left *lef
         float *sums = l->sums + (part * outputs + c) * each, sum[4] = {0};
         const Entry *entry = left->entry + c * left->room;
         BY_SIZE(GATHER, l->is.rows, l->gathers, image, l, left, c, sums);
-        for (int64_t e = 0; e < left->count[c]; e++) sum[e & 3] += entry[e].value;  /* none waits for the one before */
+        for (int64_t e = 0; e < left->count[c]; e++) sum[e & 3] += entry[e].value;  /* four sums: no waiting */
         biases[c] += (sum[0] + sum[1]) + (sum[2] + sum[3]);
     }
 }
 
-/* one example's gradients of its inputs, framed [height][width][reach] */
+/* the gradients of one example's inputs, framed [height][width][reach] */
 static void conv_spread(const Layer *l, float *to, const Left *left) {
     int64_t line = l->line / l->is.inputs * l->reach, each = l->is.rows * l->narrow * WIDE;
     memset(to, 0, (l->is.height + 2 * l->is.down) * line * sizeof(float));
@@ -216,8 +220,8 @@ static void conv_spread(const Layer *l, float *to, const Left *left) {
 #define WINDOW 2
 #endif
 
-/* The same where few channels are reached: what all filters add at a window of 2 x 2 is summed up before it is added to
- * the image. Filters lie between rows and pixels of zeros, so that moving one is reading it from another place. */
+/* The gradients of one example's inputs where few channels need them: the sum of all filters at a window of 2 x 2 is
+ * added to the image at once. Filters lie between rows and pixels of zeros, so that shifted ones can be read too. */
 INLINE void windows(const Layer *l, int64_t n, const float *g, int64_t g_line, const float *out, int64_t out_line,
                     float *to, float *values, int many) {
     int64_t outputs = l->is.outputs, reach = l->reach, line = l->line / l->is.inputs * reach;
@@ -227,7 +231,7 @@ INLINE void windows(const Layer *l, int64_t n, const float *g, int64_t g_line, c
     for (int64_t y = 0; y < l->new_h; y++)
         for (int64_t x = 0; x < l->new_w; x++, place += outputs) {
             const float *slope = g + y * g_line + x * outputs, *seen = out + y * out_line + x * outputs;
-            for (int64_t c = 0; c < outputs; c += WIDE)  /* before the loop, which must not guess what ReLU cut off */
+            for (int64_t c = 0; c < outputs; c += WIDE)  /* before the loop: no branches for ReLU in it */
                 store(values + c, l->is.relu ? choose(load(seen + c) <= all(0), all(0), load(slope + c)) : load(slope + c));
             V a[4][WINDOW];
             for (int r = 0; r < 4; r++)
@@ -259,7 +263,7 @@ static void conv_windows(const Layer *l, int64_t n, const float *g, int64_t g_li
 #endif
 }
 
-/* filters [outputs][rows][stretch] as panels for the way forwards, and without what gradients do not reach */
+/* filters [outputs][rows][stretch] as panels for the forward pass, and without the inputs that need no gradients */
 static void conv_lay(const Layer *l, int64_t c) {
     int64_t row = l->is.columns * l->is.inputs;
     for (int64_t y = 0; y < l->is.rows; y++) {
@@ -275,9 +279,10 @@ static void conv_lay(const Layer *l, int64_t c) {
     }
 }
 
+/* the step of filters and biases, from the sums of all parts of the batch */
 static void conv_step(Layer *l, Move how, Team team) {
     int64_t most = l->is.moving_outputs, apart = l->is.outputs * l->is.rows * l->gathers * WIDE;
-    int64_t hop = l->hop == WIDE ? l->is.inputs : WIDE;  /* in the sums, from column to column */
+    int64_t hop = l->hop == WIDE ? l->is.inputs : WIDE;  /* distance of columns in the sums */
     for (int64_t c = team.me * most / team.all; c < (team.me + 1) * most / team.all; c++) {
         for (int64_t y = 0; y < l->is.rows; y++)
             for (int64_t x = 0; x < l->is.columns; x++) {

@@ -1,11 +1,12 @@
 /* Dense layers: outputs, gradients of inputs, and the step of the weights. */
 
 #ifdef __AVX512VL__
-#define TALL 10  /* examples that are multiplied at once: as many as there are registers for */
+#define TALL 10  /* examples that are multiplied at once: as many as fit into registers */
 #else
 #define TALL 5
 #endif
 
+/* outputs of one panel or of two for `many` examples */
 INLINE void rows_times_panels(const float *const *x, float *const *to, int64_t many, int tall, const Layer *l,
                               int64_t panel, int two, int64_t keep) {
     const float *w0 = l->weight + panel * l->apart, *w1 = two ? w0 + l->apart : w0;
@@ -32,7 +33,7 @@ INLINE void rows_times_panels(const float *const *x, float *const *to, int64_t m
     }
 }
 
-/* outputs of some of the panels for all examples; `keep`: numbers of an example that are written */
+/* outputs of this thread's panels for all examples; `keep`: numbers of an example that are written */
 static void dense_up(const Layer *l, const float *const *x, float *out, int64_t apart, int64_t keep, int64_t examples,
                      Team team) {
     int64_t pairs = (l->panels + 1) / 2;
@@ -60,10 +61,11 @@ static void dense_up(const Layer *l, const float *const *x, float *out, int64_t 
 #define ACROSS 3
 #endif
 #define SIX 6
-#define SOON 32  /* numbers ahead of which examples are fetched: they lie far apart, and no machine foresees where */
+#define SOON 32  /* numbers to prefetch ahead: examples lie far apart, and the processor cannot predict where */
 
-#define BLOCK (3 * ACROSS)  /* inputs whose weights stay near while all examples pass */
+#define BLOCK (3 * ACROSS)  /* inputs whose weights stay in the cache for all examples */
 
+/* gradients of up to ACROSS inputs for up to FOUR examples */
 INLINE void down_tile(const Layer *l, const float *const *x, float *to, int64_t apart, int through, int64_t examples,
                       int64_t n, int64_t k, int64_t end, int soon) {
     int64_t wide = l->panels * WIDE;
@@ -93,7 +95,7 @@ INLINE void down_tile(const Layer *l, const float *const *x, float *to, int64_t 
             to[(n + r) * apart + k + c] = through && x[n + r][k + c] <= 0 ? 0 : total(a[r][c]);
 }
 
-/* gradients of inputs: to [examples][reach], of which relu let through those whose input is above zero */
+/* gradients of inputs: to [examples][reach]; with `through`, 0 where ReLU gave 0 */
 static void dense_down(const Layer *l, const float *const *x, float *to, int64_t apart, int64_t reach, int through,
                        int64_t examples, Team team) {
     int64_t end = (team.me + 1) * reach / team.all;
@@ -101,11 +103,11 @@ static void dense_down(const Layer *l, const float *const *x, float *to, int64_t
         for (int64_t n = 0; n < examples; n += FOUR)
             for (int64_t k = first; k < least(first + BLOCK, end); k += ACROSS)
                 if (n) down_tile(l, x, to, apart, through, examples, n, k, end, 0);
-                else down_tile(l, x, to, apart, through, examples, n, k, end, 1);  /* fetches the next ones' weights */
+                else down_tile(l, x, to, apart, through, examples, n, k, end, 1);  /* prefetches the next weights */
 }
 
 #ifdef __AVX512VL__
-#define ABREAST 4  /* panels that move at once: as many as there are registers for */
+#define ABREAST 4  /* panels that take the step at once: as many as fit into registers */
 #else
 #define ABREAST 2
 #endif
@@ -142,7 +144,7 @@ INLINE void step_tile(Layer *l, const float *const *x, int64_t k, int64_t many, 
 INLINE void step_panels(Layer *l, const float *const *x, int64_t panel, int panels, int64_t examples, Move how) {
     int64_t channels = l->is.inputs / l->fan, run = l->is.moving_inputs / l->fan, places = l->fan;
     if (run == channels) channels = run = l->is.inputs, places = 1;
-    for (int64_t f = 0; f < places; f++) {  /* of every place of a flattened image the first so many channels */
+    for (int64_t f = 0; f < places; f++) {  /* at every place of a flattened image, the first `run` channels */
         int64_t k = f * channels, end = k + run;
         for (; k + SIX <= end; k += SIX) step_tile(l, x, k, SIX, panel, panels, examples, how, 1);
         if (k < end) step_tile(l, x, k, end - k, panel, panels, examples, how, 0);
@@ -155,7 +157,7 @@ INLINE void step_panels(Layer *l, const float *const *x, int64_t panel, int pane
     }
 }
 
-/* the weights' step */
+/* the step of the weights */
 static void dense_step(Layer *l, const float *const *x, int64_t examples, Move how, Team team) {
     int64_t moving = (l->is.moving_outputs + WIDE - 1) / WIDE, end = (team.me + 1) * moving / team.all;
     int64_t panel = team.me * moving / team.all;

@@ -1,4 +1,4 @@
-/* Where everything lies: a team's memory is laid out, and a client's numbers are put into it and taken out. */
+/* The layout of a team's memory, and copies of a client's numbers into it and back. */
 
 typedef struct {
     char *base;
@@ -13,7 +13,7 @@ static void *take(Room *room, int64_t numbers, int64_t size) {
 
 static float *floats(Room *room, int64_t numbers) { return take(room, numbers + WIDE, sizeof(float)); }
 
-/* everything in its place; without a base only the size is found */
+/* lay out the memory at `base`, and return its size; without a base, only the size */
 static int64_t lay_out(Net *net, const Given *given, int64_t layers, int64_t batch, int momentum, int64_t threads,
                        char *base) {
     Room room = {base, 0};
@@ -25,13 +25,13 @@ static int64_t lay_out(Net *net, const Given *given, int64_t layers, int64_t bat
         net->convs += is.conv;
         l->panels = (is.outputs + WIDE - 1) / WIDE;
         l->reads = is.inputs * is.rows * is.columns;
-        l->apart = (l->reads | 1) * WIDE;  /* even ones would fall into few places of a cache */
+        l->apart = (l->reads | 1) * WIDE;  /* even distances would share few cache sets */
         l->fan = is.conv ? 1 : is.height * is.width;
         l->line = is.conv ? (is.width + 2 * is.right) * is.inputs : is.inputs;
         l->image = is.conv ? (is.height + 2 * is.down) * l->line : is.inputs;
         l->new_h = (is.height + 2 * is.down - is.rows + 1) / (is.pool ? 2 : 1);
         l->new_w = (is.width + 2 * is.right - is.columns + 1) / (is.pool ? 2 : 1);
-        /* below the first layer nothing moves, so that of its outputs only those that move need gradients */
+        /* nothing below the first layer is trained, so only its trained outputs need gradients */
         l->reach = i == 1 && l->fan == 1 ? is.moving_inputs : is.inputs;
         l->weight = floats(&room, l->panels * l->apart);
         l->bias = floats(&room, l->panels * WIDE);
@@ -42,7 +42,7 @@ static int64_t lay_out(Net *net, const Given *given, int64_t layers, int64_t bat
             l->narrow = (is.columns * l->reach + WIDE - 1) / WIDE;
             l->window = ((is.columns + 1) * l->reach + WIDE - 1) / WIDE;
             if (!i || !is.pool || is.rows != 3 || l->window > WINDOW) l->window = 0;
-            int few = is.moving_inputs < is.inputs && is.moving_inputs <= WIDE;  /* of every column one vector moves */
+            int few = is.moving_inputs < is.inputs && is.moving_inputs <= WIDE;  /* one trained vector per column */
             l->hop = few ? is.inputs : WIDE, l->gathers = few ? is.columns : l->stretch;
             int64_t each = is.outputs * is.rows * WIDE;
             l->filters = floats(&room, each * l->stretch);
@@ -70,7 +70,7 @@ static int64_t lay_out(Net *net, const Given *given, int64_t layers, int64_t bat
     return room.used;
 }
 
-/* a client's numbers into panels and filters, its neurons in the given order (0: their own), or back: all that moves */
+/* copy a client's numbers into panels and filters, neurons in the given order (0: their own); or trained ones back */
 static void pack(Net *net, float *params, const int64_t *order, int out, Team team) {
     const int64_t *before = 0;
     for (int64_t i = 0; i < net->layers; i++) {

@@ -1,14 +1,14 @@
-/* All steps of some clients: gather, forwards, backwards, move. See `net.h` for how things lie.
+/* All steps of some clients: gather, forward, backward, step. `net.h` describes the layout of memory.
  *
- * With as many clients as threads or more, every thread takes clients of its own; else all threads share each client.
- * Sums are added in an order that does not depend on which.
+ * With at least as many clients as threads, every thread trains clients of its own; else all threads share each client.
+ * Sums are added in an order that does not depend on that.
  */
 #include "net.h"
 #include "dense.h"
 #include "conv.h"
 #include "room.h"
 
-/* an image [channels][height][width] into its frame, channels last */
+/* copy an image [channels][height][width] into its frame, channels last */
 static void frame(const Layer *l, const float *from, float *to) {
     Given is = l->is;
     for (int64_t y = 0; y < is.height; y++)
@@ -17,7 +17,7 @@ static void frame(const Layer *l, const float *from, float *to) {
                 to[(y + is.down) * l->line + (x + is.right) * is.inputs + c] = from[(c * is.height + y) * is.width + x];
 }
 
-/* where a layer's results go: the next layer's inputs of example n, and how far apart their rows are */
+/* where a layer writes its results: the next layer's inputs of example n, and the distance of their rows */
 static float *results(const Net *net, int64_t layer, int64_t n, int64_t *apart) {
     const Layer *l = &net->layer[layer], *next = l + 1;
     float *x = next->x + n * next->image;
@@ -25,6 +25,7 @@ static float *results(const Net *net, int64_t layer, int64_t n, int64_t *apart) 
     return next->is.conv ? x + next->is.down * next->line + next->is.right * next->is.inputs : x;
 }
 
+/* one example through all convolutions, forwards */
 static void convs_up(Net *net, const float *x, int64_t features, int64_t n) {
     frame(&net->layer[0], x + net->which[n] * features, net->layer[0].x + n * net->layer[0].image);
     for (int64_t i = 0; i < net->convs; i++) {
@@ -34,6 +35,7 @@ static void convs_up(Net *net, const float *x, int64_t features, int64_t n) {
     }
 }
 
+/* one example through all convolutions, backwards: its gradients are added to the sums of its part */
 static void convs_down(Net *net, int64_t n, int64_t part, float *own) {
     float *images[2] = {own, own + net->image_size}, *rest = own + 2 * net->image_size;
     const float *g = net->below + n * net->layer[net->convs].is.inputs;
@@ -55,14 +57,14 @@ static void convs_down(Net *net, int64_t n, int64_t part, float *own) {
     }
 }
 
-/* where the inputs of dense layers lie; without convolutions the first one's are the examples themselves */
+/* point to the inputs of dense layers; without convolutions, the first layer's inputs are the examples themselves */
 static void point(Net *net) {
     for (int64_t i = net->convs ? net->convs : 1; i < net->layers; i++)
         for (int64_t n = 0; n < net->batch; n++)
             net->rows[i * net->batch + n] = net->layer[i].x + n * net->layer[i].image;
 }
 
-/* the dense layers' outputs; the last one's lie in its slope */
+/* the outputs of all dense layers; those of the last layer lie in its slope */
 static void dense_all_up(Net *net, int64_t examples, Team team) {
     for (int64_t i = net->convs; i < net->layers; i++) {
         Layer *l = &net->layer[i];
@@ -74,7 +76,7 @@ static void dense_all_up(Net *net, int64_t examples, Team team) {
     }
 }
 
-/* losses, and the gradients of the last layer's outputs in their place; a label that is no class has neither */
+/* losses, and the gradients of the last layer's outputs in place of these; labels that are not a class have neither */
 static void judge(Net *net, const int64_t *y, int64_t examples, Team team) {
     Layer *l = &net->layer[net->layers - 1];
     int64_t classes = l->is.outputs;
@@ -94,7 +96,7 @@ static void judge(Net *net, const int64_t *y, int64_t examples, Team team) {
     }
 }
 
-/* one step of the first so many examples of `which` */
+/* one step of the first `examples` examples of `which` */
 static double step(Net *net, const float *x, int64_t features, const int64_t *y, int64_t examples, Move how,
                    Team team) {
     int64_t convs = net->convs, last = net->layers - 1;
@@ -137,7 +139,7 @@ static double step(Net *net, const float *x, int64_t features, const int64_t *y,
     return loss;
 }
 
-/* velocities of the client before */
+/* reset the velocities of the previous client */
 static void forget(Net *net) {
     for (int64_t i = 0; i < net->layers; i++) {
         Layer *l = &net->layer[i];
@@ -167,34 +169,34 @@ static double walk(Net *net, float *params, const int64_t *neurons, const float 
     return loss;
 }
 
-/* bytes that a team of so many threads needs */
+/* bytes that a team of `threads` threads needs */
 int64_t fedloom_room(const Given *given, int64_t layers, int64_t batch, int64_t momentum, int64_t threads) {
     Net net;
     return lay_out(&net, given, layers, batch, momentum != 0, threads, 0);
 }
 
-/* All steps of clients whose vectors [clients][numbers] move in place. Not zero: a label is no class.
+/* All steps of clients, whose vectors [clients][numbers] change in place. Not 0 is returned if a label is not a class.
  *
- * neurons: of every layer in turn, all neurons, those that move first [clients][all]; 0: everything moves.
- * order, real: which examples make up a batch, and which of them count [clients][most][batch].
- * room: a part of room_size for every thread by itself, or one that all share. */
+ * neurons: all neurons of each layer in turn, trained ones first [clients][all]; 0: all are trained.
+ * order, real: the examples of each batch, and which of them count [clients][most][batch].
+ * room: room_size bytes for every thread that trains alone, or room_size bytes that all threads share. */
 int64_t fedloom_walk(const Given *given, int64_t layers, int64_t batch, int64_t clients, int64_t most, float *params,
                      int64_t numbers, const int64_t *neurons, const float *x, int64_t features, const int64_t *y,
                      const int64_t *order, const uint8_t *real, const int64_t *steps, double rate, double shrink,
                      double momentum, double *losses, char *room, int64_t room_size, int64_t threads) {
     Move how = {(float)rate, (float)shrink, (float)momentum};
-    int alone = clients >= threads;  /* every thread by itself */
+    int alone = clients >= threads;  /* every thread trains clients of its own */
     int64_t wrong = 0, outputs = 0;
     for (int64_t i = 0; i < layers; i++) outputs += given[i].outputs;
 #pragma omp parallel num_threads(threads) reduction(| : wrong)
     {
         int64_t me = omp_get_thread_num();
-        Team team = alone ? (Team){0, 1} : (Team){me, omp_get_num_threads()};  /* which may be fewer than asked for */
+        Team team = alone ? (Team){0, 1} : (Team){me, omp_get_num_threads()};  /* perhaps fewer than asked for */
         char *base = room + (alone ? me * room_size : 0);
         Net net;
         lay_out(&net, given, layers, batch, momentum != 0, team.all, base);
         int64_t begin = team.me * room_size / team.all;
-        memset(base + begin, 0, (team.me + 1) * room_size / team.all - begin);  /* frames, and what fills up panels */
+        memset(base + begin, 0, (team.me + 1) * room_size / team.all - begin);  /* frames, and the padding of panels */
         wait(team);
         if (!team.me) point(&net);
 #pragma omp for schedule(dynamic, 1)
@@ -211,8 +213,8 @@ int64_t fedloom_walk(const Given *given, int64_t layers, int64_t batch, int64_t 
     return wrong;
 }
 
-/* What every client's network [clients][numbers] says of its own examples [clients][count][features], in
- * out [clients][count][classes]. Threads take pieces of up to `batch` examples; room: a part of room_size for each. */
+/* Outputs of every client's network [clients][numbers] for its own examples [clients][count][features], written to
+ * out [clients][count][classes]. Threads take pieces of at most `batch` examples; room: room_size bytes for each. */
 void fedloom_outputs(const Given *given, int64_t layers, int64_t batch, int64_t clients, int64_t count, float *params,
                      int64_t numbers, const float *x, int64_t features, float *out, char *room, int64_t room_size,
                      int64_t threads) {
