@@ -8,12 +8,12 @@ from itertools import product
 from typing import NamedTuple, get_args
 
 import pytest
+from fedloom.engine.stages import Stage
 
 from fedloom.core.optimiser import Adam, Optimiser, Sgd
 from fedloom.core.rule import Traits
 from fedloom.engine.gradient.protocol import GradientKind
 from fedloom.engine.plan import PARTS, SAYS, STEPS, Facts, PartWay, StepWay, lines_of, plan_steps
-from fedloom.engine.stages import Stage
 
 MLP = (Stage("1", True, relu=True), Stage("3", True))
 CNN = (Stage("0", True, (1, 1), pool=True, relu=True), *MLP)

@@ -12,11 +12,11 @@ import fedloom.core.means as means
 import fedloom.core.unsent as unsent
 import fedloom.neurons.map as neurons_map
 import fedloom.parts.upload.importance as importance
-from fedloom.parts.aggregate.coverage_mean import CoverageMean
-from fedloom.parts.aggregate.plain_mean import PlainMean
 from fedloom.core.types import Reply
 from fedloom.neurons.trace import neuron_map
 from fedloom.parts.admit.finite import Finite
+from fedloom.parts.aggregate.coverage_mean import CoverageMean
+from fedloom.parts.aggregate.plain_mean import PlainMean
 from neurons.nets import Bag, Dense, Gate, Padded, cnn, mlp, resnet
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
