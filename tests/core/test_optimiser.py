@@ -1,4 +1,4 @@
-"""Optimisers over a cohort's rows do what torch.optim does to each client alone."""
+"""Optimisers over a cohort's rows equal torch.optim on each client alone."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def draw(purpose: str, *shape: int) -> Tensor:
 
 
 def gradient(params: Tensor, step: int) -> Tensor:
-    """A gradient that depends on where the weights are, so that an error grows; some are clipped, some not."""
+    """A gradient that depends on the weights, so that errors grow; some are clipped, some not."""
     return torch.sin(3 * params) * (0.1 + 0.3 * step)
 
 
@@ -90,7 +90,7 @@ def test_numbers_that_may_not_move_stay_exactly(optimiser: Optimiser) -> None:
 
 @pytest.mark.parametrize("optimiser", [Sgd(clip=0.5), Sgd(clip=0.5, momentum=0.9), Adam(clip=0.5, weight_decay=0.1)])
 def test_gradients_of_what_is_not_held_do_not_count(optimiser: Optimiser) -> None:
-    """A client with a part of the model takes the step it would take if there were nothing else."""
+    """A client with a part of the model takes the step that it would take if the rest did not exist."""
     start, may = draw("params", CLIENTS, NUMBERS), torch.arange(NUMBERS).expand(CLIENTS, -1) < 4
     ends = []
     for elsewhere in (0.0, 1e6, torch.nan):

@@ -1,4 +1,4 @@
-"""What parts declare of themselves, so that others need not look at their class."""
+"""Tests of the properties that parts declare."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_the_server_knows_masks_unless_clients_choose() -> None:
 
 @dataclass(frozen=True)
 class FirstClient(Select):
-    """An own part: nothing is declared."""
+    """A part of a user that declares nothing."""
 
     def __call__(self, memory: State, setting: Setting, chance: Chance) -> tuple[Cohort, State]:
         return Cohort(torch.tensor([0]), torch.tensor([True])), memory

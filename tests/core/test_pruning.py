@@ -1,4 +1,4 @@
-"""The pruners against numbers that a public code gave, and what must hold for any network.
+"""Pruners equal numbers computed by a public code, and have the properties that hold for any network.
 
 `pruning_scores.json` holds inputs and results of the code of ganguli-lab/Synaptic-Flow: a perceptron and a
 convolutional network with batch norm, two batches, four scores, masks over all weights and per layer.
@@ -87,7 +87,7 @@ def scored(network: str, name: str) -> Tensor:
 
 
 def cases(network: str, flat: Tensor, expected: dict[str, Any]) -> list[tuple[Tensor, Tensor]]:
-    """Ours and theirs, tensor by tensor."""
+    """Our numbers and the public code's, tensor by tensor."""
     ours = given(network)[0].layout.split(flat)
     return [(ours[name], torch.tensor(value)) for name, value in expected.items()]
 

@@ -1,4 +1,4 @@
-"""Tasks, replies and states are cut, joined and placed row by row, and nothing else of them changes."""
+"""Row operations on tasks, replies and states."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NUMBERS = len(MODEL)
 
 
 def reply(ids: list[int], masked: bool = True) -> Reply:
-    """Rows that say whose they are."""
+    """A reply whose values depend on the client's id."""
     own = torch.tensor(ids)
     return Reply(
         ids=own,
@@ -27,7 +27,7 @@ def reply(ids: list[int], masked: bool = True) -> Reply:
 
 
 def task(ids: list[int], masked: bool = True) -> Task:
-    """Rows that say whose they are."""
+    """A task whose values depend on the client's id."""
     own = torch.tensor(ids)
     return Task(
         model=MODEL, mask=reply(ids).mask if masked else None, keep=own[:, None] > 2, share=own / 9,

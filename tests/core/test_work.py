@@ -1,4 +1,4 @@
-"""Which examples at each step: every epoch is a fresh order of the client's own, whoever else takes part."""
+"""Batches: every epoch is a new order of the client's examples, independent of the rest of the cohort."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ROUND = Chance(5, 1)
 
 
 def shards_of(sizes: list[int]) -> Shards:
-    """Examples 100, 101, ... so that a row is never mistaken for a place."""
+    """Examples 100, 101, ... which cannot be confused with places."""
     return Shards(list((torch.arange(sum(sizes)) + 100).split(sizes)), torch.device("cpu"))
 
 
 def plan(work: Work, sizes: list[int], ids: list[int] | None = None, chance: Chance = ROUND) -> Batches:
-    """The plan of some clients of a fleet with so many examples each."""
+    """The batches of some clients of a fleet with these numbers of examples."""
     chosen = torch.tensor(range(len(sizes)) if ids is None else ids)
     own = [sizes[client] for client in chosen.tolist()]
     return work.plan(chosen, shards_of(sizes).rows(chosen, max(own)), own, chance)
@@ -88,7 +88,7 @@ def test_padding_is_the_clients_own(work: Work, sizes: list[int]) -> None:
 
 @given(works, fleets)
 def test_few_examples_are_dealt_as_many_are(work: Work, sizes: list[int]) -> None:
-    """By NumPy as by torch, to the last bit."""
+    """NumPy gives the same as torch, to the last bit."""
     few = plan(work, sizes)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedloom.core.work.FEW", 0)

@@ -8,21 +8,22 @@ from torch import nn
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
+import fedloom.core.means as means
 import fedloom.core.unsent as unsent
 import fedloom.neurons.map as neurons_map
-import fedloom.parts.aggregate.coverage_mean as coverage_mean
-import fedloom.parts.aggregate.plain_mean as plain_mean
 import fedloom.parts.upload.importance as importance
 from fedloom.core.types import Reply
 from fedloom.neurons.trace import neuron_map
 from fedloom.parts.admit.finite import Finite
+from fedloom.parts.aggregate.coverage_mean import CoverageMean
+from fedloom.parts.aggregate.plain_mean import PlainMean
 from neurons.nets import Bag, Dense, Gate, Padded, cnn, mlp, resnet
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 MEANS = {
-    "examples": coverage_mean.CoverageMean(),
-    "uniform": coverage_mean.CoverageMean("uniform"),
-    "sparse": plain_mean.PlainMean(),
+    "examples": CoverageMean(),
+    "uniform": CoverageMean("uniform"),
+    "sparse": PlainMean(),
 }
 NETWORKS = {
     "dense": (nn.Sequential(nn.Flatten(), nn.Linear(21, 9), nn.ReLU(), nn.Linear(9, 3)), (2, 3, 7)),
@@ -183,8 +184,7 @@ def test_means_of_masked_replies(clients: int, name: str, lost: int | None, monk
     reply = reply._replace(report={"examples": report["examples"].to(DEVICE)})
     found = []
     for ours in (True, False):
-        for module in (coverage_mean, plain_mean):
-            monkeypatch.setattr(module, "own_kernels", lambda device, ours=ours: ours)
+        monkeypatch.setattr(means, "own_kernels", lambda device, ours=ours: ours)
         found.append(MEANS[name]({}, None, model.to(DEVICE), reply)[0])  # type: ignore[arg-type]
     torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
     assert found[0][7] == (0 if name == "sparse" and lost else model[7])

@@ -16,6 +16,7 @@ import sklearn.datasets
 import torch
 import torch.fx.experimental.symbolic_shapes
 
+import fedloom.cli.main
 import fedloom.cli.show
 import fedloom.runs.play
 

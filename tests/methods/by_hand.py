@@ -1,4 +1,4 @@
-"""One client's training in plain PyTorch, one example list after another, for tests that write a paper out in loops."""
+"""The training of one client in plain PyTorch, for tests that write a paper's algorithm in loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedDD: where it is FedAvg, whole rounds against plain loops over modules, and clients with networks of their own."""
+"""FedDD equals FedAvg in its limits and plain loops over modules, also with networks of several sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedSPU against a reading of it in plain loops, its limits, and its early stopping."""
+"""FedSPU equals plain loops and FedAvg in its limits; early stopping."""
 
 from __future__ import annotations
 
@@ -347,7 +347,7 @@ def test_what_is_held_out() -> None:
 
 
 def test_the_server_learns_nothing_but_who_stopped() -> None:
-    """What a lost reply says does not count."""
+    """The report of a lost reply does not count."""
     here = world("mlp")
 
     def lose(reply: Reply, chance: Chance) -> Reply:

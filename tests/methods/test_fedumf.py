@@ -1,4 +1,4 @@
-"""FedUMF against a reading of it in plain loops, its limits, and what is fused when."""
+"""FedUMF equals plain loops and FedAvg in its limits; when updates are fused."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ DECAYED = Sgd(rate=0.1, momentum=0.5, decay=0.8)
 
 
 def authorised(run: Run) -> list[set[int]]:
-    """Who might send, by round; nobody in round 0."""
+    """The clients that may send, by round; none in round 0."""
     return [set(), *(set(r.ids[r.arrived].tolist()) for r in run.replies)]
 
 

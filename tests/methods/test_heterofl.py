@@ -1,4 +1,4 @@
-"""HeteroFL against the same sub-networks written out: division layers, masked logits, plain PyTorch."""
+"""HeteroFL equals its sub-networks in plain PyTorch, with division layers and masked logits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OPTIMISERS = [
 
 
 class Divide(nn.Module):
-    """What HeteroFL puts behind every hidden layer while it trains."""
+    """HeteroFL's division layer behind every hidden layer in training."""
 
     def __init__(self, by: float) -> None:
         super().__init__()
@@ -228,7 +228,7 @@ class Silent(Rescale):
     """Rows of missing classes begin where the model is."""
 
     def start(self, task: Task, state: State, params: Tensor) -> Tensor:
-        """As they came."""
+        """Keep the weights."""
         return params
 
 

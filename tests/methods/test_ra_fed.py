@@ -1,4 +1,4 @@
-"""RA-Fed, RAM-Fed, MIFA and FedVARP: the algorithms read out in plain torch, and where they are FedAvg."""
+"""RA-Fed, RAM-Fed, MIFA and FedVARP equal their algorithms in plain torch, and FedAvg in their limits."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_clients_begin_with_zeros_outside_their_regions() -> None:
     mask, engine = run.tasks[1].mask, here.local(replace(method, optimiser=Sgd(rate=1e-30)))
     assert mask is not None
     assert 0.2 < mask.float().mean() < 0.8
-    reply = engine(run.replies[1].ids, run.tasks[1]._replace(rate=1e-30), Chance(SEED, 2))
+    reply = engine.train(run.replies[1].ids, run.tasks[1]._replace(rate=1e-30), Chance(SEED, 2))
     assert torch.equal(reply.params, run.tasks[1].model * mask)
     assert torch.equal(reply.mask, mask)  # type: ignore[arg-type]
 
@@ -142,7 +142,7 @@ def relatives_by_hand(
     for number in range(1, rounds + 1):
         task, rate = run.tasks[number - 1], method.optimiser.rate_at(number)
         ids = run.replies[number - 1].ids
-        reply = lose(engine(ids, task._replace(model=model), Chance(SEED, number)), Chance(SEED, number))
+        reply = lose(engine.train(ids, task._replace(model=model), Chance(SEED, number)), Chance(SEED, number))
         new = {int(n): (model - end) / rate for n, end, came in zip(ids, reply.params, reply.arrived) if came}
         model = model - rate * step(updates, new)
         updates = {**updates, **new}
@@ -151,7 +151,7 @@ def relatives_by_hand(
 
 
 def mifa_step(updates: dict[int, Tensor], new: dict[int, Tensor], wait: bool) -> Tensor:
-    """The mean of the latest updates, today's among them."""
+    """The mean of the latest updates, those of this round included."""
     latest = {**updates, **new}
     if wait and len(latest) < N:
         return torch.zeros(())
@@ -159,7 +159,7 @@ def mifa_step(updates: dict[int, Tensor], new: dict[int, Tensor], wait: bool) ->
 
 
 def fedvarp_step(updates: dict[int, Tensor], new: dict[int, Tensor]) -> Tensor:
-    """The mean of the remembered, corrected by the cohort's own news."""
+    """The mean of the remembered updates, corrected by those of the cohort."""
     v = sum(updates.values(), torch.zeros(())) / N
     for n, update in new.items():
         v = v + (update - updates.get(n, torch.zeros(()))) / len(new)

@@ -1,4 +1,4 @@
-"""SAFARI against its equations in plain PyTorch, and at the limits where it is something else."""
+"""SAFARI equals its equations in plain PyTorch, and other methods in its limits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OPTIMISERS = [Sgd(rate=0.1), Sgd(rate=0.05, momentum=0.9, weight_decay=0.01), Ad
 
 
 def losing(engine: Engine, rounds: dict[int, list[int]]) -> Engine:
-    """An engine of which the replies of these clients never arrive in these rounds."""
+    """An engine that loses the replies of these clients in these rounds."""
 
     def lose(reply: Reply, chance: Chance) -> Reply:
         lost = torch.isin(reply.ids, torch.tensor(rounds.get(chance.round, []), dtype=torch.int64))

@@ -1,4 +1,4 @@
-"""Hermes, FedMP, PruneFL, FedSelect, IST, OAP and SplitFL: where they are FedAvg, and what only they do."""
+"""Hermes, FedMP, PruneFL, FedSelect, IST, OAP and SplitFL: FedAvg in their limits, and what is special in each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fedloom.parts` and `fedloom.methods` export every part and every method, and nothing but what they list."""
+"""`fedloom.parts` and `fedloom.methods` export every part and every method, and list all that they export."""
 
 from __future__ import annotations
 

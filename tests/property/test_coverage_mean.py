@@ -1,4 +1,4 @@
-"""The coverage mean, for any masks, losses and weights."""
+"""Properties of the coverage mean for any masks, lost replies and weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ kinds: Any = st.sampled_from(["examples", "uniform"])
 
 @st.composite
 def rounds(draw: st.DrawFn, masked: bool | None = None) -> tuple[Tensor, Reply]:
-    """A model and what came back for it."""
+    """A model and replies."""
     clients, size = draw(st.integers(1, 5)), draw(st.integers(1, 6))
 
     def table(of: st.SearchStrategy[Any], *shape: int) -> Any:
@@ -46,7 +46,7 @@ def sent(reply: Reply) -> Tensor:
 
 
 def slack(model: Tensor, reply: Reply) -> float:
-    """What float32 may round off among numbers of this size."""
+    """The rounding error of float32 for numbers of this size."""
     return 4e-6 * (1 + float(torch.cat((model[None], reply.params)).abs().max()))
 
 

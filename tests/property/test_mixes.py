@@ -1,4 +1,4 @@
-"""Any part with any other: a mix plays, the same under both engines, or refuses when it is made and says why."""
+"""Random mixes of parts run, equal under both engines, or are refused with a reason when they are made."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ PARTS: dict[str, list[Any]] = {
 
 @st.composite
 def locals_(draw: st.DrawFn) -> LocalRule:
-    """Something that holds the model, perhaps with a correction, perhaps fusing what was missed."""
+    """A rule that keeps or cuts the model, perhaps with a correction, perhaps with fused updates."""
     rules = (draw(st.sampled_from(HOLDERS)), *draw(st.lists(st.sampled_from(ADDED), max_size=1)))
     rule = rules[0] if len(rules) == 1 else Chain(rules)
     return FuseMissed(0.5, rule) if draw(st.integers(0, 3)) == 0 else rule

@@ -1,4 +1,4 @@
-"""Each check against what it is to refuse: rows 4 to 7 of what can come from a client."""
+"""Checks refuse what they should: rows 4 to 7 of the table of faults."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SMALLEST = 1e-45  # a subnormal
 
 
 def spoilt(value: float, place: int, row: int = 2) -> Any:
-    """One client's number at one place is another."""
+    """Replace one number of one client."""
 
     def change(reply: Reply, chance: Chance) -> Reply:
         params = reply.params.clone()
@@ -50,7 +50,7 @@ def spoilt(value: float, place: int, row: int = 2) -> Any:
 
 
 def left_out(row: int = 2) -> Any:
-    """That client's reply is lost."""
+    """Lose the reply of one client."""
 
     def change(reply: Reply, chance: Chance) -> Reply:
         arrived = reply.arrived.clone()
@@ -61,12 +61,12 @@ def left_out(row: int = 2) -> Any:
 
 
 def one_round(method: Method, change: Any) -> Any:
-    """A round on the tiny fleet with replies changed on the way."""
+    """A round of the tiny fleet with replies that `change` alters."""
     return play(HERE, method, changed(HERE.local(method), change), rounds=1)
 
 
 def reasons(reply: Reply) -> list[str]:
-    """Why each was refused."""
+    """The reason of each refusal."""
     return ["admitted"] * len(reply.ids) if reply.rejected is None else [REASONS[int(c)] for c in reply.rejected]
 
 

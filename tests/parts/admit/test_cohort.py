@@ -1,4 +1,4 @@
-"""Whose reply is it? Each of the cohort counts once, whoever else answers and however often."""
+"""Each client of the cohort counts once, whatever other or repeated replies arrive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory of latest updates: algorithm 2 of RAM-Fed, MIFA and FedVARP, read out number by number."""
+"""LatestUpdates equals algorithm 2 of RAM-Fed, MIFA and FedVARP, written number by number."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_a_fleet_of_a_hundred_is_priced_before_it_starts() -> None:
 
 @given(st.integers(0, 10**6))
 def test_the_order_of_clients_is_irrelevant(seed: int) -> None:
-    """Clients may be numbered otherwise: the memory is numbered with them, the model is the same."""
+    """With other client numbers the memory is permuted and the model is the same."""
     order = Chance(seed, 0).uniform("order", torch.arange(N)).argsort()
     part, model, renamed = LatestUpdates(), HERE.model, HERE.model
     memory, other = part.init(HERE.setting, model), part.init(HERE.setting, model)

@@ -1,4 +1,4 @@
-"""The private mean: what one client can do, what noise there is, whom it refuses, and what it costs."""
+"""PrivateMean: the influence of one client, the noise, refused methods, and epsilon."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ALLOWED = {
 
 
 def reply(params: Tensor, arrived: list[bool], mask: Tensor | None = None, number: int = 1) -> Reply:
-    """As the server reads it."""
+    """The reply as the server reads it."""
     come = torch.tensor(arrived)
     sent = come[:, None].expand_as(params) if mask is None else mask & come[:, None]
     params = torch.where(sent, params, MODEL)
@@ -115,16 +115,16 @@ def test_methods_that_leak_refuse_it(name: str) -> None:
 
 @dataclass(frozen=True)
 class Curious(Uniform):
-    """Looks at replies."""
+    """A selection that observes replies."""
 
     def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
-        """All of them."""
+        """Remember a sum."""
         return {"seen": reply.params.sum()}
 
 
 @dataclass(frozen=True)
 class First(Select):
-    """Always the same."""
+    """Always selects client 0."""
 
     def __call__(self, memory: State, setting: Setting, chance: Chance) -> tuple[Cohort, State]:
         return Cohort(torch.tensor([0]), torch.tensor([True])), memory

@@ -1,4 +1,4 @@
-"""Shares by what a device can afford."""
+"""Affordable: memory and seconds by hand, and shares in a run."""
 
 from __future__ import annotations
 

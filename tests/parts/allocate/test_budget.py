@@ -1,4 +1,4 @@
-"""FedDD's programme: the quick solution against a general solver, its constraints, and small cases by hand."""
+"""FedDD's linear programme: our solution against a general solver, its constraints, and small cases by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedDD's allocation in a round: Eq. 13 by hand, what it remembers, and what it refuses."""
+"""LatencyAndLoss: Eq. 13 by hand, its memory, and refused settings."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ LOSS = 0.5 + torch.arange(FLEET, dtype=torch.float64) / FLEET
 
 
 def reply(loss: Tensor, arrived: Tensor | None = None, ids: Tensor = IDS) -> Reply:
-    """Losses and nothing else."""
+    """A reply with losses and nothing else."""
     none = torch.zeros(len(ids), 0)
     return Reply(ids, none, None, {}, {"loss": loss}, torch.ones(len(ids)).bool() if arrived is None else arrived)
 
 
 def heard(part: LatencyAndLoss, here: World, loss: Tensor = LOSS) -> State:
-    """The memory after a round in which everyone arrived."""
+    """The memory after a round in which all replies arrived."""
     return part.observe(part.init(here.setting, here.model), here.setting, here.model, reply(loss))
 
 

@@ -1,4 +1,4 @@
-"""What clients that prune by themselves train and send, alone and in other company."""
+"""Prune: what clients train and send, alone and with other parts."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ def test_a_late_client_chooses_when_it_is_first_met() -> None:
 
 @dataclass(frozen=True)
 class Watching(Prune):
-    """Notes how many batches clients look at."""
+    """Counts the batches that clients look at."""
 
     def narrow(
         self, setting: Setting, ids: Tensor, task: Task, state: State, look: Iterable[Batch], chance: Chance
     ) -> tuple[Tensor | None, State]:
-        """As it is."""
+        """Count, then prune."""
         SEEN.append([float((batch.weight > 0).sum(1).max()) for batch in look])
         return super().narrow(setting, ids, task, state, look, chance)
 
@@ -148,7 +148,7 @@ def test_it_chooses_from_what_was_sent_and_reads_no_more(pruner: str) -> None:
 
 
 class Untraceable(nn.Module):
-    """Looks at its own numbers, which no trace can follow."""
+    """A module whose forward pass depends on its values, which no trace can follow."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Each local rule alone: its correction is the gradient of the paper's penalty, and its numbers are its own."""
+"""Local rules: corrections equal the gradient of the paper's penalty, and chains keep members apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes down is what came up last."""
+"""LastSent sends the rows that each client sent last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Neurons that a client's first reply chooses for good."""
+"""OwnScores: neurons chosen once by each client's first reply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rankings by position against scores that are sorted, and what is put together against its parts."""
+"""Ranked: positions equal sorted scores; OwnClasses and Tiers equal what they are made of."""
 
 from __future__ import annotations
 

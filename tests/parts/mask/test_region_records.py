@@ -1,4 +1,4 @@
-"""What regions record: who was heard of having trained what, and how long ago that was."""
+"""Records of Regions: which client trained which region, and how long ago."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masks that deal neurons out, divide the model into regions, or follow its largest weights."""
+"""ShareOut, Regions and Largest."""
 
 from __future__ import annotations
 

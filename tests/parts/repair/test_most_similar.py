@@ -1,4 +1,4 @@
-"""Stand-ins against a table kept by plain loops."""
+"""MostSimilar equals a reference with plain loops and a dict."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def reply_of(number: int, lost: float = 0.5, masked: bool = True) -> Reply:
 
 
 def repair(part: MostSimilar, memory: State, reply: Reply) -> tuple[Reply, Reply, State]:
-    """What the server reads, what it goes on with, and what it remembers."""
+    """The replies as read, the repaired replies, and the memory."""
     read = read_unsent_as_unchanged(HERE.model, reply)
     memory = part.observe(memory, HERE.setting, HERE.model, read)
     whole, memory = part(memory, HERE.setting, HERE.model, read)
@@ -50,14 +50,14 @@ def repair(part: MostSimilar, memory: State, reply: Reply) -> tuple[Reply, Reply
 
 
 class Naive:
-    """The same by loops over clients, with a dict for a table."""
+    """MostSimilar by loops over clients, with a dict for the distances."""
 
     def __init__(self, distance: str = "plain", smoothing: float = 0.0, mask_aware: bool = False) -> None:
         self.table: dict[tuple[int, int], float] = {}
         self.distance, self.smoothing, self.mask_aware = distance, smoothing, mask_aware
 
     def __call__(self, reply: Reply) -> dict[int, Any]:
-        """For each of the cohort the model, mask, report and extras that count for it."""
+        """The model, mask, report and extras that count for each client of the cohort."""
         mask = torch.ones_like(reply.params, dtype=torch.bool) if reply.mask is None else reply.mask
         found: dict[int, Any] = {}
         for row, client in enumerate(reply.ids.tolist()):
@@ -86,7 +86,7 @@ class Naive:
         self.table[u, v] = now
 
     def mean(self, found: list[Any]) -> Any:
-        """Of the arrivals; each number over all of them, or over those who sent it."""
+        """The mean of the arrived replies; each number over all of them, or over its senders."""
         total, count = sum(f[0] for f in found), sum(f[1].double() for f in found)
         facts = {k: sum(f[2][k] for f in found) / len(found) for k in found[0][2]}
         facts["examples"] = facts["examples"].round()

@@ -1,4 +1,4 @@
-"""Strangers are asked first; once everybody was heard of, the draw is the uniform one."""
+"""Clients that never answered are asked first; after that the draw equals `Uniform`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HERE = world("mlp")
 
 
 def heard(ids: torch.Tensor, arrived: torch.Tensor) -> Reply:
-    """A reply that says only who it is from."""
+    """A reply with ids and nothing else."""
     return Reply(ids, HERE.model.expand(len(ids), -1), None, {}, {}, arrived)
 
 

@@ -1,4 +1,4 @@
-"""Oort's scores and choices against a reference in plain Python, and Power of Choice."""
+"""Oort's scores and choices equal a reference in plain Python; Power of Choice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from worlds import SIZES, play, small, world
 
 
 def reply(ids: Tensor, losses: list[float], examples: Tensor, arrived: list[bool] | None = None) -> Reply:
-    """Replies that say no more than a loss."""
+    """Replies with a loss and nothing else."""
     there = torch.tensor(arrived) if arrived is not None else torch.ones(len(ids), dtype=torch.bool)
     report = {"loss": torch.tensor(losses), "examples": examples[ids], "steps": torch.ones_like(ids)}
     return Reply(ids, torch.zeros(len(ids), 1), None, {}, report, there)
@@ -37,7 +37,7 @@ def losses_of(number: int, ids: Tensor) -> list[float]:
 
 
 class Book:
-    """Oort as FedDD uses it, kept by hand."""
+    """Oort as FedDD uses it, in plain Python."""
 
     def __init__(self, part: Utility, seconds: list[float]) -> None:
         self.part, self.seconds = part, seconds
@@ -50,7 +50,7 @@ class Book:
         return ordered[min(int(percentile / 100 * len(ordered)), len(ordered) - 1)]
 
     def scores(self, number: int, percentile: float) -> dict[int, float]:
-        """Everyone's score."""
+        """The score of every client."""
         known = sorted(self.utility.values())
         low, high = (known[0], known[-1]) if known else (0.0, 0.0)
         ceiling = known[min(int(self.part.clip * len(known)), len(known) - 1)] if known else 0.0
@@ -66,7 +66,7 @@ class Book:
 
 
 def stretch(part: Select, setting: Setting, model: Tensor, rounds: int) -> list[tuple[list[int], State, State]]:
-    """Some rounds of choosing and hearing: cohort, memory when chosen, memory after."""
+    """Some rounds of selection and replies: cohort, memory when selected, memory after."""
     memory, history = part.init(setting, model), []
     for number in range(1, rounds + 1):
         before = memory

@@ -1,4 +1,4 @@
-"""FedCS in both readings, and the coin: who is chosen, by hand and against plain Python."""
+"""FedCS in both variants, and Bernoulli, by hand and against plain Python."""
 
 from __future__ import annotations
 

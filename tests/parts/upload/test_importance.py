@@ -1,4 +1,4 @@
-"""Which rows go back: Eq. 20 against plain loops, counts, ties, and weights near 0."""
+"""Importance: Eq. 20 against plain loops, counts, ties, and weights near 0."""
 
 from __future__ import annotations
 
