@@ -212,7 +212,7 @@ def test_a_device_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
         return Reply(task.ids, params, None, {}, sent, task.authorised)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Distributed, "__init__", lambda self: setattr(self, "local", SimpleNamespace(train=train)))
-    monkeypatch.setattr(Distributed, "_dealt", lambda self, ids, task: [[0, 1, 2]])
+    monkeypatch.setattr(Distributed, "_assigned", lambda self, ids, task: [[0, 1, 2]])
     monkeypatch.setattr(Distributed, "_ask", lambda self, orders, lead: {0: lead()})
     here = ids.to(meta)
     share, authorised = torch.ones(3, device=meta), torch.ones(3, dtype=torch.bool, device=meta)
