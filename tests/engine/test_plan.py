@@ -8,15 +8,15 @@ from itertools import product
 from typing import NamedTuple, get_args
 
 import pytest
-from fedloom.engine.stages import Stage
 
 from fedloom.core.optimiser import Adam, Optimiser, Sgd
 from fedloom.core.rule import Traits
 from fedloom.engine.gradient.protocol import GradientKind
+from fedloom.engine.plain_layers import PlainLayer
 from fedloom.engine.plan import PARTS, SAYS, STEPS, Facts, PartWay, StepWay, lines_of, plan_steps
 
-MLP = (Stage("1", True, relu=True), Stage("3", True))
-CNN = (Stage("0", True, (1, 1), pool=True, relu=True), *MLP)
+MLP = (PlainLayer("1", True, relu=True), PlainLayer("3", True))
+CNN = (PlainLayer("0", True, (1, 1), pool=True, relu=True), *MLP)
 
 PLAIN = Facts("stacked", layers=MLP)
 GPU = replace(PLAIN, captured=True)
