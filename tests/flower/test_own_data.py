@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 from fedloom.errors import BadExperiment, RunStopped
 from fedloom.flower import client_app
 from fedloom.flower.protocol.assignment import parse_ranges
-from fedloom.runs.build import prepare
-from fedloom.runs.play import play
 from flower_fake import FakeGrid
-from flower_world import NODES, assert_same, config_of, served, tiny, tiny_data
+from flower_world import NODES, assert_same, config_of, served, simulated, tiny, tiny_data
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +39,7 @@ def test_own_data_are_trained_on_their_node(data: str, tmp_path: Path, method: s
             for number in parse_ranges(own["clients"]):
                 np.savez(tmp_path / str(node) / f"{number}.npz", **arrays_of(data, number))
     grid = FakeGrid(app, config_of(experiment), nodes)
-    wanted = play(experiment, prepare(experiment)._replace(world=None))
+    wanted = simulated(experiment)
     assert_same(served(grid, experiment), wanted)
 
 

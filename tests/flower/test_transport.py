@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 from hypothesis import given, strategies as st
 
 pytest.importorskip("flwr")
@@ -30,6 +31,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_connection import http_request_response
 
+import fedloom.core.costs as costs_of
 from fedloom.flower.protocol.records import NodeMessage, Payload, pack
 from fedloom.flower.server.costs import CostRecorder
 from fedloom.flower.server.transport import APP, CONNECTION, Bytes, Load, Meter, connections, exchange, waiting
@@ -167,10 +169,12 @@ def test_clients_of_a_node_share_its_link(sizes: list[tuple[int, int]], up: int,
         costs.down[client], costs.up[client] = sent, came
     link = Bytes(sum(costs.up.values()) + up, sum(costs.down.values()) + down)
     costs.record_link(clients, link)
-    found = costs.measured(None)  # type: ignore[arg-type]
-    assert int((found.bytes_up + found.transport_up).sum()) == link.up
-    assert int((found.bytes_down + found.transport_down).sum()) == link.down
-    assert int(found.transport_up.max() - found.transport_up.min()) <= 1
+    none = torch.zeros(len(clients), dtype=torch.int64)
+    sizes_by_kind = costs_of.Bytes(none, none, none)
+    found = costs.measured(sizes_by_kind, sizes_by_kind, torch.zeros(())).columns or {}
+    assert int((found["bytes_up"] + found["transport_up"]).sum()) == link.up
+    assert int((found["bytes_down"] + found["transport_down"]).sum()) == link.down
+    assert int(found["transport_up"].max() - found["transport_up"].min()) <= 1
 
 
 @given(st.floats(0, 1e4), st.floats(0, 1e4), st.floats(0, 1e4))

@@ -129,7 +129,9 @@ class Ledger:
     @property
     def measures_time(self) -> bool:
         """Whether the last round's seconds were measured or simulated, so that replies can be lost or late."""
-        return bool(self._rounds) and self._rounds[-1]["virtual"] is not None
+        if self._rounds:
+            return self._rounds[-1]["virtual"] is not None
+        return bool(self._past) and self._past[-1]["virtual_seconds"] is not None
 
     def unanswered(self, most: int | None = None) -> int:
         """The number of last rounds in which no reply arrived, at most `most`."""
