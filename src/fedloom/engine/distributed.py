@@ -38,6 +38,7 @@ class Distributed:
 
     @property
     def _others(self) -> range:
+        """All ranks but rank 0."""
         return range(1, self.ranks.size)
 
     def train(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
