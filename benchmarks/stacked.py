@@ -64,13 +64,14 @@ def groups(name: str, values: dict[str, Any], sizes: list[int], cycles: int) -> 
     taken: dict[int, list[float]] = {size: [] for size in sizes}
     for _ in range(cycles):
         for size in sizes:
-            worlds = [prepare(experiments[0], data=data)]
-            worlds += [prepare(one, data=data, sibling=worlds[0]) for one in experiments[1:]]
+            runs = [prepare(experiments[0], data=data)]
+            runs += [prepare(one, data=data, sibling=runs[0]) for one in experiments[1:]]
             began = time.process_time()
-            for a in range(0, len(worlds), size):
-                play_together(experiments[a : a + size], worlds[a : a + size], [None] * size)
+            for a in range(0, len(runs), size):
+                play_together(experiments[a : a + size], runs[a : a + size], [None] * size)
             taken[size].append(time.process_time() - began)
-    weights = worlds[0].cohort * worlds[0].model.nbytes / 1e6
+    inputs = runs[0].inputs
+    weights = inputs.method.select.cohort_size(inputs.setting.fleet.size) * inputs.model.nbytes / 1e6
     first = statistics.median(taken[sizes[0]])
     found = "   ".join(f"{n} ({n * weights:.1f} MB): {first / statistics.median(t):.2f}" for n, t in taken.items())
     print(f"{name:20s} {found}")

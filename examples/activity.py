@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedloom import Dataset, Experiment, load_data
-from fedloom.engine.personal import personal_accuracy
 from fedloom.layout import flatten
 from fedloom.runs.build import prepare
 from fedloom.runs.play import play
@@ -67,12 +66,12 @@ def accuracies(method: str, data: Dataset, rounds: int, seed: int) -> tuple[NDAr
         evaluate_every=rounds,
         seed=seed,
     )
-    world = prepare(experiment, data=data)
-    result = play(experiment, world)
-    assert world.own_test is not None
-    model = flatten(result.model, world.setting.layout)
+    prepared = prepare(experiment, data=data)
+    result = play(experiment, prepared)
+    accuracy = prepared.engine.personal(flatten(result.model, prepared.inputs.setting.layout))
+    assert accuracy is not None
     sent = sum(row["bytes_up"] for row in result.rounds) / 1e6
-    return personal_accuracy(world.engine, model, *world.own_test).numpy(), sent
+    return accuracy.numpy(), sent
 
 
 def main() -> None:

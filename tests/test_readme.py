@@ -17,8 +17,8 @@ from fedloom.cli.main import Kind, main
 from fedloom.data.load import load
 from fedloom.errors import RunStopped
 from fedloom.methods import METHODS
+from fedloom.runs.build import prepare
 from fedloom.runs.experiment import Experiment
-from fedloom.runs.inputs import inputs_of
 from fedloom.runs.play import run
 from fedloom.runs.result import Result
 
@@ -102,7 +102,7 @@ def test_own_things_can_be_passed_as_said(tmp_path):
 
 def test_the_method_does_what_it_says():
     values: dict[str, Any] = {"model": "linear", "clients": 4, "per_round": 1, "rounds": 1}
-    start = inputs_of(Experiment(**values))
+    start = prepare(Experiment(**values)).inputs
     half = run(Experiment(**values, method="my_method.py:my_method")).model.state_dict()
     whole = run(Experiment(**values, method="fedavg")).model.state_dict()
     for name, first in start.setting.layout.split(start.model).items():

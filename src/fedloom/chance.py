@@ -25,6 +25,7 @@ _ROUNDS = ((np.uint64(30), np.uint64(_FIRST)), (np.uint64(27), np.uint64(_SECOND
 
 
 def _signed(value: int) -> int:
+    """An unsigned 64-bit number as the signed one of the same bits."""
     return value - (1 << 64) if value >> 63 else value
 
 
@@ -34,12 +35,14 @@ def _shift(x: Tensor, by: int) -> Tensor:
 
 
 def _mix(x: Tensor) -> Tensor:
+    """The finaliser of SplitMix64."""
     x = (x ^ _shift(x, 30)) * _signed(_FIRST)
     x = (x ^ _shift(x, 27)) * _signed(_SECOND)
     return x ^ _shift(x, 31)
 
 
 def _mix_int(x: int) -> int:
+    """`_mix` of one unsigned Python integer."""
     x = ((x ^ (x >> 30)) * _FIRST) & _ALL
     x = ((x ^ (x >> 27)) * _SECOND) & _ALL
     return x ^ (x >> 31)

@@ -21,7 +21,7 @@ from fedloom.runs.experiment import Experiment
 from fedloom.runs.play import run
 
 NEED = Sizes(
-    examples=1000, example=10, shards=[1] * 100, state=5, remembering=100, client=20, reply=1, cohort=10, chunk=50
+    examples=1000, example=10, shards=[1] * 100, state=5, with_state=100, client=20, reply=1, cohort=10, chunk=50
 )  # 10 for replies, 200 to train, 1000 of examples, 500 of states
 
 
@@ -74,7 +74,7 @@ def test_refusals_say_what_would_fit() -> None:
         place(NEED._replace(asked=True), Budget(265, 0, 10**6))
     with pytest.raises(BadExperiment, match=r"examples take 1\.0 kB.*TMPDIR"):
         place(NEED, Budget(700, 999, 999))
-    with pytest.raises(BadExperiment, match=r"100 clients remember takes 500 B, 5 B each.*; 80 clients fit"):
+    with pytest.raises(BadExperiment, match=r"100 clients take 500 B, 5 B each.*; 80 clients fit"):
         place(NEED, Budget(700, 0, 1400))
     with pytest.raises(BadExperiment, match=r"one client with its 1 examples takes about 30 B, and 29 B"):
         place(NEED, Budget(39, 0, 10**6))

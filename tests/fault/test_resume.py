@@ -56,16 +56,16 @@ def prepared(method: Method, codec: Codec) -> Prepared:
     return Prepared(inputs, world, [], engine)
 
 
-def played(world: Prepared, ledger: Ledger, at: Progress, rounds: int) -> Progress:
+def played(built: Prepared, ledger: Ledger, at: Progress, rounds: int) -> Progress:
     """Some rounds more."""
     for _ in range(rounds):
-        at = _round(Experiment(rounds=100, evaluate_every=3, seed=worlds.SEED), world, ledger, at)
+        at = _round(Experiment(rounds=100, evaluate_every=3, seed=worlds.SEED), built, ledger, at)
     return at
 
 
-def start(world: Prepared) -> Progress:
+def start(built: Prepared) -> Progress:
     """Before the first round."""
-    inputs = world.inputs
+    inputs = built.inputs
     return Progress(0, inputs.model, inputs.method.init(inputs.setting, inputs.model))
 
 

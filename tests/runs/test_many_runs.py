@@ -126,13 +126,13 @@ def test_how_many_fit() -> None:
 
 
 def test_groups_of_as_many_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedloom.runs.many_runs.most_together", lambda world: (2, "so"))
+    monkeypatch.setattr("fedloom.runs.many_runs.most_together", lambda run: (2, "so"))
     found, notes = together(seeded(5, rounds=1))
     assert [one.experiment.seed for one in found] == [0, 1, 2, 3, 4]
     assert (
         notes == ["2 runs are trained together: fedavg", "runs of fedavg are trained one by one: so"] or len(notes) == 1
     )
-    monkeypatch.setattr("fedloom.runs.many_runs.most_together", lambda world: (1, "so"))
+    monkeypatch.setattr("fedloom.runs.many_runs.most_together", lambda run: (1, "so"))
     assert together(seeded(3, rounds=1))[1] == ["runs of fedavg are trained one by one: so"]
 
 
@@ -176,9 +176,9 @@ def test_large_cohorts_take_more_of_the_room(monkeypatch: pytest.MonkeyPatch) ->
 
 def group(watch: Any, count: int = 3, **values: Any) -> tuple[list[Experiment], list[Prepared], list[Any]]:
     experiments, data = seeded(count, **values), load("digits")
-    worlds = [prepare(experiments[0], data=data)]
-    worlds += [prepare(one, data=data, sibling=worlds[0]) for one in experiments[1:]]
-    return experiments, worlds, [None, watch, None][:count]
+    runs = [prepare(experiments[0], data=data)]
+    runs += [prepare(one, data=data, sibling=runs[0]) for one in experiments[1:]]
+    return experiments, runs, [None, watch, None][:count]
 
 
 @pytest.mark.parametrize("problem", [RunStopped("enough"), KeyboardInterrupt()], ids=["error", "interrupt"])

@@ -38,6 +38,7 @@ class Distributed:
 
     @property
     def _others(self) -> range:
+        """All ranks but rank 0."""
         return range(1, self.ranks.size)
 
     def train(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
@@ -142,7 +143,7 @@ def serve_rank(ranks: Ranks, build: Callable[[], Local]) -> Message:
                 raise fault
             assert local is not None
             answer = _carry_out(local, order)
-        except BaseException as problem:  # noqa: BLE001  rank 0 ends the run and says why
+        except BaseException as problem:  # noqa: BLE001  rank 0 ends the run with this reason
             failed = f"{type(problem).__name__}: {problem}"
             answer = Message({"failed": failed, "trace": "".join(traceback.format_exception(problem))}, {})
         ranks.send(0, answer)

@@ -128,6 +128,7 @@ def join_ranks(device: str) -> Iterator[Ranks]:
 
 
 def _local_rank() -> int:
+    """The number of this rank on its machine."""
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 

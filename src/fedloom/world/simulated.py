@@ -194,8 +194,8 @@ class Simulated:
         if world.first is not None:
             complete = complete | (arrived.sum() >= world.first)
         silence = (end * waited).max() if world.deadline is None else end.new_tensor(world.deadline)
-        nobody = end.new_tensor(world.deadline or IDLE)
-        return torch.where(waited.any(), torch.where(complete, (end * arrived).max(), silence), nobody)
+        idle = end.new_tensor(world.deadline or IDLE)
+        return torch.where(waited.any(), torch.where(complete, (end * arrived).max(), silence), idle)
 
 
 def reached(fate: Tensor) -> Tensor:

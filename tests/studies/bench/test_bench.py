@@ -87,10 +87,10 @@ def test_rounds_are_the_products(monkeypatch):
 
 
 def test_operations_are_three_forward_passes():
-    world = prepare(TINY.experiment("local", "cpu", 0), data=TINY.data(0))
-    play = Play(world, 0)
+    prepared = prepare(TINY.experiment("local", "cpu", 0), data=TINY.data(0))
+    play = Play(prepared, 0)
     play.round()
-    asked = count(world, *play.last)
+    asked = count(prepared, *play.last)
     forward = 2 * (36 * 200 + 200 * 200 + 200 * 10)
     assert asked.flops == PASSES * forward * 3 * 20
     assert asked.steps == 6
@@ -102,10 +102,10 @@ def test_what_is_cut_costs_less_than_what_is_masked():
     counted = {}
     for execution in ("sliced", "masked"):
         work = replace(TINY, values={"method": "fjord", "execution": execution}, per_round=4)
-        world = prepare(work.experiment("local", "cpu", 0), data=work.data(0))
-        play = Play(world, 0)
+        prepared = prepare(work.experiment("local", "cpu", 0), data=work.data(0))
+        play = Play(prepared, 0)
         play.round()
-        counted[execution] = count(world, *play.last)
+        counted[execution] = count(prepared, *play.last)
     assert counted["sliced"].flops < counted["masked"].flops
     assert counted["sliced"].bytes < counted["masked"].bytes
 

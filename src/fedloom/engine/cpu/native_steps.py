@@ -139,6 +139,7 @@ def native_outputs(setting: Setting, layout: Layout, params: Tensor, x: Tensor) 
 
 
 def _outputs(layers: tuple[PlainLayer, ...], layout: Layout, params: Tensor, x: Tensor) -> Tensor | None:
+    """`native_outputs` without its checks; None: the layers do not fit, or there is no compiled code."""
     given, native = _given(layers, layout, x.shape[2:], None), library()
     if given is None or native is None:
         return None

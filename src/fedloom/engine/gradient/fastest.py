@@ -40,7 +40,7 @@ def in_precision(found: Chosen, precision: Precision) -> Chosen:
     if found.gradient.stacked is None:
         raise BadExperiment(
             "precision is 'bf16', which needs layers that are stacked over the clients, and this run's gradients are "
-            f"taken {found.gradient.kind}; use engine 'local' with layers it knows, or another precision."
+            f"taken {found.gradient.kind}; use engine 'local' with layers that it supports, or another precision."
         )
     return found._replace(gradient=found.gradient.stacked.lowered())
 

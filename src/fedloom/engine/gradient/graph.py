@@ -19,6 +19,8 @@ ZERO_CALLS = (torch.relu, F.relu, torch.flatten, operator.add, torch.add, "relu"
 
 
 class _Tracer(fx.Tracer):
+    """The tracer of networks with keyed dropout."""
+
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Keyed dropout is traced as one layer."""
         return isinstance(m, KeyedDropout) or super().is_leaf_module(m, module_qualified_name)

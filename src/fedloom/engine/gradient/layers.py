@@ -138,6 +138,7 @@ def _tiles(layer: nn.MaxPool2d) -> bool:
 
 
 def _pair(size: int | tuple[int, ...]) -> tuple[int, ...]:
+    """The sizes of both axes."""
     return (size, size) if isinstance(size, int) else tuple(size)
 
 
@@ -183,7 +184,7 @@ def layer_norm(layer: nn.LayerNorm, name: str, run: Pass, x: Tensor) -> Tensor:
 
 
 def embedding(layer: nn.Embedding, name: str, run: Pass, x: Tensor) -> Tensor:
-    """One lookup in the clients' tables, one after another."""
+    """One lookup for all clients, in their concatenated tables."""
     if layer.max_norm is not None:
         raise NotImplementedError("max_norm")
     table = run.tensors[f"{name}.weight"]  # [C, words, width]

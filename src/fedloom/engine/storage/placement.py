@@ -37,7 +37,7 @@ class Sizes(NamedTuple):
     example: int
     shards: Sequence[int]  # number of examples of every client
     state: int  # the state of one client
-    remembering: int  # clients that will ever have a state
+    with_state: int  # clients that will ever have a state
     client: int  # to train one client
     reply: int  # that one client adds to the server's half of a round
     cohort: int  # clients a round, at most
@@ -103,7 +103,7 @@ def sizes_of(
         example=setting.example[0].nbytes + 8,  # a label is of int64
         shards=shards,
         state=state,
-        remembering=min(setting.fleet.size, rounds * cohort),
+        with_state=min(setting.fleet.size, rounds * cohort),
         client=client + state,
         reply=REPLY * setting.layout.total,
         cohort=cohort,
@@ -128,7 +128,7 @@ def place(sizes: Sizes, budget: Budget, device: str = "cpu") -> Placement:
     """Place all on the device if it fits; else half of it is for training, the rest for examples, then states."""
     free = budget.device - sizes.cohort * sizes.reply
     _check_one(sizes, budget, free)
-    chunk, total = sizes.chunk, sizes.state * sizes.remembering
+    chunk, total = sizes.chunk, sizes.state * sizes.with_state
     most = min(chunk, sizes.cohort)
     if not sizes.asked and most * sizes.client + sizes.examples + total > free:
         chunk = max(1, min(chunk, free // 2 // sizes.client))
@@ -162,7 +162,7 @@ def place(sizes: Sizes, budget: Budget, device: str = "cpu") -> Placement:
     if states is None:
         fit = max(left, host, disk) // sizes.state
         raise BadExperiment(
-            f"what {sizes.remembering:,} clients remember takes {size(total)}, {size(sizes.state)} each, and neither "
+            f"the states of {sizes.with_state:,} clients take {size(total)}, {size(sizes.state)} each, and neither "
             f"{device}, the host nor '{tempfile.gettempdir()}' has room; {fit:,} clients fit."
         )
     training = sizes.cohort * sizes.reply + most * sizes.client
