@@ -34,7 +34,7 @@ from flwr.supernode.fleet_http_connection import http_request_response
 import fedloom.core.costs as costs_of
 from fedloom.flower.protocol.records import NodeMessage, Payload, pack
 from fedloom.flower.server.costs import CostRecorder
-from fedloom.flower.server.transport import APP, CONNECTION, Bytes, Load, Meter, connections, exchange, waiting
+from fedloom.flower.server.transport import APP, CONNECTION, LinkBytes, Load, Meter, connections, exchange, waiting
 from flower_world import NODES, fake, served, tiny, tiny_data
 
 MIB = 2**20
@@ -167,7 +167,7 @@ def test_clients_of_a_node_share_its_link(sizes: list[tuple[int, int]], up: int,
     costs = CostRecorder(clients)
     for client, (sent, came) in enumerate(sizes):
         costs.down[client], costs.up[client] = sent, came
-    link = Bytes(sum(costs.up.values()) + up, sum(costs.down.values()) + down)
+    link = LinkBytes(sum(costs.up.values()) + up, sum(costs.down.values()) + down)
     costs.record_link(clients, link)
     none = torch.zeros(len(clients), dtype=torch.int64)
     sizes_by_kind = costs_of.Bytes(none, none, none)

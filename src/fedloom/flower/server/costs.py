@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedloom.core.costs import Bytes, Costs
 from fedloom.flower.protocol.records import Payload
-from fedloom.flower.server.transport import Bytes as LinkBytes
+from fedloom.flower.server.transport import LinkBytes
 from fedloom.world.simulated import LATE, UNAVAILABLE, reached
 
 PHASES = ("seconds_down", "seconds_start", "seconds_decode", "seconds_compute", "seconds_encode", "seconds_up")

@@ -25,7 +25,7 @@ from fedloom.flower.protocol.round_id import NO_CLIENT, RoundId
 from fedloom.flower.server.costs import CostRecorder
 from fedloom.flower.server.mailbox import Mailbox
 from fedloom.flower.server.roster import Roster
-from fedloom.flower.server.transport import Bytes as LinkBytes
+from fedloom.flower.server.transport import LinkBytes
 from fedloom.world.simulated import ARRIVED, DOWNLOAD_LOST, SILENT, UPLOAD_LOST
 
 log = logging.getLogger("fedloom")

@@ -34,25 +34,25 @@ BEAT_EVERY = 20.0  # seconds between heartbeats, on average
 IDLE = 5.0  # seconds without use after which both ends close a connection
 
 
-class Bytes(NamedTuple):
+class LinkBytes(NamedTuple):
     """Bytes on a node's link, up to the SuperLink and down from it."""
 
     up: float = 0.0
     down: float = 0.0
 
-    def plus(self, other: Bytes, times: float = 1.0) -> Bytes:
+    def plus(self, other: LinkBytes, times: float = 1.0) -> LinkBytes:
         """The sum of both, the other `times` times."""
-        return Bytes(self.up + times * other.up, self.down + times * other.down)
+        return LinkBytes(self.up + times * other.up, self.down + times * other.down)
 
 
-REQUEST = Bytes(886, 172)  # HTTP heads, signature, key and TLS of any request
-LOOK = Bytes(898, 150)  # a request for a message, when there is none
-BEAT = Bytes(913, 174)  # a heartbeat
-CONNECTION = Bytes(597, 1444)  # handshake with the link's certificate, and the end
-MESSAGE = Bytes(326, 246)  # metadata of a message and its answer, and the names of confirmed objects
-PULLED = Bytes(89, 186)  # for each object of a message: its name twice, and its head
-PUSHED = Bytes(332, 68)  # for each object of an answer
-APP = Bytes(1884, 3108)  # once in a run: its description and its app
+REQUEST = LinkBytes(886, 172)  # HTTP heads, signature, key and TLS of any request
+LOOK = LinkBytes(898, 150)  # a request for a message, when there is none
+BEAT = LinkBytes(913, 174)  # a heartbeat
+CONNECTION = LinkBytes(597, 1444)  # handshake with the link's certificate, and the end
+MESSAGE = LinkBytes(326, 246)  # metadata of a message and its answer, and the names of confirmed objects
+PULLED = LinkBytes(89, 186)  # for each object of a message: its name twice, and its head
+PUSHED = LinkBytes(332, 68)  # for each object of an answer
+APP = LinkBytes(1884, 3108)  # once in a run: its description and its app
 
 
 class Load(NamedTuple):
@@ -69,17 +69,17 @@ class Load(NamedTuple):
         return cls(3 + arrays, message.size)
 
 
-def exchange(sent: Load, answer: Load) -> Bytes:
+def exchange(sent: Load, answer: Load) -> LinkBytes:
     """A message and its answer, all that they put on the link while a connection is open."""
     total = MESSAGE.plus(REQUEST, 3 + sent.objects + answer.objects)
     total = total.plus(PULLED, sent.objects).plus(PUSHED, answer.objects)
-    return total.plus(Bytes(answer.size, sent.size), 1 + RECORD_HEAD / RECORD)
+    return total.plus(LinkBytes(answer.size, sent.size), 1 + RECORD_HEAD / RECORD)
 
 
-def waiting(seconds: float, busy: float = 0.0) -> Bytes:
+def waiting(seconds: float, busy: float = 0.0) -> LinkBytes:
     """A node that is connected for `seconds`; for `busy` seconds of these it does not look for messages."""
     looks = max(0.0, seconds - busy) / LOOK_EVERY
-    return Bytes().plus(LOOK, looks).plus(BEAT, seconds / BEAT_EVERY)
+    return LinkBytes().plus(LOOK, looks).plus(BEAT, seconds / BEAT_EVERY)
 
 
 def connections(idle: float, busy: float) -> int:
@@ -96,7 +96,7 @@ class Meter:
     def __init__(self, began: float) -> None:
         """Nodes that are connected when nodes are first seen have been connected since `began`."""
         self._began: float | None = began
-        self._carried: defaultdict[int, Bytes] = defaultdict(Bytes)
+        self._carried: defaultdict[int, LinkBytes] = defaultdict(LinkBytes)
         self._until: dict[int, float] = {}  # the time up to which a node's waiting is counted
         self._answered: dict[int, float] = {}  # the time of its last answer
 
@@ -118,11 +118,11 @@ class Meter:
             self.add(node, APP)
         self._until[node] = self._answered[node] = now
 
-    def add(self, node: int, carried: Bytes) -> None:
+    def add(self, node: int, carried: LinkBytes) -> None:
         """Count more bytes on a node's link; below zero those that a table has already."""
         self._carried[node] = self._carried[node].plus(carried)
 
-    def take(self, node: int, now: float) -> Bytes:
+    def take(self, node: int, now: float) -> LinkBytes:
         """All that a node's link has carried since the last call."""
         self.add(node, waiting(now - self._until.get(node, now)))
         self._until[node] = now
