@@ -1,4 +1,4 @@
-"""How is a fuzzing campaign run and summed up? In a process of its own, counted in memory that both share."""
+"""A fuzzing campaign: a process of its own that reads inputs, and a summary counted in memory that both share."""
 
 from __future__ import annotations
 
