@@ -25,7 +25,8 @@ from torch import nn
 
 from fedloom.evaluate.targets import interval, to_target
 from fedloom.runs.experiment import Experiment
-from fedloom.runs.play import Result, run
+from fedloom.runs.play import run
+from fedloom.runs.result import Result
 
 TRAINING = {"rate": 0.05, "epochs": 5, "batch": 10}
 Runs = dict[str, list[Result]]  # name -> a result per seed

@@ -19,15 +19,16 @@ from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.core.types import Examples, Fleet, Setting
-from fedloom.engine.local import Local
+from fedloom.engine.clients import Clients
+from fedloom.engine.local import local_engine
 from fedloom.engine.storage.backing import Place
 from fedloom.engine.storage.offload import offload
 from fedloom.engine.storage.shards import Shards
 from fedloom.layout import flatten, layout_of
 from fedloom.models import build
 from fedloom.round import play_round
-from fedloom.runs.build import per_example
 from fedloom.runs.experiment import Experiment
+from fedloom.runs.inputs import per_example
 
 WARM = 3
 
@@ -50,7 +51,7 @@ def played(options: argparse.Namespace, device: torch.device, place: Place) -> t
     setting = Setting(Fleet(torch.tensor(shards.sizes, device=device), labels), module, layout, per_example, example)
     training = {"epochs": 1, "batch": 50}
     method = Experiment(method=options.method, per_round=options.per_round, training=training).build_method()
-    engine = Local(method, setting, data, shards, options.chunk, states=place)
+    engine = local_engine(Clients(method, setting, data, shards, states=place), options.chunk)
     model = flatten(module, layout)
     memory, times = method.init(setting, model), []
     for number in range(1, options.rounds + 1):

@@ -26,8 +26,10 @@ from torch import Tensor
 from fedloom.chance import Chance
 from fedloom.core.types import Examples, Fleet, Setting
 from fedloom.core.work import Work
+from fedloom.engine.clients import Clients
 from fedloom.engine.distributed import Distributed, serve_rank, stop_ranks
-from fedloom.engine.local import Local
+from fedloom.engine.local import local_engine
+from fedloom.engine.protocol import Engine
 from fedloom.engine.ranks import Message, Ranks, join_ranks, rank_device
 from fedloom.engine.storage.shards import Shards
 from fedloom.layout import flatten, layout_of
@@ -35,7 +37,7 @@ from fedloom.method import Method
 from fedloom.models import build
 from fedloom.parts.select.uniform import Uniform
 from fedloom.round import play_round
-from fedloom.runs.build import per_example
+from fedloom.runs.inputs import per_example
 
 WORKLOADS = {"W1": ("2nn", 10), "W2": ("2nn", 100), "W3": ("cnn1", 10)}
 CLIENTS, SAMPLES, BATCH = 100, 600, 50
@@ -55,7 +57,7 @@ class Workload:
         self.setting = Setting(fleet, module, layout_of(module), per_example, data.x[:2])
         self.method = Method(select=Uniform(per_round), work=Work(epochs=1, batch=BATCH))
         self.model = flatten(module, self.setting.layout)
-        self.local = Local(self.method, self.setting, data, shards)
+        self.local = local_engine(Clients(self.method, self.setting, data, shards))
 
     def play(self, engine: Engine, number: int) -> Tensor:
         """Play one round of FedAvg to its end."""
@@ -122,7 +124,7 @@ def main() -> None:
         for name in options.workloads:
             work = Workload(*WORKLOADS[name], device)
             if ranks.rank > 0:
-                serve_rank(ranks, lambda work=work: (work.local, None))  # type: ignore[misc]
+                serve_rank(ranks, lambda work=work: work.local)  # type: ignore[misc]
                 continue
             try:
                 found = results[name] = measure(work, ranks, options.cycles)

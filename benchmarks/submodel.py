@@ -43,8 +43,11 @@ from fedloom.core.rule import LocalRule
 from fedloom.core.types import Examples, Fleet, Setting, Task
 from fedloom.core.work import Work
 from fedloom.engine.client import learn
+from fedloom.engine.clients import Clients
+from fedloom.engine.gradient.fastest import Chosen
 from fedloom.engine.gradient.stacked import StackedGradient
-from fedloom.engine.local import Local
+from fedloom.engine.local import Local, local_engine
+from fedloom.engine.steps import Start
 from fedloom.engine.storage.shards import Shards
 from fedloom.layout import flatten, layout_of
 from fedloom.method import Method
@@ -58,7 +61,7 @@ from fedloom.parts.local.sub_model import SubModel
 from fedloom.parts.mask.ranked import Ranked
 from fedloom.parts.select.uniform import Uniform
 from fedloom.round import play_round
-from fedloom.runs.build import per_example
+from fedloom.runs.inputs import per_example
 
 BATCH, RATE = 50, 0.1
 SHAPES = {"cnn2": (3, 32, 32), "2nn": (1, 28, 28)}
@@ -93,20 +96,25 @@ class Workload:
         everyone, work = Uniform(self.setting.fleet.size), Work(epochs=1, batch=BATCH)
         return Method(select=everyone, allocate=Tiers(shares), mask=Ranked("random"), local=rule, work=work)
 
+    def engine(self, method: Method, sliced: bool = True) -> Local:
+        """The engine of these clients."""
+        clients = Clients(method, self.setting, self.data, self.shards)
+        return local_engine(clients, sliced=sliced, chosen=Chosen(self.gradient))
+
     def round(self, method: Method, sliced: bool) -> Callable[[int], Tensor]:
         """Play a whole round, with the server's part."""
-        memory = method.init(self.setting, self.model)
-        local = Local(method, self.setting, self.data, self.shards, gradient=self.gradient, sliced=sliced)
+        memory, local = method.init(self.setting, self.model), self.engine(method, sliced)
         return lambda number: play_round(method, memory, self.model, self.setting, local, Chance(0, number))[0]
 
     def clients(self, rule: LocalRule, share: float) -> Callable[[int], Tensor]:
         """Train all clients on the parts sent to them, as devices would, without cutting or scattering."""
         ids, sizes, layout = torch.arange(self.setting.fleet.size), self.shards.sizes, self.setting.layout
         method, gradient, state = self.method(rule, (share,)), self.gradient, {}
-        params, mask = self.model.expand(len(ids), -1), None
+        params, mask, neurons = self.model.expand(len(ids), -1), None, None
         keep = self.neurons.cut(torch.rand(len(ids), self.neurons.size), share)
-        if rule.whole:
-            mask, state = self.neurons.expand(keep), {"own": params}
+        if rule.traits.freezes:
+            mask, state, neurons = self.neurons.expand(keep), {"own": params}, self.neurons
+            gradient = gradient.freezing(keep, mask)
         else:
             index, shapes = slice_index(self.neurons, keep)
             layout = layout._replace(shapes=shapes)
@@ -114,12 +122,14 @@ class Workload:
             params = params if share == 1 else params.gather(1, index)
         shares, everyone = torch.full((len(ids),), share), torch.ones(len(ids), dtype=torch.bool)
         task = Task(self.model, mask, keep, shares, everyone, {}, 1, RATE, RATE, layout.trained)
+        plan = self.engine(method).plan
 
         def play(number: int) -> Tensor:
             batches = method.work.plan(ids, self.shards.rows(ids, max(sizes)), sizes, Chance(0, number))
-            way = gradient if mask is None else gradient.freezing(keep, mask)
-            learnt, _ = learn(method, way, self.data, task, params, state, batches, held=mask is not None)
-            return learnt.sent
+            start = Start(
+                method, gradient, plan, self.data, task, state, {}, params, batches, neurons, mask is not None
+            )
+            return learn(start)[0].sent
 
         return play
 
