@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from fedloom import BadExperiment, Experiment, Method, Reply, Setting
-from fedloom.core.part import Aggregate
-from fedloom.core.types import State
+from fedloom.parts import Aggregate, State
 from fedloom.studies.compare import compare
 
 

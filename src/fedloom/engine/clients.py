@@ -1,4 +1,4 @@
-"""The clients that train in this process: their examples, what they hold back, and their states between rounds."""
+"""The clients that train in this process: their examples, held-out examples, and their states between rounds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedloom.engine.storage.client_states import ClientStates
 from fedloom.engine.storage.shards import Shards
 from fedloom.method import Method
 
-Owned = tuple[Examples, Shards]  # examples, and which of them are whose
+ClientExamples = tuple[Examples, Shards]  # examples, and which of them are whose
 
 
 class Clients:
@@ -27,8 +27,8 @@ class Clients:
         setting: Setting,
         data: Examples,
         shards: Shards,
-        held_out: Owned | None = None,
-        own_test: Owned | None = None,
+        held_out: ClientExamples | None = None,
+        own_test: ClientExamples | None = None,
         states: Place = "device",
     ) -> None:
         """`held_out`: examples that clients try their models on; `own_test`: those for their personal accuracy."""

@@ -29,7 +29,7 @@ Trainer = Callable[[list[Chunk]], list[tuple[Learnt, State]]]  # trains the chun
 
 
 class Local:
-    """A cohort as matrices; within a chunk clients stand in falling order of their steps."""
+    """A cohort as matrices; within a chunk clients are in falling order of their steps."""
 
     def __init__(self, clients: Clients, chosen: Chosen, plan: StepPlan, chunk: int, steps: Steps = take_steps) -> None:
         """`chunk`: how many clients train at once, at most. `steps` takes their steps as the plan says."""

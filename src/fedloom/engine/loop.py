@@ -21,7 +21,7 @@ from fedloom.errors import RunStopped
 
 
 class Loop:
-    """One client after another; an error says whose it was."""
+    """One client after another; errors name the client."""
 
     def __init__(self, clients: Clients, precision: Precision = "default") -> None:
         self.clients = clients

@@ -18,7 +18,7 @@ from fedloom.engine.plain_layers import PlainLayer
 StepWay = Literal["native", "kernels", "fused", "momentum", "autograd"]
 PartWay = Literal["whole", "masked", "sliced", "compact", "sliced or compact", "frozen"]
 
-SAYS: dict[str, str] = {
+MEANINGS: dict[str, str] = {
     "stacked": "all clients of a chunk at once, layer by layer, each with weights of its own",
     "vmapped": "all clients of a chunk at once, by torch.func.vmap",
     "one by one": "one client after another, in plain PyTorch",
@@ -28,7 +28,7 @@ SAYS: dict[str, str] = {
     "momentum": "gradients of every tensor, then SGD with momentum in one pass over it",
     "autograd": "gradients first, then the local rule's corrections and the optimiser",
     "whole": "the method sends whole models",
-    "masked": "the whole network runs, and masks say which of its parameters travel or move",
+    "masked": "the whole network runs, and masks choose the parameters that are sent or trained",
     "sliced": "really smaller networks; clients with equally many neurons train together",
     "compact": "networks of all sizes together, by kernels that stop where a client's neurons end",
     "sliced or compact": "really smaller networks, or all sizes together where a cohort has more than two sizes",
@@ -73,14 +73,14 @@ class StepPlan:
 
 
 def lines_of(record: dict[str, Any]) -> list[tuple[str, str]]:
-    """What to show people of a recorded plan: names and sentences."""
+    """A recorded plan as names and sentences."""
     first, *others = record["steps"]
     graph = "; the step is captured as a CUDA graph and replayed" if record["captured"] else ""
     then = f"; {others[0]} where a chunk's sizes or masks do not suit that" if others else ""
     found = [
-        ("gradients", f"{record['gradient']}: {SAYS[record['gradient']]}"),
-        ("steps", f"{first}: {SAYS[first]}{graph}{then}"),
-        ("sub-models", f"{record['parts']}: {SAYS[record['parts']]}"),
+        ("gradients", f"{record['gradient']}: {MEANINGS[record['gradient']]}"),
+        ("steps", f"{first}: {MEANINGS[first]}{graph}{then}"),
+        ("sub-models", f"{record['parts']}: {MEANINGS[record['parts']]}"),
     ]
     return found + [(f"not {way}", why) for way, why in record["reasons"].items()]
 
@@ -107,7 +107,7 @@ def plan_steps(facts: Facts) -> StepPlan:
     return StepPlan(facts.gradient, tuple(steps), parts, facts.captured, facts.layers, tuple(reasons))
 
 
-def _named(optimiser: Optimiser) -> str:
+def _in_words(optimiser: Optimiser) -> str:
     """An optimiser in words, as far as ways differ in what they take."""
     words = [type(optimiser).__name__]
     words += ["with momentum"] if optimiser.momentum else []
@@ -117,12 +117,14 @@ def _named(optimiser: Optimiser) -> str:
 
 
 def _stacks(facts: Facts) -> str | None:
+    """Whether layers are stacked over the clients."""
     if facts.gradient == "stacked":
         return None
     return f"it needs gradients of stacked layers, and this network's are taken {facts.gradient}"
 
 
 def _uncorrected(facts: Facts) -> str | None:
+    """Whether a step needs the gradient of the loss alone."""
     return "the local rule corrects gradients between the backward pass and the step" if facts.traits.corrects else None
 
 
@@ -131,7 +133,7 @@ def _native(facts: Facts) -> str | None:
     if facts.captured or facts.gradient == "one by one":
         return ""  # it is not for these
     if not facts.optimiser.plain and not facts.optimiser.heavy:
-        return f"it takes steps of plain SGD or of SGD with momentum, not of {_named(facts.optimiser)}"
+        return f"it takes steps of plain SGD or of SGD with momentum, not of {_in_words(facts.optimiser)}"
     if facts.low:
         return "it computes in float32, and products are to round to bfloat16"
     if not facts.layers:
@@ -139,12 +141,12 @@ def _native(facts: Facts) -> str | None:
     return _stacks(facts) or _uncorrected(facts) or facts.no_native or None
 
 
-def _moves(facts: Facts) -> str | None:
+def _steps_by_tensor(facts: Facts) -> str | None:
     """Whether a captured step can move each tensor by itself."""
     if facts.traits.corrects and not facts.traits.scales:
         return _uncorrected(facts)
     if not facts.optimiser.plain and not facts.optimiser.heavy:
-        return f"it takes steps of plain SGD or of SGD with momentum, not of {_named(facts.optimiser)}"
+        return f"it takes steps of plain SGD or of SGD with momentum, not of {_in_words(facts.optimiser)}"
     return _stacks(facts)
 
 
@@ -156,7 +158,7 @@ def _kernels(facts: Facts) -> str | None:
         return "the network is not a row of linear layers with a cross-entropy"
     if facts.low:
         return "they compute in float32, and products are to round to bfloat16"
-    return _moves(facts) or facts.no_kernels or None
+    return _steps_by_tensor(facts) or facts.no_kernels or None
 
 
 def _fused(facts: Facts) -> str | None:
@@ -164,7 +166,7 @@ def _fused(facts: Facts) -> str | None:
     if facts.gradient == "vmapped":
         return "torch.func.vmap returns gradients and takes no steps"
     if not facts.optimiser.plain:
-        return f"only plain SGD can be part of the backward pass, not {_named(facts.optimiser)}"
+        return f"only plain SGD can be part of the backward pass, not {_in_words(facts.optimiser)}"
     return _uncorrected(facts)
 
 
@@ -172,7 +174,7 @@ def _momentum(facts: Facts) -> str | None:
     """SGD with momentum, or plain SGD of scaled parameters, tensor by tensor; captured steps alone have it."""
     if not facts.captured:
         return ""
-    return _moves(facts)
+    return _steps_by_tensor(facts)
 
 
 def _autograd(facts: Facts) -> str | None:
@@ -181,6 +183,7 @@ def _autograd(facts: Facts) -> str | None:
 
 
 def _frozen(facts: Facts) -> str | None:
+    """The whole network with gradients of the neurons that were sent."""
     if not facts.traits.freezes:
         return ""
     if not facts.sliced:
@@ -189,21 +192,24 @@ def _frozen(facts: Facts) -> str | None:
 
 
 def _cuts(facts: Facts) -> str | None:
+    """Really smaller networks."""
     if not facts.traits.cuts:
         return ""
     return _stacks(facts) or (None if facts.sliced else "execution is masked")
 
 
 def _compact(facts: Facts) -> str | None:
+    """Linear networks of all sizes together."""
     if not facts.captured:
         return ""
     return _cuts(facts) if _cuts(facts) is not None else _kernels(facts)
 
 
 def _sliced_or_compact(facts: Facts) -> str | None:
+    """Convolutional networks of several sizes together."""
     if not facts.captured:
         return ""
-    return _cuts(facts) if _cuts(facts) is not None else _moves(facts) or facts.no_compact or None
+    return _cuts(facts) if _cuts(facts) is not None else _steps_by_tensor(facts) or facts.no_compact or None
 
 
 STEPS: dict[StepWay, Callable[[Facts], str | None]] = {

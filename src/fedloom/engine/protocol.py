@@ -1,4 +1,4 @@
-"""What an engine is: whatever trains a cohort for the server, in this process, in several, or over a network."""
+"""The protocol of engines, which train a cohort for the server: in this process, in several, or over a network."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Engine(Protocol):
         """All that changes from round to round, by name; views, to be copied before the next round."""
 
     def load(self, state: State) -> None:
-        """Go on from what `save` gave, before the next round."""
+        """Put back what `save` gave, before the next round."""
 
     def describe(self) -> dict[str, Any]:
         """What the engine does and why, as plain values for the run folder and `fedloom run --explain`."""

@@ -48,19 +48,19 @@ def take_steps(start: Start) -> Taken:
     raise AssertionError("autograd suits every chunk")
 
 
-def _free(start: Start) -> bool:
-    """Whether nothing has to be held in place step by step."""
+def _all_trained(start: Start) -> bool:
+    """Whether no parameter has to be kept unchanged step by step."""
     return start.held or start.method.local.trains(start.task) is None
 
 
 def _native(start: Start) -> Taken | None:
     """The C code."""
-    return native_steps(start) if _free(start) else None
+    return native_steps(start) if _all_trained(start) else None
 
 
 def _fused(start: Start) -> Taken | None:
     """Steps inside the backward pass."""
-    if not _free(start):
+    if not _all_trained(start):
         return None
     rate, decay, descent = start.task.rate, start.method.optimiser.weight_decay, start.gradient.descent
     assert descent is not None  # else the plan has another way

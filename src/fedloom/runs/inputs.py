@@ -18,7 +18,7 @@ from fedloom.data.lists import Lists, from_ranges
 from fedloom.data.load import load
 from fedloom.data.partition import Partition, Split, partition, split
 from fedloom.data.sampling import Ints
-from fedloom.engine.clients import Clients, Owned
+from fedloom.engine.clients import ClientExamples, Clients
 from fedloom.engine.gradient.dropout import keyed
 from fedloom.engine.ranks import rank_device
 from fedloom.engine.storage.offload import offload, place_examples
@@ -41,8 +41,8 @@ class Inputs(NamedTuple):
     model: Tensor  # [P] before the first round
     train: Examples
     shards: Shards  # which of `train` are whose
-    held_out: Owned | None  # examples that clients try their models on while they train
-    own_test: Owned | None  # examples for the clients' personal accuracy
+    held_out: ClientExamples | None  # examples that clients try their models on while they train
+    own_test: ClientExamples | None  # examples for the clients' personal accuracy
     test: Examples
     classes: int
     clients: list[int]  # the partition's number of each client in the fleet; empty clients are left out
@@ -130,7 +130,7 @@ def _examples(
     placement: Placement,
     device: torch.device,
     sibling: Inputs | None,
-) -> tuple[Examples, Shards, Owned | None, Owned | None, Examples]:
+) -> tuple[Examples, Shards, ClientExamples | None, ClientExamples | None, Examples]:
     """Training examples with their shards, held-out and own test examples, and the test set, each where it lies."""
     where, mine = placement.examples, parts.train.at(present)
     if sibling is not None:
@@ -196,13 +196,13 @@ def _shards(lists: Lists, device: torch.device) -> Shards:
     return Shards.of(torch.from_numpy(lists.examples), lists.sizes.tolist(), device)
 
 
-def _own_split(kept: Lists, present: Ints, train: Examples) -> Owned | None:
+def _own_split(kept: Lists, present: Ints, train: Examples) -> ClientExamples | None:
     """What was kept of each client's data for its own test."""
     own = kept.at(present)
     return (train, _shards(own, train.y.device)) if len(own.examples) else None
 
 
-def _own_part(dataset: Dataset, dealt: Partition, present: Ints, test: Examples) -> Owned | None:
+def _own_part(dataset: Dataset, dealt: Partition, present: Ints, test: Examples) -> ClientExamples | None:
     """Each client's part of the test set, where the data say whose is whose and were dealt so."""
     if dataset.client_train is None or dataset.client_test is None:
         return None

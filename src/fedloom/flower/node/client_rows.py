@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.types import Examples, Fleet
-from fedloom.engine.clients import Owned
+from fedloom.engine.clients import ClientExamples
 from fedloom.engine.storage.shards import Shards
 from fedloom.errors import BadExperiment
 from fedloom.runs.inputs import Inputs
@@ -32,7 +32,7 @@ def restrict(inputs: Inputs, places: Mapping[int, int], size: int) -> Inputs:
     )
 
 
-def _restrict_split(split: Owned, places: Mapping[int, int], size: int) -> Owned:
+def _restrict_split(split: ClientExamples, places: Mapping[int, int], size: int) -> ClientExamples:
     """The examples of those clients only."""
     data, shards = split
     if not shards.resident:

@@ -33,7 +33,7 @@ def method_of(method: Method | str, settings: Mapping[str, Any], per_round: int 
 def needs_mod(method: Method) -> bool:
     """Whether clients do more than train what they are sent and send it back, which any ClientApp does."""
     whole = method.mask.sends_all and method.upload.sends_what_came
-    return not (whole and type(method.local) is LocalRule)
+    return not (whole and method.local == LocalRule())
 
 
 def check_client_half(method: Method) -> None:
