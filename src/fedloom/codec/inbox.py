@@ -44,6 +44,10 @@ class Inbox:
             raise BadExperiment(f"seconds until a round closes is {self.seconds}; expected above 0.")
         self._closes = torch.inf if self.seconds is None else self.clock() + self.seconds
 
+    def expect(self, client: int, expected: Expected) -> None:
+        """Replace what is expected of a client, once its form is known."""
+        self.awaited = {**self.awaited, client: expected}
+
     def take(self, sender: int, data: bytes | bytearray | memoryview) -> Reason | None:
         """Accept a message (None) or refuse it; `sender` is known from the connection, not from the bytes."""
         try:

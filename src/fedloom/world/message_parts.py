@@ -25,10 +25,14 @@ class MessageParts:
     def __init__(self, method: Method, setting: Setting, codec: Codec) -> None:
         """`codec` is that of replies; tasks are whole float32 numbers."""
         self.method, self.setting, self.codec = method, setting, codec
-        self.compares = True  # whether masks are compared with neurons this round, which waits for the device
+        self._compares = True  # whether masks are compared with neurons this round, which waits for the device
         self._seen: tuple[ModelPart, ...] = ()  # the descriptions of the last masks
         self._made_of_neurons = False  # the result of the last comparison
         self._whole: dict[tuple[str | int, ...], tuple[Bytes, Bytes]] = {}
+
+    def begin_round(self, compares: bool) -> None:
+        """Say whether this round's masks are compared with neurons; without, they are taken to be as those before."""
+        self._compares = compares
 
     def prices(self, task: Task, reply: Reply) -> tuple[Bytes, Bytes]:
         """Sizes of the cohort's tasks and replies [C each], by formula."""
@@ -71,7 +75,7 @@ class MessageParts:
             neurons = self.setting.neurons
             keep = rows_of(neurons, mask) if keep is None else keep
             rows = keep.shape[1] > neurons.size
-            if self.compares:
+            if self._compares:
                 made = (neurons.expand(keep, rows) == mask).all(1) | ~mask.any(1)  # a lost reply has an empty mask
                 self._made_of_neurons = bool(made.all())
             found = ModelPart(mask, keep, rows) if self._made_of_neurons else ModelPart(mask)

@@ -37,7 +37,8 @@ class Wire:
     def train(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
         """Train, then price, round and check the replies."""
         reply = self.engine.train(ids, task, chance)
-        self.parts.compares = checks = self._checks_now(task)
+        checks = self._checks_now(task)
+        self.parts.begin_round(compares=checks)
         prices = self.parts.prices(task, reply)
         priced = Costs(*prices)
         plain = self.codec.values == "float32"

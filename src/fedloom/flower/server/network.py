@@ -172,7 +172,7 @@ class Network:
         costs.set_fate(client, ARRIVED)
         try:
             if manifest is not None and not self._packing.method.masks_known and client not in inbox.accepted:
-                inbox.awaited = {**inbox.awaited, client: with_form(manifest, payload.facts.get("form"))}
+                inbox.expect(client, with_form(manifest, payload.facts.get("form")))
         except Rejected as why:
             inbox.refuse(client, why)
             return
