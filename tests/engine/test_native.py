@@ -266,6 +266,7 @@ def test_what_it_cannot_train() -> None:
     assert native_steps.why_not_native(place.setting, place.data) == ""
     for data in (Examples(x.double(), y), Examples(x, y.int())):
         assert "it needs float32 and int64" in native_steps.why_not_native(place.setting, data)
+    assert "it runs on CPUs" in native_steps.why_not_native(place.setting, Examples(x.to("meta"), y.to("meta")))
     assert "one block of memory" in native_steps.why_not_native(place.setting, Examples(x.transpose(2, 3), y))
     other = here(NETWORKS["dense"]())
     other.setting.module.double()

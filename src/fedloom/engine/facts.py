@@ -24,9 +24,8 @@ def facts_of(
     """The facts of these clients' training; `slower` are the quicker gradients that failed, with their reasons."""
     method, setting, data = clients.method, clients.setting, clients.data
     kind, layers = gradient.kind, plain_layers(setting) or ()
-    device = data.x.device.type
     captured = captured and kind != "one by one"  # one client after another: no two steps are alike
-    native = not captured and device == "cpu" and bool(layers) and kind != "one by one"
+    native = not captured and bool(layers) and kind != "one by one"
     return Facts(
         gradient=kind,
         slower=slower,

@@ -93,6 +93,8 @@ _refused: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
 def why_not_native(setting: Setting, data: Examples) -> str:
     """Why the C code cannot train this network on these examples; empty if it can."""
+    if data.x.device.type != "cpu":
+        return f"it runs on CPUs, and examples are on {data.x.device}"
     if why := why_no_library():
         return why
     if data.x.dtype != torch.float32 or data.y.dtype != torch.int64:
