@@ -24,11 +24,11 @@ from fedloom.engine.local import local_engine
 from fedloom.engine.storage.backing import Place
 from fedloom.engine.storage.offload import offload
 from fedloom.engine.storage.shards import Shards
+from fedloom.goals import classes
 from fedloom.layout import flatten, layout_of
 from fedloom.models import build
 from fedloom.round import play_round
 from fedloom.runs.experiment import Experiment
-from fedloom.runs.inputs import per_example
 
 WARM = 3
 
@@ -48,7 +48,7 @@ def played(options: argparse.Namespace, device: torch.device, place: Place) -> t
     module = build(options.model, (1, 28, 28), 10).to(device)
     layout = layout_of(module)
     labels = torch.ones(options.clients, 10, dtype=torch.int64, device=device)
-    setting = Setting(Fleet(torch.tensor(shards.sizes, device=device), labels), module, layout, per_example, example)
+    setting = Setting(Fleet(torch.tensor(shards.sizes, device=device), labels), module, layout, classes(), example)
     training = {"epochs": 1, "batch": 50}
     method = Experiment(method=options.method, per_round=options.per_round, training=training).build_method()
     engine = local_engine(Clients(method, setting, data, shards, states=place), options.chunk)

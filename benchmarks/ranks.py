@@ -32,12 +32,12 @@ from fedloom.engine.local import local_engine
 from fedloom.engine.protocol import Engine
 from fedloom.engine.ranks import Message, Ranks, join_ranks, rank_device
 from fedloom.engine.storage.shards import Shards
+from fedloom.goals import classes
 from fedloom.layout import flatten, layout_of
 from fedloom.method import Method
 from fedloom.models import build
 from fedloom.parts.select.uniform import Uniform
 from fedloom.round import play_round
-from fedloom.runs.inputs import per_example
 
 WORKLOADS = {"W1": ("2nn", 10), "W2": ("2nn", 100), "W3": ("cnn1", 10)}
 CLIENTS, SAMPLES, BATCH = 100, 600, 50
@@ -54,7 +54,7 @@ class Workload:
         data = Examples(data.x.to(device), data.y.to(device))
         examples = torch.tensor(shards.sizes, device=device)
         fleet = Fleet(examples, torch.ones(CLIENTS, 10, dtype=torch.int64, device=device))
-        self.setting = Setting(fleet, module, layout_of(module), per_example, data.x[:2])
+        self.setting = Setting(fleet, module, layout_of(module), classes(), data.x[:2])
         self.method = Method(select=Uniform(per_round), work=Work(epochs=1, batch=BATCH))
         self.model = flatten(module, self.setting.layout)
         self.local = local_engine(Clients(self.method, self.setting, data, shards))

@@ -49,6 +49,7 @@ from fedloom.engine.gradient.stacked import StackedGradient
 from fedloom.engine.local import Local, local_engine
 from fedloom.engine.steps import Start
 from fedloom.engine.storage.shards import Shards
+from fedloom.goals import classes
 from fedloom.layout import flatten, layout_of
 from fedloom.method import Method
 from fedloom.models import build
@@ -61,7 +62,6 @@ from fedloom.parts.local.sub_model import SubModel
 from fedloom.parts.mask.ranked import Ranked
 from fedloom.parts.select.uniform import Uniform
 from fedloom.round import play_round
-from fedloom.runs.inputs import per_example
 
 BATCH, RATE = 50, 0.1
 SHAPES = {"cnn2": (3, 32, 32), "2nn": (1, 28, 28)}
@@ -87,7 +87,7 @@ class Workload:
         self.module = build(model, shape, 10)
         layout = layout_of(self.module)
         fleet = Fleet(torch.tensor(self.shards.sizes), torch.zeros(clients, 10, dtype=torch.int64))
-        self.setting = Setting(fleet, self.module, layout, per_example, self.data.x[:2])
+        self.setting = Setting(fleet, self.module, layout, classes(), self.data.x[:2])
         self.model, self.neurons = flatten(self.module, layout), self.setting.neurons
         self.gradient = StackedGradient(self.setting)
 

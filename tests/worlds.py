@@ -28,6 +28,7 @@ from fedloom.engine.local import Local, local_engine
 from fedloom.engine.loop import Loop
 from fedloom.engine.protocol import Engine
 from fedloom.engine.storage.shards import Shards
+from fedloom.goals import classes
 from fedloom.layout import Layout, flatten, layout_of
 from fedloom.method import Memory, Method
 from fedloom.methods.fedavg import fedavg
@@ -219,7 +220,7 @@ def world_of(module: nn.Module, data: Examples, clients: Iterable[Tensor], dtype
     """A world of your own; the module's weights are drawn by hashing."""
     module, shards = hashed(module).to(dtype), Shards(list(clients), torch.device("cpu"))
     layout: Layout = layout_of(module)
-    setting = Setting(fleet_of(data, shards), module, layout, cross_entropy, data.x[:2])
+    setting = Setting(fleet_of(data, shards), module, layout, classes(), data.x[:2])
     return World(setting, data, shards, flatten(module, layout))
 
 

@@ -33,6 +33,7 @@ from fedloom.core.pruning import (
 )
 from fedloom.core.types import Batch, Fleet, Setting
 from fedloom.errors import BadExperiment
+from fedloom.goals import classes
 from fedloom.layout import flatten, layout_of
 from worlds import cross_entropy, world
 
@@ -65,7 +66,7 @@ def given(network: str) -> tuple[Setting, Tensor, list[Batch]]:
     module.load_state_dict({name: torch.tensor(value) for name, value in case["state"].items()})
     pairs = [(torch.tensor(batch["x"]), torch.tensor(batch["y"])) for batch in case["batches"]]
     fleet = Fleet(torch.ones(2), torch.ones(2, 3))
-    setting = Setting(fleet, module, layout_of(module), cross_entropy, pairs[0][0][:2])
+    setting = Setting(fleet, module, layout_of(module), classes(), pairs[0][0][:2])
     batches = [batch_of(x.expand(2, *x.shape), y.expand(2, -1)) for x, y in pairs]
     return setting, flatten(module, setting.layout).expand(2, -1), batches
 

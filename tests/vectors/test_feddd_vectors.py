@@ -18,12 +18,13 @@ from torch import Tensor, nn
 
 from fedloom.chance import Chance
 from fedloom.core.types import Reply, Setting, Task
+from fedloom.goals import classes
 from fedloom.layout import layout_of
 from fedloom.parts.aggregate.coverage_mean import CoverageMean
 from fedloom.parts.allocate.budget import Fleet, by_filling, by_linear_programme
 from fedloom.parts.upload.importance import Importance
 from fedloom.round import read_unsent_as_unchanged
-from worlds import cross_entropy, world
+from worlds import world
 
 
 @cache
@@ -58,7 +59,7 @@ class Bare(nn.Module):
 def setting() -> Setting:
     """Around the bare network."""
     module = Bare()
-    return Setting(world("mlp").setting.fleet, module, layout_of(module), cross_entropy, torch.zeros(2, 2, 3, 3))
+    return Setting(world("mlp").setting.fleet, module, layout_of(module), classes(), torch.zeros(2, 2, 3, 3))
 
 
 def test_equation_4() -> None:

@@ -21,6 +21,7 @@ from fedloom.core.optimiser import Sgd
 from fedloom.core.types import Examples, Setting
 from fedloom.core.work import Work
 from fedloom.engine.storage.shards import Shards
+from fedloom.goals import classes
 from fedloom.layout import layout_of
 from fedloom.method import Method
 from fedloom.methods.fedavg import fedavg
@@ -29,7 +30,7 @@ from fedloom.methods.feddyn import feddyn
 from fedloom.methods.fedprox import fedprox
 from fedloom.methods.scaffold import scaffold
 from pieces import Forced
-from worlds import World, cross_entropy, fleet_of, play, states_of
+from worlds import World, fleet_of, play, states_of
 
 METHODS = {
     "FedAvg": fedavg(),
@@ -54,7 +55,7 @@ def here() -> World:
     data = Examples(torch.cat(x), torch.cat(y).flatten().long())
     shards = Shards(list(torch.arange(len(data.y)).split([len(one) for one in x])), torch.device("cpu"))
     module = nn.Linear(4, 3)
-    setting = Setting(fleet_of(data, shards), module, layout_of(module), cross_entropy, data.x[:2])
+    setting = Setting(fleet_of(data, shards), module, layout_of(module), classes(), data.x[:2])
     return World(setting, data, shards, torch.tensor(vectors()["init"]))
 
 

@@ -9,7 +9,7 @@ A model is one vector of P numbers, a cohort of C clients one matrix [C, P]. Let
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,17 +24,19 @@ from fedloom.layout import Layout
 if TYPE_CHECKING:
     from fedloom.core.costs import Costs
     from fedloom.core.devices import Devices
+    from fedloom.core.goal import Goal, Loss, Transform
     from fedloom.neurons.map import NeuronMap
 
 State = dict[str, Tensor]  # tensors by name and nothing else, so that it can be stacked, saved and sent
-Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs [B, ...], targets [B]) -> one loss per example [B]
 
 
 class Fleet(NamedTuple):
     """All N clients, with the facts that the server has about them."""
 
     examples: Tensor  # [N] number of training examples (int64)
-    labels: Tensor  # [N, classes] number of examples of each class (int64)
+    labels: (
+        Tensor  # [N, strata] number of examples of each class, or other stratum (int64); one stratum if none are known
+    )
     devices: Devices | None = None  # speed and links of each client, where they are simulated
 
     @property
@@ -45,13 +47,19 @@ class Fleet(NamedTuple):
 
 @dataclass(frozen=True)
 class Setting:
-    """What is fixed during a run: the fleet, the network and the loss."""
+    """What is fixed during a run: the fleet, the network and the goal."""
 
     fleet: Fleet
     module: nn.Module
     layout: Layout
-    loss: Loss
+    goal: Goal
     example: Tensor  # [2, ...] two inputs, to trace the network with
+    transform: Transform | None = None  # of training examples, when a batch is gathered
+
+    @property
+    def loss(self) -> Loss:
+        """The loss of each example."""
+        return self.goal.loss
 
     @cached_property
     def neurons(self) -> NeuronMap:
@@ -124,15 +132,15 @@ class Examples(NamedTuple):
     """A data set of n examples, on the device that trains."""
 
     x: Tensor  # [n, ...]
-    y: Tensor  # [n]
+    y: Tensor  # [n, ...]
 
 
 class Batch(NamedTuple):
     """The examples of one step, for the clients that take it."""
 
     x: Tensor  # [C, B, ...]
-    y: Tensor  # [C, B]
-    weight: Tensor  # [C, B] adds up to 1 for every client; 0 marks padding of short batches
+    y: Tensor  # [C, B, ...]
+    weight: Tensor  # [C, B] adds up to 1 for every client; 0 marks padding and examples that count for nothing
     keys: Tensor  # [C] random keys for the network's own randomness, such as dropout
 
 

@@ -21,13 +21,16 @@ class Dataset(NamedTuple):
     name: str
     # images are float32 [n, channels, h, w], other numbers float32 [n, ...], tokens int64 [n, length]
     x_train: NDArray[Any]
-    y_train: Ints  # [n]
+    y_train: NDArray[Any]  # [n, ...]: classes int64, numbers float32
     x_test: NDArray[Any]
-    y_test: Ints
+    y_test: NDArray[Any]
     client_train: Ints | None  # [n] the client of each example, if the data have clients
     client_test: Ints | None
-    classes: int
+    classes: int  # of targets; where they are numbers, how many an example has
     vocabulary: int  # token ids run from 0 (padding) to vocabulary - 1; 0 where the data are not text
+    stratum_train: Ints | None = None  # [n] what partitions deal by, where targets are no classes
+    client_names: tuple[str, ...] | None = None  # the name of client id k, where ids were texts
+    class_names: tuple[str, ...] | None = None  # the name of class k, where labels were texts
 
 
 def check(arrays: Mapping[str, Any], file: str, classes: int | None = None) -> None:

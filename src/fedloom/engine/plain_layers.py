@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import fx, nn
 from torch.func import functional_call
 
-from fedloom.core.types import Loss, Setting
+from fedloom.core.goal import Loss
+from fedloom.core.types import Setting
 from fedloom.layout import Layout, flatten
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from fedloom.core.types import Loss
+from fedloom.core.goal import Loss
 from fedloom.errors import BadModel
 
 FIRST = 32  # examples in the batch

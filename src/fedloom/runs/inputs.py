@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedloom.accel.machine import device_of
@@ -25,6 +24,7 @@ from fedloom.engine.storage.offload import offload, place_examples
 from fedloom.engine.storage.placement import Placement, budget_of, place, sizes_of
 from fedloom.engine.storage.shards import Shards
 from fedloom.errors import BadData, BadExperiment
+from fedloom.goals import classes
 from fedloom.layout import flatten, layout_of
 from fedloom.method import Method
 from fedloom.models.check import FIRST, check_network, own_copy
@@ -48,11 +48,6 @@ class Inputs(NamedTuple):
     clients: list[int]  # the partition's number of each client in the fleet; empty clients are left out
     placement: Placement  # where examples and client states lie
     dealt: str  # how the data were dealt, in words
-
-
-def per_example(output: Tensor, target: Tensor) -> Tensor:
-    """Cross entropy of each example."""
-    return F.cross_entropy(output, target, reduction="none")
 
 
 def inputs_of(
@@ -85,10 +80,10 @@ def inputs_of(
     network = own_copy(model if model is not None else network_of(experiment, dataset), device)
     module = keyed(network)
     fleet = _fleet(experiment, dataset, parts.train.at(present), present, device)
-    setting = Setting(fleet, module, layout_of(module), per_example, torch.from_numpy(dataset.x_train[:2]).to(device))
+    setting = Setting(fleet, module, layout_of(module), classes(), torch.from_numpy(dataset.x_train[:2]).to(device))
     if sibling is None:  # else such a network was tried on the same data
         x, y = (torch.from_numpy(part[:FIRST]).to(device) for part in (dataset.x_train, dataset.y_train))
-        check_network(module, per_example, x, y, dataset.classes)
+        check_network(module, setting.loss, x, y, dataset.classes)
     start = flatten(module, setting.layout)
     placement = _placement(experiment, method, setting, start, dataset, Lists.of(dealt.clients).at(present))
     train, shards, held_out, own_test, test = _examples(

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedloom.codec import Frame
 from fedloom.core.rule import LocalRule
 from fedloom.core.types import Fleet, Setting
 from fedloom.errors import BadExperiment, BadModel
+from fedloom.goals import classes
 from fedloom.layout import layout_of
 from fedloom.method import Method
 from fedloom.models.check import own_copy
@@ -68,7 +68,7 @@ def setting_of(model: nn.Module, example: Tensor | None, fleet: Fleet) -> Settin
     if missing := [name for name in layout.names if name not in state]:
         raise BadModel(f"buffer '{missing[0]}' is not in the state dict (persistent=False), so it cannot travel.")
     two = torch.zeros(0) if example is None else torch.cat([example, example])[:2].detach().cpu()
-    return Setting(fleet, module, layout, lambda output, target: F.cross_entropy(output, target, reduction="none"), two)
+    return Setting(fleet, module, layout, classes(), two)
 
 
 def client_half(method: Method) -> dict[str, str]:
