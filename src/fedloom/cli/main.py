@@ -151,7 +151,8 @@ def compare_command(
     have is given to those that have it.
     """
     from fedloom.cli.show import comparison_rows, comparison_table, progress
-    from fedloom.runs.experiment import Experiment, with_settings
+    from fedloom.runs.experiment import Experiment
+    from fedloom.runs.set_values import with_settings
     from fedloom.studies.compare import compare, fitting
 
     pairs = shared.settings

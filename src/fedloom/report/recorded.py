@@ -17,9 +17,12 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fedloom.errors import BadData, BadExperiment
-from fedloom.runs.parquet import ROUNDS
 
 Numbers = NDArray[Any]
+KNOWN = (  # columns that a row has, with None where a run did not write them
+    *("score", "accuracy", "top5", "per_class", "loss", "personal_score", "personal_accuracy", "training_loss"),
+    *("clients", "arrived", "rejected", "virtual_seconds", "joules", "wall_seconds", "evaluation_seconds"),
+)
 FINISHED, STOPPED = "finished", "stopped: "  # how the log of a run ends
 
 
@@ -85,7 +88,7 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
     table = read_table(folder / "rounds.parquet")
     if table is None:
         return []
-    known: Mapping[str, None] = dict.fromkeys(ROUNDS.names)
+    known: Mapping[str, None] = dict.fromkeys(KNOWN)
     lacking = [name for name in ("round", "accuracy", "bytes_up", "bytes_down") if name not in table.column_names]
     if lacking:
         raise BadData(f"'{folder / 'rounds.parquet'}' has no column {lacking[0]}; it is not the table of a run.")

@@ -9,7 +9,8 @@ from typing import Any
 
 from fedloom.errors import BadExperiment
 from fedloom.evaluate.targets import cost_of
-from fedloom.runs.experiment import Experiment, with_settings
+from fedloom.runs.experiment import Experiment
+from fedloom.runs.set_values import with_settings
 from fedloom.studies.compare import Contender, compare, takes
 
 CANDIDATES = (
