@@ -108,8 +108,8 @@ class Local:
         if frozen and gradient.stacked is not None and task.keep is not None and task.mask is not None:
             gradient = gradient.stacked.freezing(task.keep, task.mask)
         start = Start(
-            clients.method, gradient, self.plan, chunk.data, task, chunk.state, {}, chunk.params, chunk.batches,
-            neurons if frozen or compact else None, frozen or compact,
+            clients.method, clients.setting, gradient, self.plan, chunk.data, task, chunk.state, {}, chunk.params,
+            chunk.batches, neurons if frozen or compact else None, frozen or compact,
         )  # fmt: skip
         if self._cuts(task) and not compact:
             return learn_sliced(start, clients.setting, self._slice_counts.of(chunk.width, task), self._steps)

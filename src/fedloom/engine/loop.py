@@ -45,8 +45,8 @@ class Loop:
         """One client's part of the round."""
         chunk = self.clients.gather(ids, [client], [place], task, chance, ())
         start = Start(
-            self.clients.method, self.gradient, self.plan, chunk.data, chunk.task, chunk.state, {}, chunk.params,
-            chunk.batches,
+            self.clients.method, self.clients.setting, self.gradient, self.plan, chunk.data, chunk.task, chunk.state,
+            {}, chunk.params, chunk.batches,
         )  # fmt: skip
         learnt, state = learn(start)
         return self.clients.finish(chunk, learnt, state, self.gradient, chance)
