@@ -6,6 +6,8 @@ from fedloom.accel.fast_import import uncollected as _uncollected
 
 with _uncollected():
     from fedloom.chance import Chance
+    from fedloom.core.goal import Goal, Targets
+    from fedloom.core.metric import FromTorchmetrics, Mean, Sums, Whole
     from fedloom.core.rule import LocalRule
     from fedloom.core.types import Cohort, Fleet, Reply, Setting, Task
     from fedloom.data.dataset import Dataset
@@ -37,14 +39,20 @@ __all__ = [
     "Experiment",
     "FedloomError",
     "Fleet",
+    "FromTorchmetrics",
+    "Goal",
     "LocalRule",
+    "Mean",
     "Method",
     "NeuronMap",
     "Reply",
     "Result",
     "RunStopped",
     "Setting",
+    "Sums",
+    "Targets",
     "Task",
+    "Whole",
     "extract",
     "load_data",
     "load_model",
