@@ -10,6 +10,7 @@ with _uncollected():
     from fedloom.core.metric import FromTorchmetrics, Mean, Sums, Whole
     from fedloom.core.rule import LocalRule
     from fedloom.core.types import Cohort, Fleet, Reply, Setting, Task
+    from fedloom.data.augment.mixing import Seeded
     from fedloom.data.dataset import Dataset
     from fedloom.data.load import load as load_data
     from fedloom.errors import BadData, BadExperiment, BadModel, FedloomError, RunStopped
@@ -48,6 +49,7 @@ __all__ = [
     "Reply",
     "Result",
     "RunStopped",
+    "Seeded",
     "Setting",
     "Sums",
     "Targets",

@@ -72,7 +72,8 @@ AS_TORCH = {
     ),
     "labels": (labels(), OUT, BITS, lambda: F.binary_cross_entropy_with_logits(OUT, BITS.double())),
     "labels, positive": (
-        labels(3.0), OUT, BITS, lambda: F.binary_cross_entropy_with_logits(OUT, BITS.double(), pos_weight=torch.tensor(3.0))
+        labels(3.0), OUT, BITS,
+        lambda: F.binary_cross_entropy_with_logits(OUT, BITS.double(), pos_weight=torch.tensor(3.0)),
     ),
     "binary": (
         binary(), OUT[:, :1], BITS[:, 0], lambda: F.binary_cross_entropy_with_logits(OUT[:, 0], BITS[:, 0].double())
@@ -157,7 +158,8 @@ def test_one_step_of_linear_regression_by_hand() -> None:
     ("make", "word"),
     [
         (lambda: classes((1.0, -1.0)), "weights"), (lambda: classes(smoothing=1.0), "smoothing"),
-        (lambda: classes(focal=-1.0), "focal"), (lambda: numbers("huber", 0.0), "delta"), (lambda: binary(0.0), "positive"),
+        (lambda: classes(focal=-1.0), "focal"), (lambda: numbers("huber", 0.0), "delta"),
+        (lambda: binary(0.0), "positive"),
     ],
 )  # fmt: skip
 def test_impossible_settings_are_refused(make: Callable[[], object], word: str) -> None:

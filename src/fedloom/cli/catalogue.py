@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fedloom.core.part import ServerPart, Upload
 from fedloom.core.rule import LocalRule
-from fedloom.data.augment import TRANSFORMS
+from fedloom.data.augment import FACTS as UNTYPED, TRANSFORMS
 from fedloom.data.load import DATASETS, settings_of as data_settings
 from fedloom.data.partition import PARTITIONS, settings_of as partition_settings
 from fedloom.goals import GOALS
@@ -39,7 +39,7 @@ def catalogue(kind: str) -> list[Row]:
     if kind == "goals":
         return [Row(name, _settings(make), _about(make)) for name, make in GOALS.items()]
     if kind == "augment":
-        return [Row(name, _settings(make), _about(make)) for name, make in TRANSFORMS.items()]
+        return [Row(name, _settings(make, UNTYPED), _about(make)) for name, make in TRANSFORMS.items()]
     if kind == "partitions":
         return [Row(name, _defaults(partition_settings(name)), _about(make)) for name, make in PARTITIONS.items()]
     if kind == "data":

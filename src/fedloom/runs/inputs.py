@@ -13,7 +13,7 @@ from fedloom.chance import Chance
 from fedloom.core.devices import Devices
 from fedloom.core.goal import Goal, Transform
 from fedloom.core.types import Examples, Fleet, Setting
-from fedloom.data.augment import check_transform, every_transform
+from fedloom.data.augment import check_transform
 from fedloom.data.dataset import Dataset, check
 from fedloom.data.lists import Lists, from_ranges
 from fedloom.data.load import load
@@ -29,6 +29,7 @@ from fedloom.errors import BadData, BadExperiment
 from fedloom.layout import flatten, layout_of
 from fedloom.method import Method
 from fedloom.models.check import FIRST, check_network, own_copy
+from fedloom.runs.augment import every_transform
 from fedloom.runs.experiment import Experiment
 from fedloom.world.fleets import make_devices
 
@@ -86,7 +87,7 @@ def inputs_of(
     outputs = goal.outputs(dataset)
     network = own_copy(model if model is not None else network_of(experiment, dataset, outputs), device)
     module = keyed(network)
-    transform = every_transform(experiment.build_transforms(), transform, outputs)
+    transform = every_transform(experiment.augment, transform, goal, outputs)
     fleet = _fleet(experiment, dataset, goal, parts.train.at(present), present, device)
     example = torch.from_numpy(dataset.x_train[:2]).to(device)
     setting = Setting(fleet, module, layout_of(module), goal, example, transform)
