@@ -31,7 +31,7 @@ def every_transform(chosen: Sequence[Choice], given: Transform | None, goal: Goa
     made: list[Transform] = []
     for one in chosen:
         if one.own is not None:
-            made.append(Own(one.own.load("augment"), tuple(sorted(one.settings.items()))))
+            made.append(Own(one.own.load("augment"), one.settings))
         else:
             fitted = fit(f"augment '{one.name}'", TRANSFORMS[one.name], one.settings, FACTS)
             made.append(build_transform(one.name, fitted, facts_of(goal, classes)))

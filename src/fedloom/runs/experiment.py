@@ -65,9 +65,7 @@ class Experiment(Section):
     partition: Named = Choice(name="dirichlet")
     model: Named = Choice(name="mlp")
     goal: Named = Choice(name="classes")
-    augment: tuple[Named, ...] = Field(
-        (), description="transforms of training examples, in order, such as crop and flip"
-    )
+    augment: tuple[Named, ...] = Field((), description="transforms of training examples, in order: crop, flip")
     fleet: Named = Choice(name="none")
     channel: Named = Choice(name="bernoulli")
     aggregate: Named = Choice(name="own")

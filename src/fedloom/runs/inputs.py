@@ -120,10 +120,10 @@ def _fleet(
     experiment: Experiment, dataset: Dataset, goal: Goal, own: Lists, present: Ints, device: torch.device
 ) -> Fleet:
     """How many examples every client has, of which strata, and on what device."""
+    strata: Ints | None = dataset.y_train if goal.strata else None
+    count = dataset.classes if goal.strata else 1
     if dataset.stratum_train is not None:
         strata, count = dataset.stratum_train, int(dataset.stratum_train.max()) + 1
-    else:
-        strata, count = (dataset.y_train, dataset.classes) if goal.strata else (None, 1)
     whose = own.owner * count + (0 if strata is None else strata[own.examples])
     labels = np.bincount(whose, minlength=len(own) * count)
     return Fleet(
