@@ -169,7 +169,7 @@ def test_labels_beyond_the_classes_are_refused() -> None:
 FOCAL, SUMMED = classes(focal=2.0), own(cross_entropy)
 REFUSED: dict[str, tuple[Goal, Tensor, int, str]] = {
     "focal": (FOCAL, LABELS, CLASSES, "the goal's loss, CrossEntropy(weights=None, smoothing=0.0, focal=2.0), is not"),
-    "own": (SUMMED, LABELS, CLASSES, "the goal's loss, cross_entropy, is not one that the C code knows"),
+    "own": (SUMMED, LABELS, CLASSES, "the goal's loss, worlds.cross_entropy, is not one that the C code knows"),
     "l1": (numbers("l1"), (MANY * 0.7).sin(), 4, "the goal's loss, NumberLoss(kind='l1', delta=1.0), is not"),
     "weighed": (
         replace(numbers(), weigh=tokens().weigh), (MANY * 0.7).sin(), 4, "weighs examples otherwise than by their cl"
