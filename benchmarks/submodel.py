@@ -127,8 +127,9 @@ class Workload:
         def play(number: int) -> Tensor:
             batches = method.work.plan(ids, self.shards.rows(ids, max(sizes)), sizes, Chance(0, number))
             start = Start(
-                method, gradient, plan, self.data, task, state, {}, params, batches, neurons, mask is not None
-            )
+                method, self.setting, gradient, plan, self.data, task, state, {}, params, batches, neurons,
+                mask is not None,
+            )  # fmt: skip
             return learn(start)[0].sent
 
         return play

@@ -97,7 +97,7 @@ def plain_app(world: World, method: Method, mods: list[Mod], held: bool = False)
         batches = method.work.plan(ids, rows, sizes, Chance(SEED, number))
         optimiser = torch.optim.SGD(model.parameters(), lr=method.optimiser.rate_at(number))
         losses = []
-        for batch in Feed(world.data, batches):
+        for batch in Feed(world.data, batches, world.setting.goal):
             real = batch.weight[0] > 0
             loss = F.cross_entropy(model(batch.x[0, real]), batch.y[0, real])
             optimiser.zero_grad()

@@ -47,7 +47,8 @@ def here(network: nn.Module, shape: tuple[int, ...] = SHAPE) -> World:
 def feed_of(place: World, sizes: list[int], batch: int, epochs: int = 1) -> Feed:
     """So many examples of every client, the first having most."""
     rows = place.shards.rows(torch.arange(len(sizes)), 10)[:, : sizes[0]]
-    return Feed(place.data, Work(epochs=epochs, batch=batch).plan(torch.arange(len(sizes)), rows, sizes, Chance(3, 1)))
+    batches = Work(epochs=epochs, batch=batch).plan(torch.arange(len(sizes)), rows, sizes, Chance(3, 1))
+    return Feed(place.data, batches, place.setting.goal)
 
 
 def convs(*widths: int, kernel: int = 3, padding: int = 1, pool: bool = True, relu: bool = True, bias: bool = True,
@@ -170,7 +171,7 @@ def test_threads_and_company_change_no_bit(name: str) -> None:
             **{key: getattr(feed.batches, key)[client : client + 1] for key in ("examples", "real", "steps", "keys")},
             active=[1] * len(feed.batches.active),
         )
-        alone = native_steps_of(place, first[client : client + 1], Feed(place.data, one))
+        alone = native_steps_of(place, first[client : client + 1], Feed(place.data, one, place.setting.goal))
         assert torch.equal(alone[0][0], weights[client])
 
 

@@ -19,7 +19,7 @@ from fedloom.flower.protocol.experiment import read_experiment
 from fedloom.flower.protocol.records import NodeMessage, Payload, pack, unpack
 from fedloom.flower.protocol.round_id import RoundId
 from fedloom.flower.server.costs import memory_bytes, phase_seconds
-from fedloom.flower.server.network import reported_accuracies
+from fedloom.flower.server.network import reported_scores
 from fedloom.flower.server.play import RunConfig
 from flower_world import assert_same, config_of, fake, served, simulated, tiny, tiny_data
 
@@ -122,7 +122,7 @@ def test_whatever_a_node_reports_is_harmless(one: Any, other: Any) -> None:
     facts = {"rss": one, "began": other, "seconds_start": one, "seconds_compute": other, "accuracy": one}
     assert all(value >= 0 for value in phase_seconds(10.0, 20.0, facts, facts).values())
     assert 0 <= memory_bytes(facts) < 2**63
-    assert all(0 <= value <= 1 for _, value in reported_accuracies({"accuracy": [[1, one], other]}, [1]))
+    assert all(0 <= value <= 1 for _, value in reported_scores({"score": [[1, one], other]}, [1], (0.0, 1.0)))
 
 
 @given(st.dictionaries(st.sampled_from(["run", "round", "attempt", "base"]), ANYTHING))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fedloom.runs.experiment import Experiment, with_settings
+from fedloom.runs.experiment import Experiment
 from fedloom.runs.play import run
+from fedloom.runs.set_values import with_settings
 
 SMALL: dict[str, Any] = {
     "model": {"name": "mlp", "settings": {"widths": [8, 6]}},

@@ -22,8 +22,9 @@ from fedloom.methods.feddyn import feddyn
 from fedloom.methods.fedprox import fedprox
 from fedloom.models import MODELS
 from fedloom.parts.select.uniform import Uniform
-from fedloom.runs.experiment import Experiment, with_settings
+from fedloom.runs.experiment import Experiment
 from fedloom.runs.play import run
+from fedloom.runs.set_values import with_settings
 
 SMALL: dict[str, Any] = {"clients": 4, "per_round": 2, "rounds": 1, "training": {"epochs": 1}}
 

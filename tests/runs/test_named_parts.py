@@ -24,7 +24,7 @@ from fedloom.parts.aggregate.coverage_mean import CoverageMean
 from fedloom.parts.aggregate.krum import Krum
 from fedloom.parts.aggregate.latest_updates import LatestUpdates
 from fedloom.parts.aggregate.ranked_mean import Median, TrimmedMean
-from fedloom.runs.experiment import with_settings
+from fedloom.runs.set_values import with_settings
 
 
 def method(**settings: Any) -> Any:

@@ -72,9 +72,13 @@ def duration(seconds: float) -> str:
     return f"{seconds:.1f} s"
 
 
-def at_once(x: Tensor) -> int:
-    """How many examples like these [n, ...] to evaluate together: many on a GPU, as many as a cache holds on a CPU."""
-    return BATCH if x.device.type == "cpu" else max(BATCH, 2**25 // x[0].numel())
+def at_once(x: Tensor, answer: int = 1) -> int:
+    """How many examples like these [n, ...] to evaluate together: many on a GPU, as many as a cache holds on a CPU.
+
+    `answer`: the numbers that a network answers one example with, of which 2^26 are held at once at most.
+    """
+    batch = BATCH if x.device.type == "cpu" else max(BATCH, 2**25 // max(1, x[0].numel()))
+    return max(1, min(batch, 2**26 // answer))
 
 
 def device_of(name: str) -> torch.device:

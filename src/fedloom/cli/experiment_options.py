@@ -67,14 +67,16 @@ class ExperimentOptions:
 
     def experiment(self, **values: Any) -> Experiment:
         """The experiment of these options, with `values` for keys that are not among them or are given elsewhere."""
-        from fedloom.runs.experiment import Experiment, with_settings
+        from fedloom.runs.experiment import Experiment
+        from fedloom.runs.set_values import with_settings
 
         return Experiment(**with_settings(self.values | values, self.settings))
 
     def resumed(self, context: typer.Context, folder: Path, **values: Any) -> Experiment:
         """The experiment of a run folder, changed where options were typed."""
-        from fedloom.runs.experiment import Experiment, with_settings
+        from fedloom.runs.experiment import Experiment
         from fedloom.runs.folder import experiment_in
+        from fedloom.runs.set_values import with_settings
 
         keys = (self.values | values).items()
         typed = {name: value for name, value in keys if context.get_parameter_source(name) is TYPED}

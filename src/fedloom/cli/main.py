@@ -88,7 +88,6 @@ def run_command(
     from fedloom.cli.show import progress, summary_table
     from fedloom.report.trackers import tracked
     from fedloom.runs.play import run
-    from fedloom.studies.compare import score_of
 
     if resume and out is None:
         out = Path(method)  # METHOD is the folder, which has all settings
@@ -103,7 +102,7 @@ def run_command(
     when = checkpoints_of(checkpoint_every)
     try:
         with (
-            progress(console, name, experiment.rounds, score_of(experiment)) as bar,
+            progress(console, name, experiment.rounds, experiment.build_goal().score) as bar,
             tracked(experiment, folder, bar, tensorboard, mlflow) as watch,
         ):
             result = run(
@@ -154,15 +153,16 @@ def compare_command(
     """
     from fedloom.cli.show import comparison_rows, comparison_table, progress
     from fedloom.evaluate.judge import check_target
-    from fedloom.runs.experiment import Experiment, with_settings
-    from fedloom.studies.compare import compare, fitting, score_of
+    from fedloom.runs.experiment import Experiment
+    from fedloom.runs.set_values import with_settings
+    from fedloom.studies.compare import compare, fitting
 
     pairs = shared.settings
     experiments = {
         name: Experiment(**with_settings({**shared.values, "method": name}, fitting(name, pairs, methods)))
         for name in methods
     }
-    score = score_of(next(iter(experiments.values())))
+    score = next(iter(experiments.values())).build_goal().score
     if target is not None:
         check_target(score, target)
     console = errors if as_json else Console()
@@ -197,7 +197,6 @@ def plan_command(
     """
     from fedloom.cli.show import plan_rows, plan_table, progress
     from fedloom.studies.chart import check_chart, draw_chart, text_chart
-    from fedloom.studies.compare import score_of
     from fedloom.studies.plan import CANDIDATES, CODECS, candidates, plan
 
     if chart is not None:
@@ -207,7 +206,7 @@ def plan_command(
     choices = choices_of(try_ or [])
     console = errors if as_json else Console()
     every = range(shared.seed, shared.seed + seeds)
-    shown = partial(progress, score=score_of(experiment))
+    shown = partial(progress, score=experiment.build_goal().score)
     total = seeds * sum(one.rounds for one in candidates(experiment, chosen, CODECS, choices).values())
     tell = note_printer(console)
     with runs_progress(console, "plan", total, shown) as each:

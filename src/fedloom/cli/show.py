@@ -13,7 +13,7 @@ from rich.text import Text
 
 from fedloom.accel.machine import duration, size
 from fedloom.core.metric import Metric
-from fedloom.evaluate.judge import ACCURACY, LOSS
+from fedloom.evaluate.judge import ACCURACY
 from fedloom.evaluate.targets import Cost, cost_of
 from fedloom.evaluate.wording import direction, label_of, number
 from fedloom.report.about import class_names, name_of
@@ -60,7 +60,7 @@ def _state(row: dict[str, Any], score: Metric) -> str:
 def summary_table(result: Result) -> Table:
     """The summary of a finished run."""
     facts = result.summary()
-    score, personal = result.goal.score, result.goal.personal
+    score, own = result.goal.score, result.goal.personal
     last = next((row for row in reversed(result.rounds) if row.get("per_class")), None)
     best = ", ".join([f"best {number(score, facts['best_score'])}", *filter(None, [direction(score)])])
     table = Table(title=f"{facts['method']} on {result.experiment.data.name}", show_header=False, title_justify="left")
@@ -74,7 +74,6 @@ def summary_table(result: Result) -> Table:
         worst, place = min(seen)
         rows.append(("weakest class", f"{name_of(class_names(result.folder), place)} at {worst:.4f}"))
     if facts["personal_score"] is not None:
-        own = LOSS if personal is None else personal
         rows.append((f"clients' own {label_of(own)}", f"{number(own, facts['personal_score'])}  (mean over clients)"))
     rows.append(("examples trained", f"{facts['examples_trained']:,}"))
     rows.append(("sent up, down", f"{size(facts['bytes_up'])}, {size(facts['bytes_down'])}"))

@@ -45,7 +45,9 @@ class Goal:
     targets: Targets
     metrics: tuple[Metric, ...]  # the first is the score
     outputs: Callable[[Dataset], int]  # the width of the network's answer; what models are told as `classes`
-    axis: int | None = 1  # where that width lies in the answer; None: the answer's shape is not checked
+    # the answer has scores for every class along `axis`, or as many numbers as a target; "any" is not checked
+    answer: Literal["scores", "numbers", "any"] = "scores"
+    axis: int = 1
     weigh: Weigh | None = None  # of an example, from its target; None: every example counts 1
     strata: bool = False  # whether targets [n] are themselves the strata that partitions deal by
     derive: Callable[[NDArray[Any]], NDArray[Any]] | None = None  # targets from inputs
@@ -61,6 +63,7 @@ class Goal:
         return self.metrics[0]
 
     @property
-    def personal(self) -> Sums | Mean | None:
-        """The metric by which clients' own models are scored: the first of sums; None: their loss is taken."""
-        return next((one for one in self.metrics if isinstance(one, Sums | Mean)), None)
+    def personal(self) -> Sums | Mean:
+        """The metric by which clients' own models are scored: the first one of sums, or the loss if there is none."""
+        sums = (one for one in self.metrics if isinstance(one, Sums | Mean))
+        return next(sums, Mean("loss", self.loss, "low", weigh=self.weigh))

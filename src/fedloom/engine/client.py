@@ -134,9 +134,14 @@ def judge(
     data, rows, sizes = held_out
     own, moments = _split_moments(state)
     output = gradient.outputs(learnt.sent, data.x[rows])
-    losses = setting.loss(output.flatten(0, 1), data.y[rows].flatten()).unflatten(0, rows.shape)
+    targets = data.y[rows].flatten(0, 1)
+    losses = setting.loss(output.flatten(0, 1), targets).unflatten(0, rows.shape)
     real = torch.arange(rows.shape[1], device=rows.device) < sizes[:, None]
-    mean = torch.where(real, losses, 0).sum(1) / sizes  # NaN for a client without held-out examples
+    count: Tensor = sizes
+    if setting.goal.weigh is not None:
+        weight = torch.where(real, setting.goal.weigh(targets).unflatten(0, rows.shape).to(losses), 0)
+        losses, count = losses * weight, weight.sum(1)
+    mean = torch.where(real, losses, 0).sum(1) / count  # NaN for a client without held-out examples
     columns, own = method.local.judge(chunk.task, own, learnt.losses / chunk.batches.steps, mean)
     return columns, _with_moments(own, moments)
 

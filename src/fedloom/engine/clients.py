@@ -31,7 +31,7 @@ class Clients:
         own_test: ClientExamples | None = None,
         states: Place = "device",
     ) -> None:
-        """`held_out`: examples that clients try their models on; `own_test`: those for their personal accuracy."""
+        """`held_out`: examples that clients try their models on; `own_test`: those for their personal score."""
         self.method, self.setting, self.data, self.shards = method, setting, data, shards
         self.held_out, self.own_test = held_out, own_test
         self.states = ClientStates(setting.fleet.size, data.x.device, states)

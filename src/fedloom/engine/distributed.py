@@ -54,18 +54,18 @@ class Distributed:
         return whole._replace(ids=here)
 
     def personal(self, model: Tensor) -> Tensor | None:
-        """The accuracy of every client's own model [N]; each rank tests those that it keeps."""
+        """The score of every client's own model [N]; each rank tests those that it keeps."""
         answers = self._ask(
             {rank: Message({"do": "personal"}, {"model": model}) for rank in self._others},
             lambda: _personal(self.local, model),
         )
         if not (tensors := answers[0].tensors):
             return None
-        accuracy = tensors["accuracy"]
+        score = tensors["score"]
         for rank in self._others:
             theirs = answers[rank].tensors
-            accuracy[theirs["known"]] = theirs["accuracy"][theirs["known"]]
-        return accuracy
+            score[theirs["known"]] = theirs["score"][theirs["known"]]
+        return score
 
     def save(self) -> State:
         """The states of the clients of rank 0 alone: such a run cannot be resumed."""
@@ -176,11 +176,11 @@ def _facts_of(local: Local) -> dict[str, Any]:
 
 
 def _personal(local: Local, model: Tensor) -> Message:
-    """The accuracy of all clients [N], and the clients with a state here; nothing if no client has test examples."""
-    accuracy = local.personal(model)
-    if accuracy is None:
+    """The score of all clients [N], and the clients with a state here; nothing if no client has test examples."""
+    score = local.personal(model)
+    if score is None:
         return Message({}, {})
-    return Message({}, {"accuracy": accuracy, "known": local.clients.states.known().to(model.device)})
+    return Message({}, {"score": score, "known": local.clients.states.known().to(model.device)})
 
 
 _ROWS = ("mask", "keep", "share", "authorised")  # fields of a task with a row for each client

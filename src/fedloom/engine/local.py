@@ -19,7 +19,7 @@ from fedloom.engine.clients import Clients
 from fedloom.engine.cuda.graphs import Graphs
 from fedloom.engine.facts import facts_of
 from fedloom.engine.gradient.fastest import Chosen, fastest_gradient
-from fedloom.engine.personal import personal_accuracy
+from fedloom.engine.personal import personal_score
 from fedloom.engine.plan import StepPlan, plan_steps
 from fedloom.engine.sliced import SliceCounts, learn_sliced, whole_is_faster, widths
 from fedloom.engine.steps import Start, Steps, take_steps
@@ -74,8 +74,8 @@ class Local:
         return whole._replace(ids=ids, arrived=task.authorised)  # the task's own tensors: no reply is lost here
 
     def personal(self, model: Tensor) -> Tensor | None:
-        """The accuracy of every client's own model [N]."""
-        return personal_accuracy(self.clients, self.gradient, model, self.chunk)
+        """The score of every client's own model [N]."""
+        return personal_score(self.clients, self.gradient, model, self.chunk)
 
     def save(self) -> State:
         """The states of all clients that were met."""
@@ -108,8 +108,8 @@ class Local:
         if frozen and gradient.stacked is not None and task.keep is not None and task.mask is not None:
             gradient = gradient.stacked.freezing(task.keep, task.mask)
         start = Start(
-            clients.method, gradient, self.plan, chunk.data, task, chunk.state, {}, chunk.params, chunk.batches,
-            neurons if frozen or compact else None, frozen or compact,
+            clients.method, clients.setting, gradient, self.plan, chunk.data, task, chunk.state, {}, chunk.params,
+            chunk.batches, neurons if frozen or compact else None, frozen or compact,
         )  # fmt: skip
         if self._cuts(task) and not compact:
             return learn_sliced(start, clients.setting, self._slice_counts.of(chunk.width, task), self._steps)

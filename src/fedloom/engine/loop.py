@@ -14,7 +14,7 @@ from fedloom.engine.clients import Clients
 from fedloom.engine.facts import facts_of
 from fedloom.engine.gradient.fastest import Chosen, in_precision
 from fedloom.engine.gradient.plain import PlainGradient
-from fedloom.engine.personal import personal_accuracy
+from fedloom.engine.personal import personal_score
 from fedloom.engine.plan import plan_steps
 from fedloom.engine.steps import Start
 from fedloom.errors import RunStopped
@@ -45,15 +45,15 @@ class Loop:
         """One client's part of the round."""
         chunk = self.clients.gather(ids, [client], [place], task, chance, ())
         start = Start(
-            self.clients.method, self.gradient, self.plan, chunk.data, chunk.task, chunk.state, {}, chunk.params,
-            chunk.batches,
+            self.clients.method, self.clients.setting, self.gradient, self.plan, chunk.data, chunk.task, chunk.state,
+            {}, chunk.params, chunk.batches,
         )  # fmt: skip
         learnt, state = learn(start)
         return self.clients.finish(chunk, learnt, state, self.gradient, chance)
 
     def personal(self, model: Tensor) -> Tensor | None:
-        """The accuracy of every client's own model [N]."""
-        return personal_accuracy(self.clients, self.gradient, model, 1)
+        """The score of every client's own model [N]."""
+        return personal_score(self.clients, self.gradient, model, 1)
 
     def save(self) -> State:
         """The states of all clients that were met."""

@@ -25,7 +25,7 @@ class Engine(Protocol):
         """
 
     def personal(self, model: Tensor) -> Tensor | None:
-        """The accuracy of every client's own model on its own test examples [N], NaN for a client without any.
+        """The score of every client's own model on its own test examples [N], NaN for a client without any.
 
         Clients without a model of their own are served by the global `model` [P]. None: no client has test examples.
         """

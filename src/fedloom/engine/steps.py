@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.rows import rows
-from fedloom.core.types import Examples, State, Task
+from fedloom.core.types import Examples, Setting, State, Task
 from fedloom.core.work import Batches
 from fedloom.engine.cpu.native_steps import native_steps
 from fedloom.engine.feed import Feed
@@ -25,6 +25,7 @@ class Start(NamedTuple):
     """Where a chunk's steps begin, and all that they read."""
 
     method: Method
+    setting: Setting
     gradient: Gradient
     plan: StepPlan
     data: Examples
@@ -35,6 +36,11 @@ class Start(NamedTuple):
     batches: Batches
     neurons: NeuronMap | None = None  # where only the neurons of `task.keep` are trained or exist
     held: bool = False  # the steps themselves hold in place what the rule does not train
+
+    def feed(self) -> Feed:
+        """The batches of these steps."""
+        setting = self.setting
+        return Feed(self.data, self.batches, setting.goal, setting.transform, self.first.dtype)
 
 
 Steps = Callable[[Start], Taken]
@@ -64,7 +70,7 @@ def _fused(start: Start) -> Taken | None:
         return None
     rate, decay, descent = start.task.rate, start.method.optimiser.weight_decay, start.gradient.descent
     assert descent is not None  # else the plan has another way
-    return descent(start.first, Feed(start.data, start.batches), rate, 1 - rate * decay)
+    return descent(start.first, start.feed(), rate, 1 - rate * decay)
 
 
 def _autograd(start: Start) -> Taken:
@@ -75,7 +81,7 @@ def _autograd(start: Start) -> Taken:
     moments = start.moments or optimiser.begin(first[:, :trained])
     params = first.clone(memory_format=torch.contiguous_format)
     losses = params.new_zeros(len(params))
-    for batch in Feed(start.data, start.batches):
+    for batch in start.feed():
         now = slice(len(batch.y))  # clients that still have steps to take
         part, state_now, here = task.rows(now), rows(start.state, now), params[now]
         seen = rule.view(part, here)

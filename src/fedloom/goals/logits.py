@@ -98,6 +98,7 @@ def labels(positive: float | None = None) -> Goal:
         targets=Targets("class", (None,)),
         metrics=(F1, EXACT),
         outputs=number_of_questions,
+        answer="numbers",
         head=Head("binary", _positive(positive)),
     )
 
@@ -110,6 +111,7 @@ def binary(positive: float | None = None) -> Goal:
         targets=Targets("class"),
         metrics=(ACCURACY, AUROC),
         outputs=one,
+        answer="numbers",
         strata=True,
         head=Head("binary", _positive(positive)),
     )

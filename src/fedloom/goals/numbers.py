@@ -82,5 +82,6 @@ def numbers(loss: Literal["mse", "l1", "huber"] = "mse", delta: float = 1.0) -> 
         targets=Targets("number", None),
         metrics=(RMSE, MAE, R2),
         outputs=how_many,
+        answer="numbers",
         head=Head("squared") if loss == "mse" else None,
     )

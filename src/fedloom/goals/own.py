@@ -25,7 +25,6 @@ def own(
     *,
     targets: Targets | None = None,
     outputs: Callable[[Dataset], int] = number_of_classes,
-    axis: int | None = None,
     weigh: Weigh | None = None,
     strata: bool = False,
     name: str = "own",
@@ -37,13 +36,13 @@ def own(
         metrics: `fedloom.Mean`, `Sums`, `Whole` or torchmetrics objects; the first is the score. The loss if empty.
         targets: what targets look like; any numbers by default.
         outputs: the width of the answer, which networks by name are told as their number of classes.
-        axis: where that width lies in the answer; None: the answer's shape is not checked.
         weigh: the weight of an example from its target; None: every example counts 1.
         strata: whether targets [n] are classes that partitions can deal by.
         name: what tables call the goal.
     """
-    found = tuple(as_metric(one) for one in metrics) or (Mean("loss_of_test", loss, "low", weigh=weigh),)
-    return Goal(name, loss, targets or Targets("number", None), found, outputs, axis, weigh, strata)
+    found = tuple(as_metric(one) for one in metrics) or (Mean("test_loss", loss, "low", weigh=weigh),)
+    shape = targets or Targets("number", None)
+    return Goal(name, loss, shape, found, outputs, "any", weigh=weigh, strata=strata)
 
 
 def changed(goal: Goal, loss: Loss | None, metrics: Sequence[Any] | None) -> Goal:

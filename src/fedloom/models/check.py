@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from fedloom.core.goal import Loss
+from fedloom.core.goal import Goal
 from fedloom.errors import BadModel
 
 FIRST = 32  # examples in the batch
@@ -37,22 +37,22 @@ def check_numbers(module: nn.Module) -> None:
                 raise BadModel(f"{kind} '{name}' holds {found} before any training; expected finite numbers{hint}.")
 
 
-def check_network(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, classes: int) -> None:
-    """Run one batch forward and backward; expect finite scores for every class, and a gradient for some parameter."""
+def check_network(module: nn.Module, goal: Goal, x: Tensor, y: Tensor, outputs: int) -> None:
+    """Run one batch forward and backward; expect finite answers, losses and gradients, and one loss per example."""
     name, x, y = type(module).__name__, x[:FIRST], y[:FIRST]
     with torch.no_grad():
-        check_answer(name, _answer(name, module.eval(), x, classes), len(x), classes)
+        check_answer(name, _answer(name, module.eval(), x), y, goal, outputs)
     copy = deepcopy(module).train(
         len(x) > 1
     )  # a copy, since training moves running statistics; norms need two examples
-    output = _answer(f"{name} in training", copy, x, classes)
-    check_answer(f"{name} in training", output, len(x), classes)
+    output = _answer(f"{name} in training", copy, x)
+    check_answer(f"{name} in training", output, y, goal, outputs)
     trained = {key: value for key, value in copy.named_parameters() if value.requires_grad}
     if output.grad_fn is None:
         raise BadModel(
             f"{name}'s answer does not depend on what is trained; was it detached from '{next(iter(trained))}'?"
         )
-    mean = loss(output, y).mean()
+    mean = _losses(goal, output, y).mean()
     if not bool(mean.isfinite()):
         raise BadModel(
             f"{name} has a loss of {float(mean.detach())} on the first {len(x)} examples, before any training."
@@ -65,30 +65,58 @@ def check_network(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, classes: 
             )
 
 
-def _answer(name: str, module: nn.Module, x: Tensor, classes: int) -> Tensor:
+def _losses(goal: Goal, output: Tensor, y: Tensor) -> Tensor:
+    """The goal's loss of each example [B], refused if it is anything else."""
+    what = f"the loss of goal '{goal.name}'"
+    try:
+        losses = goal.loss(output, y)
+    except Exception as problem:
+        shapes = f"answers {list(output.shape)} and targets {list(y.shape)} ({y.dtype})"
+        raise BadModel(f"{what} does not take {shapes}: {problem}") from problem
+    if not isinstance(losses, Tensor) or losses.shape != (len(y),):
+        got = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+        hint = " A mean over the batch becomes that with reduction='none' (and .mean(1) over what is left)."
+        raise BadModel(f"{what} gave {got} for {len(y)} examples; expected one number each, [{len(y)}].{hint}")
+    return losses
+
+
+def _answer(name: str, module: nn.Module, x: Tensor) -> Tensor:
     """The network's output; an exception in it becomes a `BadModel`."""
     try:
         output = module(x)
     except Exception as problem:
         raise BadModel(f"{name} does not take inputs of shape {list(x.shape[1:])}: {problem}") from problem
     if not isinstance(output, Tensor):
-        raise BadModel(
-            f"{name} answers with a {type(output).__name__}; expected a tensor of scores for {classes} classes."
-        )
+        raise BadModel(f"{name} answers with a {type(output).__name__}; expected a tensor.")
     return output
 
 
-def check_answer(name: str, output: Tensor, count: int, classes: int) -> None:
-    """Refuse an output that is not a row of finite scores for each example."""
-    if output.dim() != 2 or output.shape[1] < classes:
-        got = list(output.shape[1:])
-        raise BadModel(
-            f"{name} answers with {got} numbers per example; the data have {classes} classes (labels "
-            "are counted from 0 up to the largest)."
-        )
-    if len(output) != count:
-        raise BadModel(f"{name} answers {count} examples with {len(output)} rows; expected one each.")
+def check_answer(name: str, output: Tensor, y: Tensor, goal: Goal, outputs: int) -> None:
+    """Refuse an output that is not a finite answer for each example, of the width that the goal needs."""
+    if output.dim() == 0 or len(output) != len(y):
+        rows = len(output) if output.dim() else "a single number and no"
+        raise BadModel(f"{name} answers {len(y)} examples with {rows} rows; expected one each.")
+    _check_width(name, output, y, goal, outputs)
     if not output.is_floating_point():
         raise BadModel(f"{name} answers with {output.dtype}; expected float scores.")
     if not bool(output.isfinite().all()):
         raise BadModel(f"{name} answers with NaN or infinity on the first examples, before any training.")
+
+
+def _check_width(name: str, output: Tensor, y: Tensor, goal: Goal, outputs: int) -> None:
+    """Refuse answers of another shape than the goal's: scores for every class, or as many numbers as a target has."""
+    got = list(output.shape[1:])
+    if goal.answer == "numbers" and output.reshape(len(output), -1).shape[1] != outputs:
+        raise BadModel(f"{name} answers with {got} numbers per example; goal '{goal.name}' needs {outputs}.")
+    if goal.answer != "scores":
+        return
+    shape, places = list(output.shape), list(y.shape[1:])
+    width = shape.pop(goal.axis) if output.dim() == y.dim() + 1 else 0
+    if width < outputs or shape[1:] != places:
+        if not places:
+            what = f"the data have {outputs} classes (labels are counted from 0 up to the largest)."
+        else:
+            wanted = [*places]
+            wanted.insert(goal.axis - 1 if goal.axis > 0 else len(wanted), outputs)
+            what = f"goal '{goal.name}' needs a score for each of {outputs} classes at every place, {wanted}."
+        raise BadModel(f"{name} answers with {got} numbers per example; {what}")

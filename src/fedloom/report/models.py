@@ -22,8 +22,8 @@ def classes_of(groups: list[Group]) -> tuple[Bars | None, list[str]]:
     """Accuracy within each class at the last evaluation, and notes."""
     tables = []
     for group in groups:
-        last = [run.scored[-1].get(PER_CLASS) for run in group.runs if run.scored]
-        last = [values for values in last if values]
+        found = [run.scored[-1].get(PER_CLASS) for run in group.runs if run.scored]
+        last = [values for values in found if values]
         if last and len({len(values) for values in last}) == 1:
             tables.append((group, np.array([as_floats(values) for values in last])))
     if not tables or len({table.shape[1] for _, table in tables}) > 1:
@@ -39,9 +39,8 @@ def classes_of(groups: list[Group]) -> tuple[Bars | None, list[str]]:
         for group, t in tables
     ]
     names = next((names for group in groups if (names := group.runs[0].names(NAMES))), [])
-    return Bars(
-        [name_of(names, place) for place in weakest], series, "accuracy within the class", across="class", top=1.0
-    ), notes
+    categories = [name_of(names, place) for place in weakest]
+    return Bars(categories, series, "accuracy within the class", across="class", top=1.0), notes
 
 
 def coverage_of(groups: list[Group]) -> tuple[Strips | None, list[str]]:

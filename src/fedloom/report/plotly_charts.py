@@ -53,8 +53,9 @@ def _curves(chart: Curves) -> Json:
     dotted = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "line": {"dash": "dot", "width": 1.5}}
     share = chart.score.name in chart.shares
     lines = [{**dotted, "y0": target, "y1": target} for target in chart.targets]
-    words = [{"xref": "paper", "x": 0, "y": t, "text": f"target {100 * t:g}%" if share else f"target {t:g}", "showarrow": False, "xanchor": "left",
-              "yanchor": "bottom"} for t in chart.targets]  # fmt: skip
+    sign = [f"{100 * t:g}%" if share else f"{t:g}" for t in chart.targets]
+    words = [{"xref": "paper", "x": 0, "y": t, "text": f"target {text}", "showarrow": False, "xanchor": "left",
+              "yanchor": "bottom"} for t, text in zip(chart.targets, sign)]  # fmt: skip
     layout = {
         "xaxis": {"title": {"text": pick("axis", chart.axes)}, "rangemode": "tozero"},
         "yaxis": {"title": {"text": pick("measure", chart.measures)},
@@ -73,8 +74,9 @@ def _curves(chart: Curves) -> Json:
 
 def _bars(chart: Bars) -> Json:
     traces = []
+    names = [escape(name) for name in chart.categories]
     for one in chart.series:
-        trace: Json = {"type": "bar", "name": escape(one.label), "x": [escape(name) for name in chart.categories], "y": one.values,
+        trace: Json = {"type": "bar", "name": escape(one.label), "x": names, "y": one.values,
                        "marker": {"color": one.colour}}  # fmt: skip
         if one.low is not None and one.high is not None and one.low != one.high:
             up = [_gap(high, mean) for high, mean in zip(one.high, one.values)]
@@ -116,8 +118,8 @@ def _maps(chart: Maps) -> Json:
     labels = {str(place): label for place, label in enumerate(chart.by)}
 
     def each(field: str) -> Json:
-        return pick("run", {place: pick("what", {what: _shown(getattr(chart.by[label][what], field))
-                                                 for what in chart.scales}) for place, label in labels.items()})  # fmt: skip
+        return pick("run", {place: pick("what", {what: _shown(getattr(tables[what], field)) for what in chart.scales})
+                            for place, tables in zip(labels, chart.by.values())})  # fmt: skip
 
     named = any(isinstance(name, str) for tables in chart.by.values() for one in tables.values() for name in one.y)
     trace = {

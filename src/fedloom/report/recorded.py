@@ -18,9 +18,12 @@ from safetensors.numpy import load_file
 
 from fedloom.errors import BadData, BadExperiment
 from fedloom.report.about import Scores, names_in, scores_in
-from fedloom.runs.parquet import ROUNDS
 
 Numbers = NDArray[Any]
+KNOWN = (  # columns that a row has, with None where a run did not write them
+    *("score", "accuracy", "top5", "per_class", "loss", "personal_score", "personal_accuracy", "training_loss"),
+    *("clients", "arrived", "rejected", "virtual_seconds", "joules", "wall_seconds", "evaluation_seconds"),
+)
 FINISHED, STOPPED = "finished", "stopped: "  # how the log of a run ends
 
 
@@ -102,7 +105,7 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
     table = read_table(folder / "rounds.parquet")
     if table is None:
         return []
-    known: Mapping[str, None] = dict.fromkeys(ROUNDS.names)
+    known: Mapping[str, None] = dict.fromkeys(KNOWN)
     old = "score" not in table.column_names  # of a run from before there were other scores than accuracy
     needed = ("round", "accuracy" if old else "score", "bytes_up", "bytes_down")
     lacking = [name for name in needed if name not in table.column_names]

@@ -11,6 +11,7 @@ from torch.func import functional_call
 
 from fedloom.accel.precision import precision_note
 from fedloom.chance import Chance
+from fedloom.core.goal import Goal, Transform
 from fedloom.core.types import Setting
 from fedloom.data.dataset import Dataset
 from fedloom.engine.distributed import Distributed
@@ -46,13 +47,17 @@ def prepare(
     model: nn.Module | None = None,
     data: Dataset | None = None,
     sibling: Prepared | None = None,
+    *,
+    goal: Goal | None = None,
+    transform: Transform | None = None,
 ) -> Prepared:
-    """Load, deal, build; a method, network or data set of the user's own may replace what the experiment names.
+    """Load, deal, build; things of the user's own may replace what the experiment names.
 
     `sibling` is another run on the same `data` and device: its examples are used again, and so is its gradient where
     the networks differ in nothing but their weights.
     """
-    inputs = inputs_of(experiment, method, model, data, None if sibling is None else sibling.inputs)
+    own = None if sibling is None else sibling.inputs
+    inputs = inputs_of(experiment, method, model, data, own, goal=goal, transform=transform)
     setting, trainer = inputs.setting, trainer_of(experiment, inputs, sibling)
     engine: Engine = trainer
     if experiment.engine == "distributed" and isinstance(trainer, Local):
@@ -104,8 +109,8 @@ def _in_world(
 
 
 def _alike(one: Setting, other: Setting) -> bool:
-    """Whether two networks answer alike once they have the same weights."""
-    if one.layout != other.layout:
+    """Whether goals are equal and two networks answer alike once they have the same weights."""
+    if one.layout != other.layout or one.goal != other.goal or one.transform != other.transform:
         return False
     tensors = one.layout.split(flatten(one.module, one.layout))
     with torch.no_grad():

@@ -10,16 +10,19 @@ from pydantic import BeforeValidator, Field, ValidationError
 from torch import nn
 
 from fedloom.codec import Codec
+from fedloom.core.goal import Goal, Transform
 from fedloom.core.section import Section
-from fedloom.data.load import DATASETS, settings_of as data_settings
+from fedloom.data.load import DATASETS
 from fedloom.data.partition import PARTITIONS, settings_of as partition_settings
 from fedloom.errors import BadExperiment, BadModel, unknown
+from fedloom.goals import GOALS
 from fedloom.method import Method
 from fedloom.methods import METHODS
 from fedloom.models import MODELS, build
-from fedloom.runs.named_parts import attack_of, takes as takes_of, with_parts
+from fedloom.runs.augment import transform_of
+from fedloom.runs.named_parts import attack_of, with_parts
 from fedloom.runs.own_function import OwnFunction, own_function
-from fedloom.runs.settings import fit, make, settings_of
+from fedloom.runs.settings import fit, make
 from fedloom.runs.training import Training
 from fedloom.world.attack import Attack
 from fedloom.world.channel import Bernoulli, Bursty, Channel
@@ -28,6 +31,9 @@ from fedloom.world.table import TABLES
 from fedloom.world.world import World
 
 CHANNELS: dict[str, type[Channel]] = {"bernoulli": Bernoulli, "bursty": Bursty}
+CHOSEN = ("aggregate", "admit", "attack")  # chosen by name for any method
+SECTIONS = ("method", "data", "partition", "model", "goal", "fleet", "channel", *CHOSEN)  # a name with its settings
+GROUPS: dict[str, type[Section]] = {"training": Training, "world": World, "codec": Codec}  # settings without a name
 SUPPLIED = ("shape", "classes", "vocabulary")  # a model's facts about the data, not settings
 
 
@@ -43,12 +49,12 @@ class Choice(Section):
         return own_function(self.name)
 
 
-def _choice(value: Any) -> Any:
+def choice(value: Any) -> Any:
     """A name alone as a choice without settings."""
     return {"name": value} if isinstance(value, str) else value
 
 
-Named = Annotated[Choice, BeforeValidator(_choice)]
+Named = Annotated[Choice, BeforeValidator(choice)]
 
 
 class Experiment(Section):
@@ -58,6 +64,8 @@ class Experiment(Section):
     data: Named = Choice(name="digits")
     partition: Named = Choice(name="dirichlet")
     model: Named = Choice(name="mlp")
+    goal: Named = Choice(name="classes")
+    augment: tuple[Named, ...] = Field((), description="changes of training examples, in order, such as crop and flip")
     fleet: Named = Choice(name="none")
     channel: Named = Choice(name="bernoulli")
     aggregate: Named = Choice(name="own")
@@ -107,6 +115,8 @@ class Experiment(Section):
         _check_name("channel", self.channel.name, CHANNELS)
         self.build_channel()
         self.build_attack()
+        self.build_goal()
+        self.build_transforms()
         if self.fleet.name == "none" and (self.world != World() or self.channel.settings):
             raise BadExperiment(
                 "channel and world settings need devices, and fleet is 'none'; choose one: fleet=equal."
@@ -127,6 +137,20 @@ class Experiment(Section):
     def build_attack(self) -> Attack | None:
         """The attack as a value, or None."""
         return attack_of(self.attack.name, self.attack.settings)
+
+    def build_goal(self) -> Goal:
+        """The goal as a value."""
+        name, own = self.goal.name, self.goal.own
+        if own is None:
+            _check_name("goal", name, GOALS)
+        goal = make(f"goal '{name}'", GOALS[name] if own is None else own.load("goal"), self.goal.settings)
+        if not isinstance(goal, Goal):
+            raise BadExperiment(f"goal '{name}' gave {type(goal).__name__}; expected a fedloom.Goal.")
+        return goal
+
+    def build_transforms(self) -> tuple[Transform, ...]:
+        """The changes of training examples as values, in order."""
+        return tuple(transform_of(chosen.name, chosen.settings, chosen.own) for chosen in self.augment)
 
     def build_model(self, shape: tuple[int, ...], classes: int, vocabulary: int) -> nn.Module:
         """The network for examples of this shape, with newly drawn weights."""
@@ -166,68 +190,6 @@ def method_maker(name: str) -> Callable[..., Any]:
         return own.load("method")
     _check_name("method", name, METHODS)
     return METHODS[name]
-
-
-CHOSEN = ("aggregate", "admit", "attack")  # chosen by name for any method
-SECTIONS = ("method", "data", "partition", "model", "fleet", "channel", *CHOSEN)  # a name with its settings
-GROUPS: dict[str, type[Section]] = {"training": Training, "world": World, "codec": Codec}  # settings without a name
-
-
-def with_settings(values: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """An experiment's values with the `--set` pairs put in their sections.
-
-    Keys are `training.rate`, `method.mu`, `partition.alpha`, `model.width`, `data.clients` or an experiment's own, like
-    `per_round`. A name without a section is looked for in all sections and must be in exactly one.
-    """
-    values = {**values}
-    for section in SECTIONS:
-        chosen = _choice(values.get(section, Experiment.model_fields[section].default.model_dump()))
-        values[section] = {"name": chosen["name"], "settings": dict(chosen.get("settings", {}))}
-    for group in GROUPS:
-        values[group] = dict(values.get(group, {}))
-    for key, value in sorted(settings.items(), key=lambda pair: pair[0] not in SECTIONS):  # names before their settings
-        section, _, name = key.rpartition(".")
-        if name in SECTIONS and not section:
-            values[name] = {"name": str(value), "settings": {}}
-            continue
-        if not section:
-            section = _section_of(name, values)
-        if section == "":
-            values[name] = value
-        elif section in GROUPS:
-            values[section][name] = value
-        elif section in SECTIONS:
-            values[section]["settings"][name] = value
-        else:
-            raise BadExperiment(unknown("section", section, (*SECTIONS, *GROUPS)))
-    return values
-
-
-def _section_of(name: str, values: dict[str, Any]) -> str:
-    """The only section that has a setting of this name ('' for a key of the experiment itself)."""
-    takes: dict[str, list[str]] = {group: list(kind.model_fields) for group, kind in GROUPS.items()}
-    takes["method"] = list(settings_of(method_maker(values["method"]["name"])))
-    takes["data"] = list(data_settings(values["data"]["name"]))
-    if values["partition"]["name"] in PARTITIONS:
-        takes["partition"] = list(partition_settings(values["partition"]["name"]))
-    model = values["model"]["name"]
-    if model in MODELS:
-        takes["model"] = list(settings_of(MODELS[model].make, SUPPLIED))
-    elif (own := own_function(model)) is not None:
-        takes["model"] = list(settings_of(own.load("model")))
-    if values["channel"]["name"] in CHANNELS:
-        takes["channel"] = list(settings_of(CHANNELS[values["channel"]["name"]]))
-    takes |= {kind: takes_of(kind, values[kind]["name"]) for kind in CHOSEN}
-    takes[""] = [key for key in Experiment.model_fields if key not in (*SECTIONS, *GROUPS)]
-    homes = [section for section, names in takes.items() if name in names]
-    if len(homes) == 1:
-        return homes[0]
-    if homes:
-        choices = " or ".join(f"{home}.{name}" if home else name for home in homes)
-        raise BadExperiment(f"setting '{name}' could be {choices}; write which.")
-    full = [*SECTIONS, *(f"{section}.{n}" if section else n for section, names in takes.items() for n in names)]
-    bare = unknown("setting", name, [*SECTIONS, *(n for names in takes.values() for n in names)]).split(" Known:")[0]
-    raise BadExperiment(f"{bare} Known: {', '.join(sorted(full))}")
 
 
 def _check_name(kind: str, name: str, names: Any) -> None:

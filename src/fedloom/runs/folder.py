@@ -6,9 +6,11 @@ import json
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedloom.core.goal import Goal
 from fedloom.errors import BadData, BadExperiment, RunStopped
 from fedloom.files import replace_file, writing
 from fedloom.runs.build import Prepared
@@ -20,7 +22,7 @@ from fedloom.runs.lock import locked
 
 log = logging.getLogger("fedloom")
 
-FORMAT = 2  # of checkpoints
+FORMAT = 3  # of checkpoints
 ABOUT, LOCK = "experiment.json", "checkpoint/lock"
 
 
@@ -151,6 +153,7 @@ def _describe(
         "versions": {name: here[name] for name in ("fedloom", "torch", "numpy", "python")},
         "device": here["device"],
         "parameters": prepared.inputs.setting.layout.trained,
+        "score": _score(prepared.inputs.setting.goal),
         "partition": prepared.inputs.dealt,
         "memory": prepared.inputs.placement.record(),
         "engine": prepared.engine.describe(),
@@ -162,6 +165,15 @@ def _describe(
     replace_file(folder / ABOUT, [f"{json.dumps(about, indent=2)}\n".encode()])
     for note in (prepared.inputs.dealt, *prepared.notes):
         log.info(note)
+
+
+def _score(goal: Goal) -> dict[str, Any]:
+    """What the run is judged by, for reports; a limit that is infinite is None."""
+    score = goal.score
+    limits = [value if isfinite(value) else None for value in score.limits]
+    metrics = [{"name": one.name, "best": one.best} for one in goal.metrics]
+    facts = {"name": score.name, "best": score.best, "limits": limits}
+    return {**facts, "personal": goal.personal.name, "metrics": metrics}
 
 
 class _File(logging.FileHandler):

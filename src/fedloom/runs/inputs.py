@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from fedloom.accel.machine import device_of
 from fedloom.chance import Chance
 from fedloom.core.devices import Devices
+from fedloom.core.goal import Goal, Transform
 from fedloom.core.types import Examples, Fleet, Setting
+from fedloom.data.augment import check_transform, every_transform
 from fedloom.data.dataset import Dataset, check
 from fedloom.data.lists import Lists, from_ranges
 from fedloom.data.load import load
@@ -24,7 +26,6 @@ from fedloom.engine.storage.offload import offload, place_examples
 from fedloom.engine.storage.placement import Placement, budget_of, place, sizes_of
 from fedloom.engine.storage.shards import Shards
 from fedloom.errors import BadData, BadExperiment
-from fedloom.goals import classes
 from fedloom.layout import flatten, layout_of
 from fedloom.method import Method
 from fedloom.models.check import FIRST, check_network, own_copy
@@ -42,9 +43,9 @@ class Inputs(NamedTuple):
     train: Examples
     shards: Shards  # which of `train` are whose
     held_out: ClientExamples | None  # examples that clients try their models on while they train
-    own_test: ClientExamples | None  # examples for the clients' personal accuracy
+    own_test: ClientExamples | None  # examples for the clients' personal score
     test: Examples
-    classes: int
+    outputs: int  # the width of the network's answer
     clients: list[int]  # the partition's number of each client in the fleet; empty clients are left out
     placement: Placement  # where examples and client states lie
     dealt: str  # how the data were dealt, in words
@@ -56,18 +57,23 @@ def inputs_of(
     model: nn.Module | None = None,
     data: Dataset | None = None,
     sibling: Inputs | None = None,
+    *,
+    goal: Goal | None = None,
+    transform: Transform | None = None,
 ) -> Inputs:
-    """Load, deal and place; a method, network or data set of the user's own may replace what the experiment names.
+    """Load, deal and place; things of the user's own may replace what the experiment names.
 
     `sibling`: the inputs of another run on the same `data` and device, whose examples are used again.
     """
     _check_kind("method", method, Method)
     _check_kind("model", model, nn.Module)
     _check_kind("data", data, Dataset)
+    _check_kind("goal", goal, Goal)
     if data is not None and sibling is None:
         check(data._asdict(), f"data '{data.name}'", data.classes)
     method = method or experiment.build_method()
     device = device_of(rank_device(experiment.device) if experiment.engine == "distributed" else experiment.device)
+    goal = goal or experiment.build_goal()
     dataset = data or load(experiment.data.name, **experiment.data.settings)
     dealt = partition(
         experiment.partition.name, dataset.y_train, experiment.clients, experiment.seed,
@@ -77,20 +83,25 @@ def inputs_of(
     present = np.flatnonzero(parts.train.sizes)  # empty clients are left out
     if not len(present):
         raise BadData(f"no client has a training example ({dealt.note})")
-    network = own_copy(model if model is not None else network_of(experiment, dataset), device)
+    outputs = goal.outputs(dataset)
+    network = own_copy(model if model is not None else network_of(experiment, dataset, outputs), device)
     module = keyed(network)
+    transform = every_transform(experiment.build_transforms(), transform, outputs)
     fleet = _fleet(experiment, dataset, parts.train.at(present), present, device)
-    setting = Setting(fleet, module, layout_of(module), classes(), torch.from_numpy(dataset.x_train[:2]).to(device))
+    example = torch.from_numpy(dataset.x_train[:2]).to(device)
+    setting = Setting(fleet, module, layout_of(module), goal, example, transform)
     if sibling is None:  # else such a network was tried on the same data
         x, y = (torch.from_numpy(part[:FIRST]).to(device) for part in (dataset.x_train, dataset.y_train))
-        check_network(module, setting.loss, x, y, dataset.classes)
+        if transform is not None:
+            check_transform(transform, x, y, goal)
+        check_network(module, goal, x, y, outputs)
     start = flatten(module, setting.layout)
     placement = _placement(experiment, method, setting, start, dataset, Lists.of(dealt.clients).at(present))
     train, shards, held_out, own_test, test = _examples(
         experiment, method, dataset, dealt, parts, present, placement, device, sibling
     )
     return Inputs(
-        method, setting, network, start, train, shards, held_out, own_test, test, dataset.classes, present.tolist(),
+        method, setting, network, start, train, shards, held_out, own_test, test, outputs, present.tolist(),
         placement, dealt.note,
     )  # fmt: skip
 
@@ -179,11 +190,11 @@ def _check_kind(name: str, value: object, kind: type) -> None:
         raise BadExperiment(f"{name} is {value!r} ({type(value).__name__}); expected {expected}.")
 
 
-def network_of(experiment: Experiment, dataset: Dataset) -> nn.Module:
+def network_of(experiment: Experiment, dataset: Dataset, outputs: int) -> nn.Module:
     """The named network with weights drawn from the seed alone, whatever was drawn before."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(experiment.seed)
-        return experiment.build_model(tuple(dataset.x_train.shape[1:]), dataset.classes, dataset.vocabulary)
+        return experiment.build_model(tuple(dataset.x_train.shape[1:]), outputs, dataset.vocabulary)
 
 
 def _shards(lists: Lists, device: torch.device) -> Shards:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -12,32 +12,34 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedloom.core.costs import Bytes
+from fedloom.core.goal import Goal
 from fedloom.core.refused import counted
 from fedloom.core.types import Reply, State, Task, on_host
-from fedloom.evaluate.accuracy import Score
 from fedloom.evaluate.coverage import Coverage
+from fedloom.evaluate.score import Score
 from fedloom.files import replace_file
 from fedloom.layout import Layout
 from fedloom.runs.checkpoint.tensors import pack
 
 Columns = dict[str, NDArray[Any]]  # NumPy's calls on few numbers take a third of the time of torch's
 
-PERSONAL = "personal_accuracy"
+PERSONAL = "personal_score"
 TRANSPORT = ("transport_down", "transport_up")  # bytes, on a real network
 
 
 class Ledger:
     """The rows of `rounds.parquet` and `clients.parquet`, and the tensors of `kept.safetensors`."""
 
-    def __init__(self, clients: list[int], layout: Layout | None, examples: Tensor) -> None:
+    def __init__(self, clients: list[int], layout: Layout | None, examples: Tensor, goal: Goal) -> None:
         """`examples` [N]: the number that each client of the fleet trains on in a round, repeats counted."""
+        self._metrics, self._own = [one.name for one in goal.metrics], goal.personal.name
         self._numbers = np.array(clients)  # each client's number in the partition
         self._examples = examples.cpu().numpy()
         self._past: list[dict[str, Any]] = []  # rows of rounds before those in `_rounds`
         self._rounds: list[dict[str, Any]] = []  # as they were added
         self._clients: list[Columns] = []  # columns of the rounds in `_past`, on the host
         self._recorded: State = {}  # tensors that the method's parts record of the last round
-        self._personal: State = {}  # every client's own accuracy [N] at the last evaluation; NaN: it has no test
+        self._personal: State = {}  # every client's own score [N] at the last evaluation; NaN: it has no test
         self._coverage = None if layout is None else Coverage(layout)
 
     @property
@@ -79,22 +81,39 @@ class Ledger:
         if self._rounds:
             self._rounds[-1] |= {"score": score, "personal": personal, "evaluation_seconds": seconds}
         else:
-            self._past[-1] = self._past[-1] | _scores(score, personal) | {"evaluation_seconds": seconds}
+            self._past[-1] = self._past[-1] | self._scores(_plain(score), personal) | {"evaluation_seconds": seconds}
 
     def drop_score(self) -> None:
         """Remove the evaluation after the last round."""
         self._fetch_all()
-        self._past[-1] = self._past[-1] | _scores(None, None) | {"evaluation_seconds": None}
+        self._past[-1] = self._past[-1] | self._scores(None, None) | {"evaluation_seconds": None}
         self._personal = {}
 
     def rounds(self) -> list[dict[str, Any]]:
         """One row per round, as plain numbers; None where nothing was measured."""
         here = _fetched(self._rounds)
         columns = [self._columns(entry, here) for entry in self._rounds]
-        rows = [_row(entry, own, here) for entry, own in zip(self._rounds, columns)]
+        scores = []
+        for entry in self._rounds:
+            found = entry.get("score")
+            scores.append(self._scores(None if found is None else _plain(found, here), entry.get("personal")))
+        rows = [_row(*each) for each in zip(self._rounds, columns, [here] * len(columns), scores)]
         clients = [{**own, "client": self._numbers[own["client"]]} for own in columns]
         self._past, self._clients, self._rounds = [*self._past, *rows], [*self._clients, *clients], []
         return list(self._past)
+
+    def _scores(self, score: dict[str, Any] | None, personal: Tensor | None) -> dict[str, Any]:
+        """An evaluation's part of a row; metrics that are not finite are None."""
+        known = None if personal is None else personal[~personal.isnan()]
+        own = None if known is None or not len(known) else _finite(float(known.mean()))
+        values = dict.fromkeys(self._metrics) if score is None else {n: _finite(score[n]) for n in self._metrics}
+        return {
+            "score": values[self._metrics[0]],
+            **values,
+            "loss": None if score is None else score["loss"],
+            "personal_score": own,
+            f"personal_{self._own}": own,
+        }
 
     def _columns(self, entry: dict[str, Any], here: dict[int, NDArray[Any]]) -> Columns:
         """A round's columns of clients [C each]; `here`: its tensors on the host, by the identity of the originals."""
@@ -188,24 +207,23 @@ def _fetched(entries: list[dict[str, Any]]) -> dict[int, NDArray[Any]]:
             *entry["recorded"].values(),
             entry["virtual"],
             entry["strays"],
-            *(entry.get("score") or ()),
+            *_tensors(entry.get("score")),
         )
         if isinstance(value, Tensor)
     ]
     return {id(value): found.numpy() for value, found in zip(tensors, on_host(tensors))}
 
 
-def _row(entry: dict[str, Any], rows: Columns, here: dict[int, NDArray[Any]]) -> dict[str, Any]:
-    """One round as plain numbers, from its clients' columns and its other tensors on the host."""
-    score, virtual = entry.get("score"), entry["virtual"]
-    scores = None if score is None else [here[id(value)] for value in score]
+def _row(entry: dict[str, Any], rows: Columns, here: dict[int, NDArray[Any]], scores: dict[str, Any]) -> dict[str, Any]:
+    """One round as plain numbers, from its clients' columns, its other tensors on the host, and its scores."""
+    virtual = entry["virtual"]
     refused = {}
     if entry["strays"] is not None or rows["rejected"].any():
         refused = counted(torch.from_numpy(rows["rejected"]), entry["strays"])
     arrived = int(rows["arrived"].sum())
     return {
         "round": entry["round"],
-        **_scores(scores, entry.get("personal")),
+        **scores,
         "training_loss": float((rows["loss"] * rows["arrived"]).sum()) / arrived if arrived else None,
         "clients": len(rows["client"]),
         "arrived": arrived,
@@ -223,17 +241,20 @@ def _row(entry: dict[str, Any], rows: Columns, here: dict[int, NDArray[Any]]) ->
     }
 
 
-def _scores(score: Sequence[Any] | None, personal: Tensor | None) -> dict[str, Any]:
-    """An evaluation's part of a row, from the fields of a `Score`."""
-    known = None if personal is None else personal[~personal.isnan()]
-    accuracy, top5, loss, per_class = (None,) * 4 if score is None else (value.tolist() for value in score)
-    return {
-        "accuracy": accuracy,
-        "top5": top5,
-        "loss": loss,
-        "per_class": per_class,
-        "personal_accuracy": None if known is None or not len(known) else float(known.mean()),
-    }
+def _tensors(score: Score | None) -> list[Tensor]:
+    """The tensors of an evaluation."""
+    return [] if score is None else [score.loss, *score.metrics.values()]
+
+
+def _plain(score: Score, here: dict[int, NDArray[Any]] | None = None) -> dict[str, Any]:
+    """The loss and the metrics of an evaluation as plain numbers and lists; `here`: its tensors on the host."""
+    found = {"loss": score.loss, **score.metrics}
+    return {name: (value if here is None else here[id(value)]).tolist() for name, value in found.items()}
+
+
+def _finite(value: Any) -> Any:
+    """A number that is not finite as None; lists stay as they are."""
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def _cat_columns(parts: list[Columns]) -> Columns:

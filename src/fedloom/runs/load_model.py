@@ -24,7 +24,7 @@ def load_model(folder: str | Path, data: Dataset | None = None) -> nn.Module:
     if not file.is_file():
         raise BadModel(f"there is no '{file}': the run has not finished a round yet, or was kept elsewhere.")
     dataset = data or load(experiment.data.name, **experiment.data.settings)
-    network, saved = network_of(experiment, dataset), load_file(file)
+    network, saved = network_of(experiment, dataset, experiment.build_goal().outputs(dataset)), load_file(file)
     own = {name: value.shape for name, value in network.state_dict().items() if value.is_floating_point()}
     if own != {name: value.shape for name, value in saved.items()}:
         raise BadModel(

@@ -152,7 +152,15 @@ def kind_of(experiment: Experiment, method: Method) -> tuple[Any, ...] | None:
     """What runs must have in common to be trained together, if their networks agree too; None: this run cannot be."""
     if experiment.engine != "local" or why_rule_apart(method) is not None or experiment.build_attack() is not None:
         return None
-    facts = experiment.data, experiment.model, experiment.device, experiment.execution, experiment.chunk
+    facts = (
+        experiment.data,
+        experiment.goal,
+        experiment.augment,
+        experiment.model,
+        experiment.device,
+        experiment.execution,
+        experiment.chunk,
+    )
     return *facts, experiment.precision, experiment.memory, *training_parts(method)
 
 

@@ -12,29 +12,26 @@ import pyarrow.parquet as pq
 from fedloom.core.types import State
 from fedloom.runs.ledger import TRANSPORT
 
-ROUNDS = pa.schema(
-    [("round", pa.int64())]
-    + [(name, pa.float64()) for name in ("accuracy", "top5", "loss")]
-    + [("per_class", pa.list_(pa.float64()))]
-    + [(name, pa.float64()) for name in ("personal_accuracy", "training_loss")]
-    + [(name, pa.int64()) for name in ("clients", "arrived", "rejected", "examples_trained", "bytes_down", "bytes_up")]
-    + [(name, pa.float64()) for name in ("virtual_seconds", "joules", "wall_seconds", "evaluation_seconds")]
-)
+COUNTS = ("round", "clients", "arrived", "rejected", "examples_trained", "bytes_down", "bytes_up", *TRANSPORT)
 
 
 def table_bytes(rows: list[dict[str, Any]]) -> bytes:
     """The rows of all rounds as the bytes of a Parquet file."""
-    added = dict.fromkeys(
-        name for row in rows for name in row if name not in ROUNDS.names
-    )  # columns of the method's parts
-    kinds = [(name, pa.int64() if name in TRANSPORT else pa.float64()) for name in added]
-    return _bytes(pa.Table.from_pylist(rows, pa.schema([*ROUNDS, *kinds])))
+    return _bytes(pa.Table.from_pylist(rows, pa.schema(columns_of(rows))))
+
+
+def columns_of(rows: list[dict[str, Any]]) -> list[tuple[str, pa.DataType]]:
+    """The columns of rows of rounds, with their types."""
+    lists = {name for row in rows for name, value in row.items() if isinstance(value, list)} | {"per_class"}
+    names = dict.fromkeys(name for row in rows for name in row)
+    kinds = {name: pa.list_(pa.float64()) if name in lists else pa.float64() for name in names}
+    return [(name, pa.int64() if name in COUNTS else kind) for name, kind in kinds.items()]
 
 
 def table_rows(file: Path) -> list[dict[str, Any]]:
-    """The rows of such a file; columns that were not recorded in a round are not in its row."""
+    """The rows of such a file; what a method's part (its columns have a dot) did not record is not in a row."""
     rows = pq.ParquetFile(file).read().to_pylist()
-    return [{k: v for k, v in row.items() if v is not None or k in ROUNDS.names} for row in rows]
+    return [{k: v for k, v in row.items() if v is not None or not ("." in k or k in TRANSPORT)} for row in rows]
 
 
 def column_bytes(columns: State) -> bytes:

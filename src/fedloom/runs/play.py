@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -14,12 +16,14 @@ from fedloom.accel.kept_memory import kept_memory
 from fedloom.accel.precision import computing
 from fedloom.chance import Chance
 from fedloom.core.clock import processed
+from fedloom.core.goal import Goal, Loss, Transform
 from fedloom.core.part import NobodyLeft
 from fedloom.core.types import Setting
 from fedloom.data.dataset import Dataset
 from fedloom.errors import BadExperiment, RunStopped
-from fedloom.evaluate.accuracy import evaluate
+from fedloom.evaluate.score import evaluate
 from fedloom.files import replace_file, writing
+from fedloom.goals.own import changed
 from fedloom.layout import load
 from fedloom.method import Method
 from fedloom.round import play_round
@@ -49,6 +53,10 @@ def run(
     method: Method | None = None,
     model: nn.Module | None = None,
     data: Dataset | None = None,
+    goal: Goal | None = None,
+    loss: Loss | None = None,
+    metrics: Sequence[Any] | None = None,
+    transform: Transform | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     checkpoints: Checkpoints | None = None,
@@ -62,6 +70,10 @@ def run(
         method: a method of your own in place of the experiment's.
         model: a network of your own in place of the experiment's.
         data: a data set of your own in place of the experiment's.
+        goal: a goal of your own in place of the experiment's.
+        loss: a loss of your own in place of the goal's: `(outputs, targets) -> [B]`, one number per example.
+        metrics: metrics of your own in place of the goal's; the first is the score.
+        transform: a change of training examples `(x, y, keys) -> x, y`, after those of `experiment.augment`.
         out: the run folder; None writes nothing.
         resume: go on from the last checkpoint in `out`, if there is one; of the settings only `rounds` may be larger.
         checkpoints: when the run is saved; every 30 seconds and at the end if left out.
@@ -73,8 +85,12 @@ def run(
         raised; a second Ctrl-C does not wait for the round.
     """
 
+    if loss is not None or metrics is not None:
+        goal = changed(goal or experiment.build_goal(), loss, metrics)
+    made = partial(prepare, experiment, method, model, data, goal=goal, transform=transform)
+
     def play() -> Result:
-        return _run(experiment, method, model, data, out, resume, checkpoints, watch, tell or (lambda note: None))
+        return _run(experiment, made, out, resume, checkpoints, watch, tell or (lambda note: None))
 
     if experiment.engine != "distributed":
         return play()
@@ -82,14 +98,12 @@ def run(
         raise BadExperiment(
             "resume does not go with engine=distributed: clients' states lie with many ranks; use local."
         )
-    return run_on_ranks(experiment, play, lambda: prepare(experiment, method, model, data))
+    return run_on_ranks(experiment, play, made)
 
 
 def _run(
     experiment: Experiment,
-    method: Method | None,
-    model: nn.Module | None,
-    data: Dataset | None,
+    made: Callable[[], Prepared],
     out: str | Path | None,
     resume: bool,
     checkpoints: Checkpoints | None,
@@ -99,7 +113,7 @@ def _run(
     """Play all rounds in this process; the engine trains here or on other ranks."""
     folder = None if out is None else Path(out)
     check(folder, experiment, resume)
-    prepared = prepare(experiment, method, model, data)
+    prepared = made()
     for note in prepared.notes:
         tell(note)
     with threads_for([prepared.inputs]), computing(experiment.precision), kept_memory():
@@ -131,7 +145,8 @@ def play(
             log.info("%s: %s", name, value)
     network = load(prepared.inputs.network, prepared.inputs.setting.layout, at.model).cpu().eval()
     seconds = clock() - started
-    return Result(experiment, network, ledger.rounds(), seconds, folder, ledger.tensors, outcome)
+    goal = prepared.inputs.setting.goal
+    return Result(experiment, network, ledger.rounds(), seconds, folder, ledger.tensors, outcome, goal)
 
 
 def resume(
@@ -141,27 +156,31 @@ def resume(
     method: Method | None = None,
     model: nn.Module | None = None,
     data: Dataset | None = None,
+    goal: Goal | None = None,
+    loss: Loss | None = None,
+    metrics: Sequence[Any] | None = None,
+    transform: Transform | None = None,
     checkpoints: Checkpoints | None = None,
     watch: Watch | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> Result:
     """Go on with the run in `folder`, to `rounds` rounds in all if these are more than it was begun with.
 
-    A method, network or data set that was passed to `run` must be passed again.
+    What was passed to `run` in place of the experiment's must be passed again.
     """
     experiment = experiment_in(Path(folder))
     if rounds is not None:
         experiment = Experiment(**{**experiment.model_dump(), "rounds": rounds})
     return run(
-        experiment, method=method, model=model, data=data, out=folder, resume=True, checkpoints=checkpoints,
-        watch=watch, tell=tell,
+        experiment, method=method, model=model, data=data, goal=goal, loss=loss, metrics=metrics, transform=transform,
+        out=folder, resume=True, checkpoints=checkpoints, watch=watch, tell=tell,
     )  # fmt: skip
 
 
 def ledger_of(inputs: Inputs) -> Ledger:
     """An empty ledger for a run on these inputs."""
     examples = processed(inputs.method.work, inputs.setting.fleet.examples)
-    return Ledger(inputs.clients, inputs.setting.layout, examples)
+    return Ledger(inputs.clients, inputs.setting.layout, examples, inputs.setting.goal)
 
 
 def _start(prepared: Prepared) -> Progress:
@@ -242,7 +261,7 @@ def _play(
             at = _round(experiment, prepared, ledger, at, clock)
         except NobodyLeft as why:
             log.info("over before round %d: %s", number, why)
-            if number > 1 and ledger.last()["accuracy"] is None:
+            if number > 1 and ledger.last()["evaluation_seconds"] is None:
                 _score(ledger, prepared, at.model, clock)
             after(at)
             show(True)
@@ -279,7 +298,7 @@ def _score(ledger: Ledger, prepared: Prepared, weights: Tensor, clock: Callable[
     """Evaluate the model, and the clients' own models where they have test examples."""
     began, inputs = clock(), prepared.inputs
     own = prepared.engine.personal(weights)
-    score = evaluate(inputs.setting, weights, inputs.test, inputs.classes)
+    score = evaluate(inputs.setting, weights, inputs.test, inputs.outputs)
     ledger.score(score, own, clock() - began)
 
 

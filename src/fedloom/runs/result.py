@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from fedloom.core.goal import Goal
 from fedloom.core.types import State
+from fedloom.goals import classes
 from fedloom.runs.experiment import Experiment
 
 
@@ -23,11 +25,28 @@ class Result:
     folder: Path | None
     kept: State  # larger tensors that the method's parts recorded in the last round, as in kept.safetensors
     outcome: dict[str, float]  # numbers of the whole run from the method's parts, such as the privacy spent
+    goal: Goal = field(default_factory=classes)  # what was trained for; its first metric is the score
+
+    @property
+    def score(self) -> float | None:
+        """The last evaluation's score of the global model; None: it was never evaluated, or is not finite."""
+        return self._last.get("score")
+
+    @property
+    def best_score(self) -> float | None:
+        """The best score of all evaluations: the highest, or the lowest where low is better."""
+        found = [row["score"] for row in self.rounds if row["score"] is not None]
+        return (max if self.goal.score.best == "high" else min)(found, default=None)
 
     @property
     def accuracy(self) -> float | None:
-        """The last evaluated top-1 accuracy of the global model."""
-        return next((row["accuracy"] for row in reversed(self.rounds) if row["accuracy"] is not None), None)
+        """The last evaluation's accuracy of the global model; None where the goal has no such metric."""
+        return self._last.get("accuracy")
+
+    @property
+    def _last(self) -> dict[str, Any]:
+        """The row of the last evaluation."""
+        return next((row for row in reversed(self.rounds) if row["evaluation_seconds"] is not None), {})
 
     def _total(self, name: str) -> float | None:
         """The sum over rounds; None if nothing was simulated."""
@@ -43,15 +62,20 @@ class Result:
 
     def summary(self) -> dict[str, Any]:
         """The result as one dictionary for JSON; None for what is not known yet."""
-        scored = [row for row in self.rounds if row["accuracy"] is not None]
-        last: dict[str, Any] = scored[-1] if scored else {}
+        last = self._last
+        metrics = [one.name for one in self.goal.metrics if not isinstance(last.get(one.name), list)]
+        also = {"accuracy": self.accuracy, "best_accuracy": self.best_score} if metrics[0] == "accuracy" else {}
         return {
             "run": None if self.folder is None else str(self.folder),
             "method": self.experiment.method.name,
             "rounds": len(self.rounds),
-            "accuracy": last.get("accuracy"),
-            "best_accuracy": max((row["accuracy"] for row in scored), default=None),
-            "personal_accuracy": last.get("personal_accuracy"),
+            "score_name": metrics[0],
+            "score": self.score,
+            "best_score": self.best_score,
+            "personal_score": last.get("personal_score"),
+            **also,
+            **{name: last.get(name) for name in metrics if name not in also},
+            f"personal_{self.goal.personal.name}": last.get("personal_score"),
             "loss": last.get("loss"),
             "examples_trained": sum(row["examples_trained"] for row in self.rounds),
             "bytes_up": sum(row["bytes_up"] for row in self.rounds),

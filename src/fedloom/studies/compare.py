@@ -9,7 +9,6 @@ from typing import Any
 
 from fedloom.core.metric import Metric
 from fedloom.errors import BadExperiment
-from fedloom.evaluate.judge import ACCURACY, best_of
 from fedloom.evaluate.targets import Cost, Interval, interval, spent, to_target
 from fedloom.runs.experiment import Experiment, method_maker
 from fedloom.runs.many_runs import run_all
@@ -36,8 +35,7 @@ class Contender:
 
     def best(self) -> Interval:
         """The best score of each run, over seeds; NaN if a seed has none that is finite."""
-        scores = [[row["score"] for row in result.rounds if row["score"] is not None] for result in self.results]
-        return interval([best_of(self.metric, own or [nan]) for own in scores])
+        return interval([nan if result.best_score is None else result.best_score for result in self.results])
 
     def costs(self, target: float | None) -> list[Cost | None]:
         """The cost of the target per seed, None where it was missed; without a target, of the whole run."""
@@ -57,11 +55,6 @@ def ratio_of(ours: Contender, theirs: Contender, target: float | None, what: str
     if not values or any(a is None or not b for a, b in values):
         return None
     return interval([a / b for a, b in values])
-
-
-def score_of(experiment: Experiment) -> Metric:
-    """The metric that will be the score of an experiment's runs."""
-    return ACCURACY
 
 
 def takes(method: str, key: str) -> bool:

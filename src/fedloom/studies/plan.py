@@ -11,8 +11,9 @@ from fedloom.core.metric import Metric
 from fedloom.errors import BadExperiment
 from fedloom.evaluate.judge import ACCURACY, check_target
 from fedloom.evaluate.targets import cost_of
-from fedloom.runs.experiment import Experiment, with_settings
-from fedloom.studies.compare import Contender, compare, score_of, takes
+from fedloom.runs.experiment import Experiment
+from fedloom.runs.set_values import with_settings
+from fedloom.studies.compare import Contender, compare, takes
 
 CANDIDATES = (
     *("fedavg", "fedprox", "scaffold", "fedcs", "oort"),
@@ -86,7 +87,7 @@ def plan(
         raise BadExperiment(
             "fleet is 'none', so nothing costs time; name your fleet file or one of `fedloom list fleets`."
         )
-    score = score_of(experiment)
+    score = experiment.build_goal().score
     check_target(score, target)
     tried = candidates(experiment, methods, codecs, tries or {})
     options, missed = [], []

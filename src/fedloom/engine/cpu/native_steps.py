@@ -39,6 +39,8 @@ def native_steps(start: Start) -> tuple[Tensor, Tensor] | None:
 
     None: the sizes of this chunk do not suit the C code.
     """
+    if start.setting.transform is not None or start.setting.goal.weigh is not None:
+        return None
     optimiser, rate = start.method.optimiser, start.task.rate
     shrink = 1 - rate * optimiser.weight_decay
     if optimiser.momentum and shrink != 1 and rate == 0:  # decay enters velocities divided by the rate

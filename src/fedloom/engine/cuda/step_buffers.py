@@ -11,6 +11,7 @@ from fedloom.core.rows import rows
 from fedloom.core.types import Batch, State, column
 from fedloom.engine.cuda.momentum import momentum_step
 from fedloom.engine.cuda.row_scaling import RowScaling
+from fedloom.engine.feed import gather, weights
 from fedloom.engine.gradient.products import Step
 from fedloom.engine.steps import Start
 
@@ -32,6 +33,8 @@ class StepBuffers:
             start.method, start.gradient, start.data, start.task, start.first, start.batches,
         )  # fmt: skip
         self.method, self.gradient, self.data = method, gradient, data
+        self.goal, self.transform = start.setting.goal, start.setting.transform
+        self.weighs_late = self.goal.weigh is not None and self.transform is not None  # what it made of targets counts
         self.clients, _, width = batches.examples.shape
         self.steps, self.device = steps, first.device
         self.graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
@@ -153,8 +156,9 @@ class StepBuffers:
             self.params[here] = first
         if self.velocity:
             torch._foreach_zero_(list(self.velocity.values()))
-        weight = batches.real.to(first.dtype)
-        weight /= weight.sum(2, keepdim=True)
+        weight = batches.real
+        if not self.weighs_late:
+            weight = weights(self.goal, self.data.y[batches.examples], weight, first.dtype)
         (self.losses if self.mlp_step is None else self.mlp_step.losses).zero_()
         self.step_index.zero_()
         if len(first) < self.clients:
@@ -176,10 +180,12 @@ class StepBuffers:
             value.index_select(0, self.step_index)[0, now] for value in (self.examples, self.weight, self.keys)
         )
         stepping = self.step_counts[now] > self.step_index
+        x, y = gather(self.data, index, weight, keys, self.transform)
+        if self.weighs_late:
+            weight = weights(self.goal, y, weight, weight.dtype)
         if not uniform:
             weight = weight * stepping[:, None]
-        x = self.data.x.index_select(0, index.flatten()).unflatten(0, index.shape)
-        batch = Batch(x, self.data.y[index], weight, keys)
+        batch = Batch(x, y, weight, keys)
         take = {"fused": self._fused_step, "momentum": self._momentum_step}.get(self.way, self._plain_step)
         losses = take(now, batch, stepping, uniform)
         self.losses[now] += losses

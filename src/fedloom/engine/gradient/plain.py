@@ -14,7 +14,7 @@ from fedloom.engine.gradient.protocol import GradientKind
 
 
 class PlainGradient:
-    """Autograd of each client's loss in turn, on batches without padding."""
+    """Autograd of each client's loss in turn, on batches without padding and examples of weight 0."""
 
     kind: GradientKind = "one by one"
     low = False
@@ -47,11 +47,15 @@ class PlainGradient:
 
     def _differentiate(self, tensors: dict[str, Tensor], batch: Batch, row: int) -> tuple[tuple[Tensor, ...], Tensor]:
         """One client's gradients, by parameter, and its loss."""
-        module = self.setting.module.train()
-        count = int((batch.weight[row] > 0).sum())
-        leaves = [tensors[name].requires_grad_() for name in self.setting.layout.parameters]
-        output = functional_call(module, {**tensors, **keys_of(module, batch.keys[row])}, (batch.x[row, :count],))
-        loss = self.setting.loss(output, batch.y[row, :count]).mean()
+        module, setting = self.setting.module.train(), self.setting
+        leaves = [tensors[name].requires_grad_() for name in setting.layout.parameters]
+        counts = batch.weight[row] > 0
+        if not bool(counts.any()):  # nothing in the batch counts
+            return tuple(torch.zeros_like(leaf) for leaf in leaves), batch.weight.new_zeros(())
+        real = slice(int(counts.sum())) if setting.goal.weigh is None else counts
+        output = functional_call(module, {**tensors, **keys_of(module, batch.keys[row])}, (batch.x[row, real],))
+        losses = setting.loss(output, batch.y[row, real])
+        loss = losses.mean() if setting.goal.weigh is None else (losses * batch.weight[row, real].to(losses)).sum()
         return torch.autograd.grad(loss, leaves, materialize_grads=True), loss.detach()
 
     def outputs(self, params: Tensor, x: Tensor) -> Tensor:

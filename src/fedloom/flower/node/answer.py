@@ -45,9 +45,9 @@ def _answer(kind: str, message: NodeMessage, hosted: HostedClients, context: Con
     round_id = RoundId.read(message.facts)
     store = StateStore(context.state, str(context.node_config.get("state", "")), round_id.run)
     if kind == "evaluate":
-        from fedloom.flower.node.personal import personal_accuracies
+        from fedloom.flower.node.personal import personal_scores
 
-        return personal_accuracies(hosted, round_id, message.payloads, store)
+        return personal_scores(hosted, round_id, message.payloads, store)
     return NodeMessage({}, [_train_or_refuse(hosted, round_id, payload, store) for payload in message.payloads])
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from math import isfinite
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from fedloom.chance import Chance
 from fedloom.codec import Inbox, Rejected, base_hash
 from fedloom.core.costs import Bytes
+from fedloom.core.metric import Limits
 from fedloom.core.refused import REASONS, stray
 from fedloom.core.types import Reply, State, Task
 from fedloom.flower.protocol.packing import Packing
@@ -213,7 +215,7 @@ class Network:
         return Bytes(none, none, down), Bytes(*torch.tensor(parts, dtype=torch.int64).unbind(1))
 
     def personal(self, model: Tensor) -> Tensor | None:
-        """Accuracy of every client's own model [N], as its node reports; NaN where no node answers for a client."""
+        """Score of every client's own model [N], as its node reports; NaN where no node answers for a client."""
         if not self._own_tests:
             return None
         round_id = RoundId(self._run, self._round, self._attempt, base_hash(model))
@@ -224,23 +226,25 @@ class Network:
             if (name := self._mailbox.send("evaluate", node, round_id._asdict(), [payload])) is not None:
                 clients_by_name[name] = [client for client, host in hosts.items() if host == node]
         found = torch.full((self._packing.setting.fleet.size,), torch.nan, dtype=torch.float64)
+        limits = self._packing.setting.goal.personal.limits
         ends = time.monotonic() + self._deadline
         while clients_by_name and time.monotonic() < ends:
             for name, answer in self._mailbox.receive(list(clients_by_name)):
                 clients = clients_by_name.pop(name)
                 if isinstance(answer, NodeMessage):
-                    for client, accuracy in reported_accuracies(answer.facts, clients):
-                        found[client] = accuracy
+                    for client, score in reported_scores(answer.facts, clients, limits):
+                        found[client] = score
             time.sleep(self._mailbox.interval if clients_by_name else 0)
         return found.to(model.device)
 
 
-def reported_accuracies(facts: dict[str, Any], clients: list[int]) -> list[tuple[int, float]]:
-    """Client and accuracy, as a node reports them; entries that cannot be right are left out."""
-    reported = facts.get("accuracy")
+def reported_scores(facts: dict[str, Any], clients: list[int], limits: Limits) -> list[tuple[int, float]]:
+    """Client and score, as a node reports them; entries that are not finite numbers within limits are left out."""
+    reported, (least, most) = facts.get("score"), limits
     pairs = [p for p in reported if isinstance(p, list) and len(p) == 2] if isinstance(reported, list) else []
     return [
         (client, float(value))
         for client, value in pairs
-        if type(client) is int and client in clients and type(value) in (int, float) and 0 <= value <= 1
+        if type(client) is int and client in clients and type(value) in (int, float)
+        if least <= value <= most and isfinite(value)
     ]

@@ -83,7 +83,7 @@ def serve(
     out, resume, deadline = run_config.out, run_config.resume, run_config.deadline
     check(out, experiment, resume)
     inputs = inputs_of(experiment)
-    mailbox = Mailbox(grid, {"classes": inputs.classes}, 2 * deadline + 60, interval, began)
+    mailbox = Mailbox(grid, {"classes": inputs.outputs}, 2 * deadline + 60, interval, began)
     roster = Roster(mailbox, inputs.clients, inputs.setting.fleet, experiment.clients, fedloom.__version__)
     roster.wait(run_config.patience, log.info)
     if not roster.present():
@@ -101,8 +101,8 @@ def serve(
     prepared = Prepared(inputs, network, notes_of(experiment, inputs))
     with threads_for([inputs]), computing(experiment.precision):
         return play(
-            experiment, prepared, out, watch or _round_logger(inputs.setting.goal.score), resume=resume, checkpoints=run_config.checkpoints,
-            tell=log.info,
+            experiment, prepared, out, watch or _round_logger(inputs.setting.goal.score), resume=resume,
+            checkpoints=run_config.checkpoints, tell=log.info,
         )  # fmt: skip
 
 

@@ -19,7 +19,13 @@ from fedloom.runs.build import Prepared
 from fedloom.runs.checkpoint.tensors import bytes_of
 from fedloom.runs.experiment import Experiment
 
-OWN = {"method": "method", "network": "model", "data": "data"}  # the arguments of `run`, by the entry that they change
+OWN = {
+    "method": "method",
+    "network": "model",
+    "data": "data",
+    "goal": "goal",
+    "transform": "transform",
+}  # the arguments of `run`, by the entry that they change
 
 
 def fingerprint(experiment: Experiment, prepared: Prepared) -> dict[str, str]:
@@ -28,7 +34,9 @@ def fingerprint(experiment: Experiment, prepared: Prepared) -> dict[str, str]:
     devices = [value for value in inputs.setting.fleet.devices or () if isinstance(value, Tensor)]
     trace = () if prepared.trace is None else prepared.trace[:4]
     return {
-        "method": re.sub(r" at 0x[0-9a-f]+", "", repr(inputs.method)),
+        "method": _shown(inputs.method),
+        "goal": _shown(inputs.setting.goal),
+        "transform": _shown(inputs.setting.transform),
         "network": _hash(repr(inputs.setting.layout), inputs.model),
         "data": _hash(inputs.test.x, inputs.test.y, inputs.train.x, inputs.train.y),
         "partition": _hash(repr(inputs.shards.sizes), inputs.shards.examples),
@@ -78,9 +86,16 @@ def changes(before: Any, now: Any, key: str = "") -> dict[str, tuple[Any, Any]]:
 
 def _own_files(experiment: Experiment) -> Iterator[tuple[str, Path]]:
     """The user's own Python files, by what they define."""
-    for what, chosen in (("method", experiment.method), ("model", experiment.model)):
+    augments = [(f"augment {place}", chosen) for place, chosen in enumerate(experiment.augment, 1)]
+    named = (("method", experiment.method), ("model", experiment.model), ("goal", experiment.goal), *augments)
+    for what, chosen in named:
         if chosen.own is not None:
             yield what, chosen.own.file
+
+
+def _shown(value: Any) -> str:
+    """A value as text, without places in memory."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def _hash(*things: str | Tensor) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedloom.chance import Chance
 from fedloom.core.types import Reply, Task
 from fedloom.engine.protocol import Engine
-from fedloom.evaluate.accuracy import Score, evaluate
+from fedloom.evaluate.score import Score, evaluate
 from fedloom.round import play_round
 from fedloom.runs.build import Prepared, prepare
 from fedloom.runs.threads import threads_for
@@ -67,7 +67,7 @@ class Play:
             inputs.method, self.memory, self.model, inputs.setting, self.trainer, self.chance()
         )
         self.last = task, reply
-        self.score = evaluate(inputs.setting, self.model, inputs.test, inputs.classes)
+        self.score = evaluate(inputs.setting, self.model, inputs.test, inputs.outputs)
 
     def train(self) -> None:
         """Repeat the last round's training with other batches."""
@@ -135,7 +135,7 @@ def measure(
         flops_per_second=counts.flops / median(training),
         bytes_per_second=counts.bytes / median(training),
         peak_bytes=peak,
-        accuracy=float(play.score.accuracy),
+        accuracy=float(play.score.metrics["accuracy"]),
         rounds=rounds,
         cycles=len(whole),
     )

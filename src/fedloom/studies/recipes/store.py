@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from fedloom.errors import BadData
 from fedloom.files import replace_file
 from fedloom.runs.experiment import Experiment
-from fedloom.runs.parquet import ROUNDS, table_bytes, table_rows
+from fedloom.runs.parquet import columns_of, table_bytes, table_rows
 from fedloom.runs.result import Result
 from fedloom.studies.recipes.measure import Run, Runs
 
@@ -101,12 +101,11 @@ def write_table(file: Path, about: dict[str, Any], kept: dict[tuple[str, int], K
         for n, row in enumerate(one.run.rows):
             classes = row["per_class"] if n == last else None
             rows.append({"recipe": about["recipe"], "label": label, "seed": seed, **row, "per_class": classes})
-    known = {*ROUNDS.names, "recipe", "label", "seed"}
-    added = dict.fromkeys(name for row in rows for name in row if name not in known)
-    named = [("recipe", pa.string()), ("label", pa.string()), ("seed", pa.int64())]
+    texts: dict[str, pa.DataType] = {"recipe": pa.string(), "label": pa.string(), "seed": pa.int64()}
+    columns = [(name, texts.get(name, kind)) for name, kind in columns_of(rows)]
     tables = [[label, seed, one.run.kept] for (label, seed), one in kept.items() if one.run.kept]
     facts = json.dumps({"format": FORMAT, **about, "kept": tables}).encode()
-    schema = pa.schema([*named, *ROUNDS, *((name, pa.float64()) for name in added)], {ABOUT: facts})
+    schema = pa.schema(columns, {ABOUT: facts})
     pq.write_table(pa.Table.from_pylist(rows, schema), written := BytesIO(), compression="zstd")
     replace_file(file, [written.getvalue()])
 

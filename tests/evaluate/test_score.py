@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedloom.accel.machine import BATCH
 from fedloom.core.types import Examples
-from fedloom.evaluate.accuracy import Score, evaluate
+from fedloom.evaluate.score import Score, evaluate
 from fedloom.layout import flatten, layout_of
 from worlds import world
 
@@ -52,11 +52,11 @@ def assert_as_sklearn(ours: Score, scores: Tensor, y: Tensor) -> None:
     best, chances = scores.argmax(1), scores.softmax(1).numpy()
     seen = torch.bincount(y, minlength=len(every)) > 0
     recall = recall_score(y, best, labels=every, average=None, zero_division=0)
-    assert float(ours.accuracy) == pytest.approx(accuracy_score(y, best), abs=1e-12)
-    assert float(ours.top5) == pytest.approx(top_k_accuracy_score(y, chances, k=5, labels=every), abs=1e-12)
+    assert float(ours.metrics["accuracy"]) == pytest.approx(accuracy_score(y, best), abs=1e-12)
+    assert float(ours.metrics["top5"]) == pytest.approx(top_k_accuracy_score(y, chances, k=5, labels=every), abs=1e-12)
     assert float(ours.loss) == pytest.approx(log_loss(y, chances, labels=every), rel=1e-9)
-    np.testing.assert_allclose(ours.per_class[seen], recall[seen], atol=1e-12)
-    assert ours.per_class[~seen].isnan().all()
+    np.testing.assert_allclose(ours.metrics["per_class"][seen], recall[seen], atol=1e-12)
+    assert ours.metrics["per_class"][~seen].isnan().all()
 
 
 @given(st.integers(1, 40), st.integers(6, 12), st.integers(0, 10**6))
@@ -76,25 +76,25 @@ def test_as_sklearn_over_several_batches(n):
 def test_among_five_classes_or_fewer_every_answer_is_in_the_top_five(classes):
     scores, y = draw(30, classes, classes)
     ours = score(scores, y)
-    assert float(ours.top5) == 1
-    assert float(ours.accuracy) == pytest.approx(accuracy_score(y, scores.argmax(1)))
+    assert float(ours.metrics["top5"]) == 1
+    assert float(ours.metrics["accuracy"]) == pytest.approx(accuracy_score(y, scores.argmax(1)))
 
 
 def test_outputs_beyond_the_classes_are_wrong_answers():
     scores, y = draw(50, 9, 3)
     y = y % 6
     ours = score(scores, y, classes=6)
-    assert float(ours.accuracy) == pytest.approx(accuracy_score(y, scores.argmax(1)))
-    assert ours.per_class.shape == (6,)
+    assert float(ours.metrics["accuracy"]) == pytest.approx(accuracy_score(y, scores.argmax(1)))
+    assert ours.metrics["per_class"].shape == (6,)
 
 
 @pytest.mark.parametrize("value", [0.0, 1.5])
 def test_equal_scores_are_no_knowledge(value):
     y = torch.arange(10).repeat(3)
     ours = score(torch.full((30, 10), value), y)
-    assert float(ours.accuracy) == pytest.approx(0.1)  # it says class 0, whatever it is shown
-    assert float(ours.top5) == pytest.approx(0.5)
-    assert ours.per_class.tolist() == [1.0] + [0.0] * 9
+    assert float(ours.metrics["accuracy"]) == pytest.approx(0.1)  # it says class 0, whatever it is shown
+    assert float(ours.metrics["top5"]) == pytest.approx(0.5)
+    assert ours.metrics["per_class"].tolist() == [1.0] + [0.0] * 9
 
 
 @pytest.mark.parametrize("classes", [2, 4, 5, 10])
@@ -103,9 +103,9 @@ def test_a_diverged_model_is_right_about_nothing(classes, value):
     scores, y = draw(30, classes, 1)
     y = torch.cat([torch.arange(classes), y[classes:]])
     ours = score(torch.full_like(scores, value), y)
-    assert float(ours.accuracy) == 0
-    assert float(ours.top5) == 0
-    assert ours.per_class.tolist() == [0.0] * classes
+    assert float(ours.metrics["accuracy"]) == 0
+    assert float(ours.metrics["top5"]) == 0
+    assert ours.metrics["per_class"].tolist() == [0.0] * classes
 
 
 def test_one_infinite_score_is_enough():
@@ -114,8 +114,8 @@ def test_one_infinite_score_is_enough():
     assert float(score(scores, y).accuracy) == 1
     scores[:6, 3] = torch.nan  # ... but for these
     ours = score(scores, y)
-    assert float(ours.accuracy) == pytest.approx(0.8)
-    assert float(ours.top5) == pytest.approx(0.8)
+    assert float(ours.metrics["accuracy"]) == pytest.approx(0.8)
+    assert float(ours.metrics["top5"]) == pytest.approx(0.8)
     assert ours.loss.isnan()
 
 
