@@ -6,8 +6,11 @@ from fedloom.accel.fast_import import uncollected as _uncollected
 
 with _uncollected():
     from fedloom.chance import Chance
+    from fedloom.core.goal import Goal, Targets
+    from fedloom.core.metric import FromTorchmetrics, Mean, Sums, Whole
     from fedloom.core.rule import LocalRule
     from fedloom.core.types import Cohort, Fleet, Reply, Setting, Task
+    from fedloom.data.augment.mixing import Seeded
     from fedloom.data.dataset import Dataset
     from fedloom.data.load import load as load_data
     from fedloom.errors import BadData, BadExperiment, BadModel, FedloomError, RunStopped
@@ -37,14 +40,21 @@ __all__ = [
     "Experiment",
     "FedloomError",
     "Fleet",
+    "FromTorchmetrics",
+    "Goal",
     "LocalRule",
+    "Mean",
     "Method",
     "NeuronMap",
     "Reply",
     "Result",
     "RunStopped",
+    "Seeded",
     "Setting",
+    "Sums",
+    "Targets",
     "Task",
+    "Whole",
     "extract",
     "load_data",
     "load_model",

@@ -15,10 +15,12 @@ import pytest
 from fedloom.cli.catalogue import catalogue
 from fedloom.core.part import ServerPart, Upload
 from fedloom.core.rule import LocalRule
+from fedloom.data.augment import TRANSFORMS
 from fedloom.data.load import DATASETS
 from fedloom.data.partition import PARTITIONS, settings_of as partition_settings
 from fedloom.data.synthetic import synthetic
 from fedloom.errors import BadExperiment
+from fedloom.goals import GOALS
 from fedloom.method import Method
 from fedloom.methods import METHODS
 from fedloom.models import MODELS
@@ -27,14 +29,15 @@ from fedloom.runs.experiment import Experiment
 from fedloom.runs.named_parts import ADMITS, AGGREGATES, ATTACKS
 
 TABLES = {"methods": METHODS, "models": MODELS, "partitions": PARTITIONS, "data": DATASETS}
-TABLES |= {"aggregates": AGGREGATES, "checks": ADMITS, "attacks": ATTACKS}
-SECTIONS = {"methods": "method", "models": "model", "partitions": "partition"}
+TABLES |= {"goals": GOALS, "augment": TRANSFORMS, "aggregates": AGGREGATES, "checks": ADMITS, "attacks": ATTACKS}
+SECTIONS = {"methods": "method", "models": "model", "partitions": "partition", "goals": "goal"}
 SLOTS = (select, allocate, mask, local, upload, admit, repair, aggregate)
 PARTS = (ServerPart, Upload, LocalRule)
 DEFAULTS: dict[str, Callable[[str], dict[str, Any]]] = {
     "methods": lambda name: {p.name: p.default for p in signature(METHODS[name]).parameters.values()},
     "models": lambda name: {p.name: p.default for p in signature(MODELS[name].make).parameters.values()},
     "partitions": partition_settings,
+    "goals": lambda name: {p.name: p.default for p in signature(GOALS[name]).parameters.values()},
 }
 
 

@@ -93,7 +93,18 @@ def native_steps_of(
     """The steps by the C code."""
     stages, neurons = plain_layers(place.setting), None if keep is None else place.setting.neurons
     assert stages is not None
-    facts = place.setting.layout, first, feed.data, feed.batches, 0.1, shrink, momentum, keep, neurons
+    facts = (
+        place.setting.layout,
+        place.setting.goal.head,
+        first,
+        feed.data,
+        feed.batches,
+        0.1,
+        shrink,
+        momentum,
+        keep,
+        neurons,
+    )
     found = native_steps.descend_native(stages, *facts)
     assert found is not None
     return found

@@ -111,7 +111,7 @@ def test_a_diverged_model_is_right_about_nothing(classes, value):
 def test_one_infinite_score_is_enough():
     scores, y = draw(30, 10, 1)
     scores[torch.arange(30), y] = 100.0  # all right ...
-    assert float(score(scores, y).accuracy) == 1
+    assert float(score(scores, y).metrics["accuracy"]) == 1
     scores[:6, 3] = torch.nan  # ... but for these
     ours = score(scores, y)
     assert float(ours.metrics["accuracy"]) == pytest.approx(0.8)

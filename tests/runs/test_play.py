@@ -34,7 +34,8 @@ from fedloom.runs.play import run
 from fedloom.runs.result import Result
 
 ROUNDS = [
-    *("round", "accuracy", "top5", "loss", "per_class", "personal_accuracy", "training_loss"),
+    *("round", "score", "accuracy", "top5", "per_class", "loss", "personal_score", "personal_accuracy"),
+    "training_loss",
     *(
         "clients",
         "arrived",
@@ -236,8 +237,13 @@ def test_the_summary(finished):
         "run": str(finished.folder),
         "method": "fedavg",
         "rounds": 3,
+        "score_name": "accuracy",
+        "score": finished.accuracy,
+        "best_score": finished.best_score,
+        "personal_score": None,
         "accuracy": finished.accuracy,
         "best_accuracy": max(row["accuracy"] for row in finished.rounds),
+        "top5": finished.rounds[-1]["top5"],
         "personal_accuracy": None,
         "loss": finished.rounds[-1]["loss"],
         "examples_trained": sum(row["examples_trained"] for row in finished.rounds),

@@ -79,6 +79,29 @@ def test_required_settings_are_asked_for():
         ("a=b", "a=b"),
         ("", ""),
         ("[1,", "[1,"),
+        ("[crop,flip]", ["crop", "flip"]),
+        ("[ crop , flip ]", ["crop", "flip"]),
+        ("[flip]", ["flip"]),
+        ("[drop-tokens,0.5,true]", ["drop-tokens", 0.5, True]),
+        ("[none,a]", [None, "a"]),
+        ("[crop(pad=2),flip]", [{"name": "crop", "settings": {"pad": 2}}, "flip"]),
+        ("[crop (pad = 2, fill=none)]", [{"name": "crop", "settings": {"pad": 2, "fill": None}}]),
+        (
+            "[blur(sizes=[3,5],kind=box),flip()]",
+            [{"name": "blur", "settings": {"sizes": [3, 5], "kind": "box"}}, "flip"],
+        ),
+        ("[my_aug.py:jitter,flip]", ["my_aug.py:jitter", "flip"]),
+        ('[a.py:f(name="x, y)")]', [{"name": "a.py:f", "settings": {"name": "x, y)"}}]),
+        (r'[f(name="a\"),b"),g]', [{"name": "f", "settings": {"name": 'a"),b'}}, "g"]),
+        ("[crop,]", "[crop,]"),
+        ("[crop(2)]", "[crop(2)]"),
+        ("[crop(pad=)", "[crop(pad=)"),
+        ("[crop(pad=2]", "[crop(pad=2]"),
+        ("[a](b)]", "[a](b)]"),
+        ("[a(b=1)(c=2)]", "[a(b=1)(c=2)]"),
+        ("[crop=2]", "[crop=2]"),
+        ("[a],[b]", "[a],[b]"),
+        ('["a]', '["a]'),
     ],
 )
 def test_values_as_typed(text, value):
@@ -96,3 +119,29 @@ json_values = st.recursive(
 @given(json_values)
 def test_json_is_read_as_it_is(value):
     assert parse_value(json.dumps(value)) == value
+
+
+names = st.from_regex(r"[a-zA-Z_.:/-]([a-zA-Z0-9_.:/ -]{0,8}[a-zA-Z_.:/-])?", fullmatch=True).filter(
+    lambda name: isinstance(parse_value(name), str)
+)
+settings_typed = st.dictionaries(
+    names, json_values.filter(lambda value: not isinstance(value, str)), min_size=1, max_size=2
+)
+
+
+@given(st.lists(st.tuples(names, st.none() | settings_typed), min_size=1, max_size=4))
+def test_names_with_settings_are_read_as_they_were_written(chosen):
+    written, expected = [], []
+    for name, settings in chosen:
+        if settings is None:
+            written.append(name)
+            expected.append(name)
+        else:
+            written.append(f"{name}({', '.join(f'{key}={json.dumps(value)}' for key, value in settings.items())})")
+            expected.append({"name": name, "settings": settings})
+    assert parse_value(f"[{','.join(written)}]") == expected
+
+
+@given(st.text(alphabet='[](){}=,"a1 .:', max_size=12))
+def test_any_text_is_a_value(text):
+    parse_value(text)

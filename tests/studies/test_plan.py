@@ -75,12 +75,15 @@ def test_a_plan_over_a_setting():
 
 def test_choices_as_typed():
     typed = ["method.budget=0.4,0.6", "codec.values=int8,bfloat16", "shares=[0.5],[0.2,1]", "fresh=true,false", "a.b=x"]
+    typed += ["augment=[],[flip],[crop(pad=2),flip]", "c=[x,y"]
     found = choices_of(typed)
     assert found["method.budget"] == [0.4, 0.6]
     assert found["codec.values"] == ["int8", "bfloat16"]
     assert found["shares"] == [[0.5], [0.2, 1]]
     assert found["fresh"] == [True, False]
     assert found["a.b"] == ["x"]
+    assert found["augment"] == [[], ["flip"], [{"name": "crop", "settings": {"pad": 2}}, "flip"]]
+    assert found["c"] == ["[x", "y"]
     for bad in ("budget", "=1", "budget="):
         with pytest.raises(BadExperiment, match="--try got"):
             choices_of([bad])

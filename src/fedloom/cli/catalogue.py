@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 from fedloom.core.part import ServerPart, Upload
 from fedloom.core.rule import LocalRule
+from fedloom.data.augment import FACTS as UNTYPED, TRANSFORMS
 from fedloom.data.load import DATASETS, settings_of as data_settings
 from fedloom.data.partition import PARTITIONS, settings_of as partition_settings
+from fedloom.goals import GOALS
 from fedloom.methods import METHODS
 from fedloom.models import MODELS
 from fedloom.runs.experiment import CHANNELS, SUPPLIED
@@ -34,6 +36,10 @@ def catalogue(kind: str) -> list[Row]:
         return [Row(name, _settings(maker), _about(inspect.getmodule(maker))) for name, maker in METHODS.items()]
     if kind == "models":
         return [Row(name, _settings(entry.make, SUPPLIED), entry.about) for name, entry in MODELS.items()]
+    if kind == "goals":
+        return [Row(name, _settings(make), _about(make)) for name, make in GOALS.items()]
+    if kind == "augment":
+        return [Row(name, _settings(make, UNTYPED), _about(make)) for name, make in TRANSFORMS.items()]
     if kind == "partitions":
         return [Row(name, _defaults(partition_settings(name)), _about(make)) for name, make in PARTITIONS.items()]
     if kind == "data":

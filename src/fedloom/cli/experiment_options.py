@@ -33,6 +33,9 @@ class ExperimentOptions:
     )
     clients: Annotated[int, typer.Option(help="clients in the fleet")] = 100
     model: Annotated[str, typer.Option(help="a name from `fedloom list models`, or my_file.py:my_network")] = "mlp"
+    goal: Annotated[
+        str, typer.Option(help="what is trained for and judged by: `fedloom list goals`, or my_file.py:my_goal")
+    ] = "classes"
     fleet: Annotated[
         str, typer.Option(help="devices: a name from `fedloom list fleets`, your own .csv or .parquet, or none")
     ] = "none"
@@ -51,6 +54,7 @@ class ExperimentOptions:
             "--set",
             metavar="KEY=VALUE",
             help="any other setting, such as rate=0.05, epochs=5, method.mu=0.1, partition.alpha=0.5, per_round=20, "
+            "augment=[crop,flip], goal.loss=huber, "
             "channel.up=0.3, world.deadline=60; repeat as needed",
         ),
     ] = None

@@ -236,6 +236,8 @@ class Kind(StrEnum):
     methods = "methods"
     data = "data"
     models = "models"
+    goals = "goals"
+    augment = "augment"
     partitions = "partitions"
     fleets = "fleets"
     channels = "channels"

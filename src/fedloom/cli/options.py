@@ -119,7 +119,7 @@ def new_folder_for(experiment: Experiment) -> Path:
 
 def choices_of(texts: list[str]) -> dict[str, list[Any]]:
     """The arguments of `--try` as a dictionary: the values of each setting."""
-    from fedloom.runs.settings import parse_value
+    from fedloom.runs.settings import parse_value, split_at_commas
 
     choices = {}
     for text in texts:
@@ -129,7 +129,11 @@ def choices_of(texts: list[str]) -> dict[str, list[Any]]:
         try:
             choices[key.strip()] = list(json.loads(f"[{values}]"))  # values may be lists themselves
         except json.JSONDecodeError:
-            choices[key.strip()] = [parse_value(value.strip()) for value in values.split(",")]
+            try:
+                pieces = split_at_commas(values)
+            except ValueError:  # a bracket that is no list's
+                pieces = [piece.strip() for piece in values.split(",")]
+            choices[key.strip()] = [parse_value(piece) for piece in pieces]
     return choices
 
 

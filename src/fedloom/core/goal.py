@@ -58,6 +58,16 @@ class Goal:
             raise BadExperiment(f"goal '{self.name}' has no metrics; its first one is the score of the run.")
 
     @property
+    def logits(self) -> bool:
+        """Whether the answer's numbers are scores before a softmax or a sigmoid."""
+        return self.answer == "scores" or (self.head is not None and self.head.kind == "binary")
+
+    @property
+    def one_class(self) -> bool:
+        """Whether an example has one class, for which the answer has a score: only then do outputs stand for strata."""
+        return self.strata and self.answer == "scores"
+
+    @property
     def score(self) -> Metric:
         """The metric that drives targets, comparisons, charts and personal scores."""
         return self.metrics[0]

@@ -24,7 +24,7 @@ Scope = Literal["global", "layer"]
 PRUNERS = ("rand", "mag", "snip", "grasp", "synflow")
 SCOPES = ("global", "layer")
 PRUNED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-TEMPERATURE = 200  # GraSP divides the network's outputs by it
+TEMPERATURE = 200  # GraSP divides the network's outputs by it, where they are logits
 STEPS = 100  # of SynFlow
 
 
@@ -133,7 +133,7 @@ def snip(setting: Setting, params: Tensor, batches: Iterable[Batch]) -> Tensor:
 def grasp(setting: Setting, params: Tensor, batches: Iterable[Batch]) -> Tensor:
     """`w * (H g)` with softened outputs, g and H summed over the batches, divided by the client's `|sum|`."""
     batches, where = at_least_one(batches), prunable(setting, params.device)
-    gradient = grad(loss_of(setting, TEMPERATURE))
+    gradient = grad(loss_of(setting, TEMPERATURE if setting.goal.logits else 1))
 
     def along(flat: Tensor, direction: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         return torch.dot(gradient(flat, x, y, weight), direction)  # its gradient is H g for constant g

@@ -38,6 +38,7 @@ class Fleet(NamedTuple):
         Tensor  # [N, strata] number of examples of each class, or other stratum (int64); one stratum if none are known
     )
     devices: Devices | None = None  # speed and links of each client, where they are simulated
+    by_class: bool = True  # whether column k of `labels` counts the class that output k of a network is the score of
 
     @property
     def size(self) -> int:

@@ -104,15 +104,22 @@ def choose_part(
 
 
 def _look(data: Examples, ids: Tensor, rows: Tensor, sizes: Tensor, each: int, chance: Chance) -> Batch:
-    """At most `each` examples of every class for each client, in an order that is fixed for the run."""
+    """At most `each` examples of every class for each client, in an order that is fixed for the run.
+
+    Where an example has no class of its own, the first `10 * each` examples.
+    """
     place = torch.arange(rows.shape[1], device=rows.device)
     keys = chance._replace(round=0).key("look", ids[:, None], place)
     keys = keys.masked_fill(place >= sizes[:, None], torch.iinfo(torch.int64).max)  # padding goes last
     rows = rows.gather(1, keys.argsort(dim=1, stable=True))
-    labels = data.y[rows]
-    one_hot = F.one_hot(labels, int(data.y.max()) + 1)
-    before = one_hot.cumsum(1).gather(2, labels[:, :, None])[:, :, 0]  # place within its class, counted from 1
-    weight = ((before <= each) & (place < sizes[:, None])).to(torch.float32)
+    if data.y.dim() == 1 and not data.y.is_floating_point():
+        labels = data.y[rows]
+        one_hot = F.one_hot(labels, int(data.y.max()) + 1)
+        before = one_hot.cumsum(1).gather(2, labels[:, :, None])[:, :, 0]  # place within its class, counted from 1
+        chosen = before <= each
+    else:
+        chosen = place < 10 * each
+    weight = (chosen & (place < sizes[:, None])).to(torch.float32)
     seen = place < weight.any(0).nonzero().max() + 1  # columns without weight are not gathered
     rows, weight = rows[:, seen], weight[:, seen]
     return Batch(data.x[rows], data.y[rows], weight / weight.sum(1, keepdim=True), keys[:, 0])

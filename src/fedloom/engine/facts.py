@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textwrap import shorten
+
 import torch
 from torch import nn
 
@@ -9,6 +11,7 @@ from fedloom.accel.machine import own_kernels
 from fedloom.core.types import Examples, Setting
 from fedloom.engine.clients import Clients
 from fedloom.engine.cpu.native_steps import why_not_native
+from fedloom.engine.feed import mixes
 from fedloom.engine.gradient.protocol import Gradient
 from fedloom.engine.plain_layers import plain_layers
 from fedloom.engine.plan import Facts
@@ -23,18 +26,24 @@ def facts_of(
 ) -> Facts:
     """The facts of these clients' training; `slower` are the quicker gradients that failed, with their reasons."""
     method, setting, data = clients.method, clients.setting, clients.data
-    kind, layers = gradient.kind, plain_layers(setting) or ()
+    kind, layers, head, loss = gradient.kind, plain_layers(setting) or (), setting.goal.head, setting.loss
     captured = captured and kind != "one by one"  # one client after another: no two steps are alike
-    native = not captured and bool(layers) and kind != "one by one"
+    mixed = captured and mixes(setting.transform)
+    captured = captured and not mixed
+    native = not captured and bool(layers) and head is not None and kind != "one by one"
     return Facts(
         gradient=kind,
         slower=slower,
         traits=method.local.traits,
         optimiser=method.optimiser,
         layers=layers,
+        head=head,
+        loss=getattr(loss, "__name__", "") or shorten(repr(loss), 100),
+        transformed=setting.transform is not None,
         low=gradient.low,
         sliced=sliced,
         captured=captured,
+        no_graph="the transform mixes the examples of a batch, and clients have batches of their own" if mixed else "",
         no_native=why_not_native(setting, data) if native else "",
         no_kernels=_no_kernels(setting, data) if captured else "",
         no_compact=_no_compact(setting, data, gradient) if captured else "",

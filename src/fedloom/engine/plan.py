@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from fedloom.core.goal import Head
 from fedloom.core.optimiser import Optimiser, Sgd
 from fedloom.core.rule import Traits
 from fedloom.engine.gradient.protocol import GradientKind
@@ -45,9 +46,13 @@ class Facts:
     traits: Traits = Traits()
     optimiser: Optimiser = Sgd()
     layers: tuple[PlainLayer, ...] = ()  # of a network that is a row of plain layers; empty: it is not
+    head: Head | None = None  # the goal's loss; None: it is none of those that `Head` can say
+    loss: str = ""  # the goal's loss in words
+    transformed: bool = False  # examples are transformed when a batch is gathered
     low: bool = False  # products round their factors to bfloat16
     sliced: bool = True  # may sub-models be cut? No under execution=masked
     captured: bool = False  # steps are replayed as CUDA graphs
+    no_graph: str = ""  # why they are not, where they would be
     no_native: str = ""  # why the C code cannot train this network here
     no_kernels: str = ""  # why our Triton kernels for linear layers in a row cannot
     no_compact: str = ""  # why kernels cannot train convolutional networks of several sizes side by side
@@ -97,6 +102,8 @@ def plan_steps(facts: Facts) -> StepPlan:
         elif not steps and why:
             reasons.append((way, why))
     traits = facts.traits
+    if facts.no_graph:
+        reasons.append(("captured", facts.no_graph))
     parts: PartWay = "masked" if traits.cuts or traits.needs_whole or traits.chooses else "whole"
     for part, suits in PARTS.items():
         if (why := suits(facts)) is None:
@@ -137,7 +144,9 @@ def _native(facts: Facts) -> str | None:
     if facts.low:
         return "it computes in float32, and products are to round to bfloat16"
     if not facts.layers:
-        return "the network is not a row of plain convolutions and linear layers with a cross-entropy"
+        return "the network is not a row of plain convolutions and linear layers"
+    if facts.head is None:
+        return f"the goal's loss, {facts.loss}, is not one that the C code knows"
     return _stacks(facts) or _uncorrected(facts) or facts.no_native or None
 
 
@@ -155,7 +164,11 @@ def _kernels(facts: Facts) -> str | None:
     if not facts.captured:
         return ""
     if not facts.layers or any(layer.padding is not None for layer in facts.layers):
-        return "the network is not a row of linear layers with a cross-entropy"
+        return "the network is not a row of linear layers"
+    if facts.head != Head("softmax"):
+        return f"they know softmax cross-entropy without class weights and smoothing, and the loss is {facts.loss}"
+    if facts.transformed:
+        return "they gather examples by themselves, and transforms come between"
     if facts.low:
         return "they compute in float32, and products are to round to bfloat16"
     return _steps_by_tensor(facts) or facts.no_kernels or None

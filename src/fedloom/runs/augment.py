@@ -1,21 +1,38 @@
-"""Changes of training examples by name, or by a function in a file of the user's own."""
+"""Transforms of training examples by name, or by a function in a file of the user's own."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from fedloom.core.goal import Transform
-from fedloom.data.augment import TRANSFORMS, Own
+from fedloom.core.goal import Goal, Transform
+from fedloom.data.augment import FACTS, TRANSFORMS, Own, build_transform, facts_of, transform_of
 from fedloom.errors import BadExperiment, unknown
-from fedloom.runs.own_function import OwnFunction
-from fedloom.runs.settings import make
+from fedloom.runs.settings import fit
+
+if TYPE_CHECKING:
+    from fedloom.runs.experiment import Choice
 
 
-def transform_of(name: str, settings: dict[str, Any], own: OwnFunction | None) -> Transform:
-    """The change of examples; a user's own function is one itself: `f(x, y, keys, **settings)`."""
-    if own is not None:
-        return Own(own.load("augment"), tuple(sorted(settings.items())))
-    if name not in TRANSFORMS:
-        raise BadExperiment(unknown("augment", name, TRANSFORMS))
-    made: Transform = make(f"augment '{name}'", TRANSFORMS[name], settings)
-    return made
+def check_augment(chosen: Sequence[Choice]) -> None:
+    """Refuse names that do not exist and settings that a transform does not take."""
+    for one in chosen:
+        if one.own is not None:
+            one.own.load("augment")
+        elif one.name not in TRANSFORMS:
+            raise BadExperiment(unknown("augment", one.name, TRANSFORMS))
+        else:
+            fitted = fit(f"augment '{one.name}'", TRANSFORMS[one.name], one.settings, FACTS)
+            build_transform(one.name, fitted, {})
+
+
+def every_transform(chosen: Sequence[Choice], given: Transform | None, goal: Goal, classes: int) -> Transform | None:
+    """The experiment's transforms, and then the one that `run` was given; a file's function is one itself."""
+    made: list[Transform] = []
+    for one in chosen:
+        if one.own is not None:
+            made.append(Own(one.own.load("augment"), one.settings))
+        else:
+            fitted = fit(f"augment '{one.name}'", TRANSFORMS[one.name], one.settings, FACTS)
+            made.append(build_transform(one.name, fitted, facts_of(goal, classes)))
+    return transform_of([*made, *([] if given is None else [given])])

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 from torch import nn
 
 from fedloom.codec import Codec
-from fedloom.core.goal import Goal, Transform
+from fedloom.core.goal import Goal
 from fedloom.core.section import Section
 from fedloom.data.load import DATASETS
 from fedloom.data.partition import PARTITIONS, settings_of as partition_settings
@@ -19,7 +19,7 @@ from fedloom.goals import GOALS
 from fedloom.method import Method
 from fedloom.methods import METHODS
 from fedloom.models import MODELS, build
-from fedloom.runs.augment import transform_of
+from fedloom.runs.augment import check_augment
 from fedloom.runs.named_parts import attack_of, with_parts
 from fedloom.runs.own_function import OwnFunction, own_function
 from fedloom.runs.settings import fit, make
@@ -65,7 +65,7 @@ class Experiment(Section):
     partition: Named = Choice(name="dirichlet")
     model: Named = Choice(name="mlp")
     goal: Named = Choice(name="classes")
-    augment: tuple[Named, ...] = Field((), description="changes of training examples, in order, such as crop and flip")
+    augment: tuple[Named, ...] = Field((), description="transforms of training examples, in order: crop, flip")
     fleet: Named = Choice(name="none")
     channel: Named = Choice(name="bernoulli")
     aggregate: Named = Choice(name="own")
@@ -116,7 +116,7 @@ class Experiment(Section):
         self.build_channel()
         self.build_attack()
         self.build_goal()
-        self.build_transforms()
+        check_augment(self.augment)
         if self.fleet.name == "none" and (self.world != World() or self.channel.settings):
             raise BadExperiment(
                 "channel and world settings need devices, and fleet is 'none'; choose one: fleet=equal."
@@ -147,10 +147,6 @@ class Experiment(Section):
         if not isinstance(goal, Goal):
             raise BadExperiment(f"goal '{name}' gave {type(goal).__name__}; expected a fedloom.Goal.")
         return goal
-
-    def build_transforms(self) -> tuple[Transform, ...]:
-        """The changes of training examples as values, in order."""
-        return tuple(transform_of(chosen.name, chosen.settings, chosen.own) for chosen in self.augment)
 
     def build_model(self, shape: tuple[int, ...], classes: int, vocabulary: int) -> nn.Module:
         """The network for examples of this shape, with newly drawn weights."""

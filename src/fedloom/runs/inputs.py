@@ -13,7 +13,7 @@ from fedloom.chance import Chance
 from fedloom.core.devices import Devices
 from fedloom.core.goal import Goal, Transform
 from fedloom.core.types import Examples, Fleet, Setting
-from fedloom.data.augment import check_transform, every_transform
+from fedloom.data.augment import check_transform
 from fedloom.data.dataset import Dataset, check
 from fedloom.data.lists import Lists, from_ranges
 from fedloom.data.load import load
@@ -29,6 +29,7 @@ from fedloom.errors import BadData, BadExperiment
 from fedloom.layout import flatten, layout_of
 from fedloom.method import Method
 from fedloom.models.check import FIRST, check_network, own_copy
+from fedloom.runs.augment import every_transform
 from fedloom.runs.experiment import Experiment
 from fedloom.world.fleets import make_devices
 
@@ -86,10 +87,11 @@ def inputs_of(
     outputs = goal.outputs(dataset)
     network = own_copy(model if model is not None else network_of(experiment, dataset, outputs), device)
     module = keyed(network)
-    transform = every_transform(experiment.build_transforms(), transform, outputs)
-    fleet = _fleet(experiment, dataset, parts.train.at(present), present, device)
+    transform = every_transform(experiment.augment, transform, goal, outputs)
+    fleet = _fleet(experiment, dataset, goal, parts.train.at(present), present, device)
     example = torch.from_numpy(dataset.x_train[:2]).to(device)
     setting = Setting(fleet, module, layout_of(module), goal, example, transform)
+    _check_classes(method, setting)
     if sibling is None:  # else such a network was tried on the same data
         x, y = (torch.from_numpy(part[:FIRST]).to(device) for part in (dataset.x_train, dataset.y_train))
         if transform is not None:
@@ -98,7 +100,7 @@ def inputs_of(
     start = flatten(module, setting.layout)
     placement = _placement(experiment, method, setting, start, dataset, Lists.of(dealt.clients).at(present))
     train, shards, held_out, own_test, test = _examples(
-        experiment, method, dataset, dealt, parts, present, placement, device, sibling
+        experiment, method, setting, dataset, dealt, parts, present, placement, outputs, sibling
     )
     return Inputs(
         method, setting, network, start, train, shards, held_out, own_test, test, outputs, present.tolist(),
@@ -114,31 +116,38 @@ def clients_of(inputs: Inputs) -> Clients:
     )  # fmt: skip
 
 
-def _fleet(experiment: Experiment, dataset: Dataset, own: Lists, present: Ints, device: torch.device) -> Fleet:
-    """How many examples every client has, of which classes, and on what device."""
-    labels = np.bincount(
-        own.owner * dataset.classes + dataset.y_train[own.examples], minlength=len(own) * dataset.classes
-    )
+def _fleet(
+    experiment: Experiment, dataset: Dataset, goal: Goal, own: Lists, present: Ints, device: torch.device
+) -> Fleet:
+    """How many examples every client has, of which strata, and on what device."""
+    strata: Ints | None = dataset.y_train if goal.strata else None
+    count = dataset.classes if goal.strata else 1
+    if dataset.stratum_train is not None:
+        strata, count = dataset.stratum_train, int(dataset.stratum_train.max()) + 1
+    whose = own.owner * count + (0 if strata is None else strata[own.examples])
+    labels = np.bincount(whose, minlength=len(own) * count)
     return Fleet(
         torch.tensor(own.sizes.tolist(), device=device),
-        torch.from_numpy(labels).view(-1, dataset.classes).to(device),
+        torch.from_numpy(labels).view(-1, count).to(device),
         devices_of(experiment, present, device),
+        by_class=goal.one_class and dataset.stratum_train is None,
     )
 
 
 def _examples(
     experiment: Experiment,
     method: Method,
+    setting: Setting,
     dataset: Dataset,
     dealt: Partition,
     parts: Split,
     present: Ints,
     placement: Placement,
-    device: torch.device,
+    outputs: int,
     sibling: Inputs | None,
 ) -> tuple[Examples, Shards, ClientExamples | None, ClientExamples | None, Examples]:
     """Training examples with their shards, held-out and own test examples, and the test set, each where it lies."""
-    where, mine = placement.examples, parts.train.at(present)
+    where, mine, device = placement.examples, parts.train.at(present), setting.example.device
     if sibling is not None:
         train, test = sibling.train, sibling.test
     else:
@@ -152,7 +161,8 @@ def _examples(
     if (attack := experiment.build_attack()) is not None:
         who = attack.who(len(present), Chance(experiment.seed, 0, device)).to(train.y.device)
         taken = shards.examples[who.repeat_interleave(torch.tensor(mine.sizes.tolist(), device=train.y.device))]
-        train = train._replace(y=train.y.index_copy(0, taken, attack.labels(train.y[taken], dataset.classes)))
+        false = attack.targets(train.y[taken], setting.goal, outputs)
+        train = train._replace(y=train.y.index_copy(0, taken, false))
     own = _own_split(parts.test, present, train) or _own_part(dataset, dealt, present, test)
     own_test = own and offload(*own, device, where, 0)
     own = _own_split(parts.validation, present, train)
@@ -188,6 +198,15 @@ def _check_kind(name: str, value: object, kind: type) -> None:
     if value is not None and not isinstance(value, kind):
         expected = "an nn.Module" if kind is nn.Module else f"a {kind.__name__}"
         raise BadExperiment(f"{name} is {value!r} ({type(value).__name__}); expected {expected}.")
+
+
+def _check_classes(method: Method, setting: Setting) -> None:
+    """Refuse a method that uses which classes a client has, where the network's outputs do not stand for classes."""
+    if method.local.traits.masks_classes and not setting.fleet.by_class:
+        raise BadExperiment(
+            f"the method leaves out the outputs of classes that a client lacks, and goal '{setting.goal.name}' has no "
+            "output for each class that data are dealt by; set method.mask_labels=false."
+        )
 
 
 def network_of(experiment: Experiment, dataset: Dataset, outputs: int) -> nn.Module:

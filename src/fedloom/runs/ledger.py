@@ -24,6 +24,10 @@ from fedloom.runs.checkpoint.tensors import pack
 Columns = dict[str, NDArray[Any]]  # NumPy's calls on few numbers take a third of the time of torch's
 
 PERSONAL = "personal_score"
+COLUMNS = (
+    *("training_loss", "clients", "arrived", "rejected", "examples_trained", "bytes_down", "bytes_up"),
+    *("virtual_seconds", "joules", "wall_seconds", "evaluation_seconds"),
+)
 TRANSPORT = ("transport_down", "transport_up")  # bytes, on a real network
 
 
@@ -46,6 +50,11 @@ class Ledger:
     def tensors(self) -> State:
         """Recorded tensors larger than a number: of the last round, of the last evaluation, and of all replies."""
         return {**self._recorded, **self._personal, **({} if self._coverage is None else self._coverage.kept())}
+
+    @property
+    def columns(self) -> list[str]:
+        """The names in every row; parts and networks add others."""
+        return ["round", *self._scores(None, None), *COLUMNS]
 
     def add(self, task: Task, reply: Reply, seconds: float, recorded: State | None = None) -> None:
         """Add a round that was played. Nothing is computed yet: calls on a GPU take time, and a row may not be needed.
@@ -189,7 +198,7 @@ class Ledger:
         """Write both tables and the recorded tensors, each file replaced as a whole."""
         from fedloom.runs.parquet import column_bytes, table_bytes  # imported here, since most rounds write nothing
 
-        replace_file(folder / "rounds.parquet", [table_bytes(self.rounds())])
+        replace_file(folder / "rounds.parquet", [table_bytes(self.rounds(), self.columns)])
         replace_file(folder / "clients.parquet", [column_bytes(_as_tensors(_cat_columns(self._clients)))])
         if tensors := self.tensors:
             replace_file(folder / "kept.safetensors", pack(tensors))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,16 @@ from fedloom.runs.ledger import TRANSPORT
 COUNTS = ("round", "clients", "arrived", "rejected", "examples_trained", "bytes_down", "bytes_up", *TRANSPORT)
 
 
-def table_bytes(rows: list[dict[str, Any]]) -> bytes:
-    """The rows of all rounds as the bytes of a Parquet file."""
-    return _bytes(pa.Table.from_pylist(rows, pa.schema(columns_of(rows))))
+def table_bytes(rows: list[dict[str, Any]], names: Sequence[str] = ()) -> bytes:
+    """The rows of all rounds as the bytes of a Parquet file; `names` are columns also of no rows."""
+    return _bytes(pa.Table.from_pylist(rows, pa.schema(columns_of(rows, names))))
 
 
-def columns_of(rows: list[dict[str, Any]]) -> list[tuple[str, pa.DataType]]:
-    """The columns of rows of rounds, with their types."""
+def columns_of(rows: list[dict[str, Any]], names: Sequence[str] = ()) -> list[tuple[str, pa.DataType]]:
+    """The columns of rows of rounds, with their types: `names` first, then others that occur."""
     lists = {name for row in rows for name, value in row.items() if isinstance(value, list)} | {"per_class"}
-    names = dict.fromkeys(name for row in rows for name in row)
-    kinds = {name: pa.list_(pa.float64()) if name in lists else pa.float64() for name in names}
+    every = dict.fromkeys([*names, *(name for row in rows for name in row)])
+    kinds = {name: pa.list_(pa.float64()) if name in lists else pa.float64() for name in every}
     return [(name, pa.int64() if name in COUNTS else kind) for name, kind in kinds.items()]
 
 

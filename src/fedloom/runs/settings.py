@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from math import isfinite
@@ -73,10 +74,62 @@ def make(what: str, function: Callable[..., Any], given: Mapping[str, Any]) -> A
 
 
 def parse_value(text: str) -> Any:
-    """A setting's value as typed on the command line: parsed if it is JSON, else the text itself."""
+    """A setting's value as typed on the command line: parsed if it is JSON or a list of names, else the text itself.
+
+    A list of names is `[crop,flip]`; a name may have settings, as in `[crop(pad=2),flip]`, and may be a user's own
+    function, as in `[my_aug.py:jitter]`.
+    """
     if text.lower() in ("none", "true", "false"):
         return {"none": None, "true": True, "false": False}[text.lower()]
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):  # not JSON, or numbers too long and nesting too deep for any setting
-        return text
+    for read in (json.loads, _listed):
+        try:
+            return read(text)
+        except (ValueError, RecursionError):  # another form, or numbers too long and nesting too deep for any setting
+            continue
+    return text
+
+
+def split_at_commas(text: str) -> list[str]:
+    """The pieces between commas outside of brackets and quotes, stripped; a `ValueError` where one stays open."""
+    pieces, closing, start = [], [""], 0
+    for place, sign in enumerate(_QUOTED.sub(lambda found: "_" * len(found[0]), text)):
+        if sign in _BRACKETS:
+            closing.append(_BRACKETS[sign])
+        elif sign in _BRACKETS.values():
+            if closing.pop() != sign:
+                raise ValueError(f"'{sign}' closes nothing")
+        elif sign == "," and len(closing) == 1:
+            pieces.append(text[start:place].strip())
+            start = place + 1
+        elif sign == '"':
+            raise ValueError("a quote stays open")
+    if len(closing) > 1:
+        raise ValueError("a bracket stays open")
+    return [*pieces, text[start:].strip()]
+
+
+_QUOTED = re.compile(r'"(\\.|[^"\\])*"', re.DOTALL)
+_BRACKETS = {"[": "]", "(": ")", "{": "}"}
+_NAME = re.compile(r"(?P<name>[^][(){}\"',=]*[^][(){}\"',=\s])\s*(\((?P<settings>.*)\))?", re.DOTALL)
+
+
+def _listed(text: str) -> list[Any]:
+    """A list in brackets of names, names with settings, and numbers; a `ValueError` for any other text."""
+    if not (text.startswith("[") and text.endswith("]")):
+        raise ValueError("no list")
+    return [_named(piece) for piece in split_at_commas(text[1:-1])]
+
+
+def _named(text: str) -> Any:
+    """A name, a name with its settings, or a number; a `ValueError` for any other text."""
+    found = _NAME.fullmatch(text)
+    if found is None:
+        raise ValueError("no name")
+    if found["settings"] is None:
+        return parse_value(text)
+    if not found["settings"].strip():
+        return found["name"]
+    pairs = [piece.partition("=") for piece in split_at_commas(found["settings"])]
+    if not all(key.strip() and equals for key, equals, _ in pairs):
+        raise ValueError("a setting without a value")
+    return {"name": found["name"], "settings": {key.strip(): parse_value(value.strip()) for key, _, value in pairs}}

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
+from fedloom.core.goal import Goal
 from fedloom.core.types import Reply, State, Task, column
 from fedloom.engine.protocol import Engine
 from fedloom.errors import BadExperiment
@@ -34,9 +35,9 @@ class Attack(ABC):  # noqa: B024  an attack on data and one on replies each repl
         chosen = chance._replace(round=0).choose("attackers", round(self.attackers * clients), clients)
         return torch.zeros(clients, dtype=torch.bool, device=chance.device).index_fill(0, chosen, True)
 
-    def labels(self, labels: Tensor, classes: int) -> Tensor:
-        """The labels that attackers train on."""
-        return labels
+    def targets(self, y: Tensor, goal: Goal, outputs: int) -> Tensor:
+        """The targets that attackers train on; a network's answer is `outputs` wide."""
+        return y
 
     def change(self, change: Tensor, ids: Tensor, chance: Chance) -> Tensor:
         """The updates [C, P] that attackers send in place of `change`."""
@@ -76,13 +77,19 @@ class Noise(Attack):
 
 @dataclass(frozen=True)
 class LabelFlip(Attack):
-    """Training on wrong labels, class c as class `classes - 1 - c`; the update is `scale` times as long."""
+    """Training on wrong targets, class c of K as class `K - 1 - c`; the update is `scale` times as long."""
 
     scale: float = 5.0
 
-    def labels(self, labels: Tensor, classes: int) -> Tensor:
-        """The last class in place of the first, and so on."""
-        return classes - 1 - labels
+    def targets(self, y: Tensor, goal: Goal, outputs: int) -> Tensor:
+        """The last class in place of the first, and so on; places that count for nothing stay so."""
+        if y.is_floating_point():
+            raise BadExperiment(
+                f"attack is 'label-flip', and targets of goal '{goal.name}' are numbers, which have no opposite; "
+                "choose sign-flip, scaling or noise."
+            )
+        last = outputs - 1 if goal.answer == "scores" else 1
+        return torch.where(y == goal.targets.ignore, y, last - y) if goal.targets.ignore is not None else last - y
 
 
 class Attacked:

@@ -6,7 +6,8 @@ and into gradients that pooling and ReLU cut off; here memory is laid out once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from ctypes import byref
 from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -16,9 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fedloom.core.goal import Head
 from fedloom.core.types import Examples, Setting
 from fedloom.core.work import Batches
+from fedloom.engine.cpu.blocks import Block, blocks
 from fedloom.engine.cpu.native import library, why_no_library
+from fedloom.engine.cpu.native.head import head_facts, target_dtype, why_not_goal
 from fedloom.engine.gradient.plain import PlainGradient
 from fedloom.engine.gradient.trial import largest_difference, trial
 from fedloom.engine.plain_layers import PlainLayer, plain_layers
@@ -37,22 +41,37 @@ PIECE = 32  # examples that a thread evaluates, one after another
 def native_steps(start: Start) -> tuple[Tensor, Tensor] | None:
     """All steps of SGD, with velocities that begin at zero if there is momentum: parameters [C, P], summed losses [C].
 
-    None: the sizes of this chunk do not suit the C code.
+    None: the sizes of this chunk do not suit the C code, or a client's transformed examples are too large for a block.
     """
-    if start.setting.transform is not None or start.setting.goal.weigh is not None:
-        return None
     optimiser, rate = start.method.optimiser, start.task.rate
+    goal, transform = start.setting.goal, start.setting.transform
     shrink = 1 - rate * optimiser.weight_decay
     if optimiser.momentum and shrink != 1 and rate == 0:  # decay enters velocities divided by the rate
         return None
-    facts = start.data, start.batches, rate, shrink, optimiser.momentum
+    if goal.head is None:
+        return None
+    parts: Iterable[Block] | None = [Block(slice(len(start.first)), start.data, start.batches)]
+    if transform is not None:
+        parts = blocks(start.data, start.batches, transform, torch.get_num_threads())
+    network, moves = (start.plan.layers, start.gradient.layout, goal.head), (rate, shrink, optimiser.momentum)
     keep = None if start.neurons is None else start.task.keep
-    return descend_native(start.plan.layers, start.gradient.layout, start.first, *facts, keep, start.neurons)
+    found = []
+    for some, data, batches in parts or ():
+        kept = None if keep is None else keep[some]
+        taken = descend_native(*network, start.first[some], data, batches, *moves, kept, start.neurons)
+        if taken is None:
+            return None
+        found.append(taken)
+    if len(found) < 2:
+        return found[0] if found else None
+    params, losses = (torch.cat(values) for values in zip(*found))
+    return params, losses
 
 
 def descend_native(
     layers: tuple[PlainLayer, ...],
     layout: Layout,
+    head: Head,
     first: Tensor,
     data: Examples,
     batches: Batches,
@@ -72,6 +91,9 @@ def descend_native(
     given, native = _given(layers, layout, x.shape[1:], None if trained is None else trained[1]), library()
     if given is None or native is None or (trained is not None and 0 in trained[1]):
         return None
+    facts = head_facts(head, y, int(given[-1, 2]))
+    if facts is None or x.dtype != torch.float32:
+        return None
     last, losses = first.clone(memory_format=torch.contiguous_format), torch.zeros(clients, dtype=torch.float64)
     order, real, steps = (t.contiguous() for t in (batches.examples, batches.real, batches.steps))
     shape, wrong = (given.data_ptr(), len(given), order.shape[2]), 0
@@ -81,7 +103,7 @@ def descend_native(
         room = torch.empty(teams * each, dtype=torch.uint8)
         wrong |= native.fedloom_walk(
             *shape, count, order.shape[1], last[some].data_ptr(), numbers,
-            None if trained is None else trained[0][some].data_ptr(), x.data_ptr(), x[0].numel(), y.data_ptr(),
+            None if trained is None else trained[0][some].data_ptr(), x.data_ptr(), x[0].numel(), byref(facts),
             order[some].data_ptr(), real[some].data_ptr(), steps[some].data_ptr(), rate, shrink, momentum,
             losses[some].data_ptr(), room.data_ptr(), each, threads,
         )  # fmt: skip
@@ -90,27 +112,32 @@ def descend_native(
     return last, losses.to(first.dtype)
 
 
-_refused: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+_refused: WeakKeyDictionary[nn.Module, dict[Head, str]] = WeakKeyDictionary()
 
 
 def why_not_native(setting: Setting, data: Examples) -> str:
     """Why the C code cannot train this network on these examples; empty if it can."""
     if data.x.device.type != "cpu":
         return f"it runs on CPUs, and examples are on {data.x.device}"
-    if why := why_no_library():
+    if why := why_no_library() or why_not_goal(setting.goal, setting.transform):
         return why
-    if data.x.dtype != torch.float32 or data.y.dtype != torch.int64:
-        return f"examples are {data.x.dtype} with targets {data.y.dtype}; it needs float32 and int64"
+    head = setting.goal.head
+    assert head is not None
+    wanted = target_dtype(head)
+    if data.x.dtype != torch.float32 or data.y.dtype != wanted:
+        needs = f"it needs float32 and {wanted}".replace("torch.", "")
+        return f"examples are {data.x.dtype} with targets {data.y.dtype}; {needs}"
     if next(setting.module.parameters()).dtype != torch.float32:
         return "parameters are float64; it computes in float32"
     if not (data.x.is_contiguous() and data.y.is_contiguous()):
         return "examples do not lie in one block of memory"
-    if setting.module not in _refused:
-        _refused[setting.module] = _compared(setting, data)
-    return _refused[setting.module]
+    refused = _refused.setdefault(setting.module, {})
+    if head not in refused:
+        refused[head] = _compared(setting, head, data)
+    return refused[head]
 
 
-def _compared(setting: Setting, data: Examples) -> str:
+def _compared(setting: Setting, head: Head, data: Examples) -> str:
     """Why the C code cannot be used, from one step of two clients compared with plain PyTorch; empty if it can.
 
     The C code computes in float32, in which another one of two numbers may be the larger than in float64.
@@ -118,13 +145,16 @@ def _compared(setting: Setting, data: Examples) -> str:
     layers = plain_layers(setting)
     if layers is None or len(layers) > MOST:
         return f"it takes at most {MOST} layers in a row"
+    outputs = setting.module.get_parameter(f"{layers[-1].name}.weight").shape[0]
+    if head_facts(head, data.y, outputs) is None:
+        return f"targets {tuple(data.y.shape)} or class weights do not suit the network's {outputs} outputs"
     params, batch = trial(setting, data)
     slopes, losses = PlainGradient(setting)(params.clone(), batch)
-    flat = Examples(batch.x.flatten(0, 1).to(data.x.dtype), batch.y.flatten(0, 1))
+    flat = Examples(batch.x.flatten(0, 1).to(data.x.dtype), batch.y.flatten(0, 1).to(data.y.dtype))
     real = (batch.weight > 0).unsqueeze(1)
     places = torch.arange(real.numel()).view_as(real)
     batches = Batches(places, real, torch.tensor([1, 1]), [2], batch.keys[:, None])
-    done = descend_native(layers, setting.layout, params.float(), flat, batches, 1.0, 1.0)
+    done = descend_native(layers, setting.layout, head, params.float(), flat, batches, 1.0, 1.0)
     if done is None:
         return "its layers are larger than the C code is good for"
     difference = largest_difference(((params - done[0], slopes), (done[1], losses)))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.types import Batch, Examples, Setting
+from fedloom.engine.feed import weights
 from fedloom.layout import flatten
 
 
@@ -17,9 +18,10 @@ def trial(setting: Setting, data: Examples) -> tuple[Tensor, Batch]:
     params = torch.stack((start, start * 1.1))
     count = min(4, len(data.y))
     x, y = (torch.stack((t[:count], t[-count:])) for t in data)
-    weight = torch.full((2, count), 1 / count, device=x.device, dtype=torch.float64)
+    real = torch.ones(2, count, device=x.device, dtype=torch.bool)
     if count > 2:
-        weight[1] = torch.tensor([1 / (count - 1)] * (count - 1) + [0.0])
+        real[1, -1] = False
+    weight = weights(setting.goal, y, real, torch.float64)
     x = x.double() if x.is_floating_point() else x
     y = y.double() if y.is_floating_point() else y
     return params, Batch(x, y, weight, torch.tensor([1, 2], device=x.device))

@@ -111,9 +111,10 @@ class LatencyAndLoss(Allocate):
         return {name: memory[name] for name in RECORDED}
 
     def note(self, setting: Setting) -> str | None:
-        """A warning if the budget leaves no choice; else None."""
+        """A warning if the budget leaves no choice, or if no classes are known; else None."""
         if self.budget > 1 - self.most + ROUNDING:
-            return None
+            known = not self.class_term or setting.fleet.labels.shape[1] > 1
+            return None if known else "clients' classes are not known, so FedDD's class term is 1 for everybody."
         return (
             f"budget={self.budget:g} with most={self.most:g} leaves nothing to choose: from the second round on "
             f"everyone sends {1 - self.most:.4g} of its model, whatever its links and losses."

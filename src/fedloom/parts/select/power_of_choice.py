@@ -47,7 +47,7 @@ class PowerOfChoice(Counted):
 
     def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
         """Remember the mean training losses of the replies that arrived."""
-        known, loss = memory["loss"][reply.ids], reply.report["loss"].to(memory["loss"].dtype)
+        known, loss = memory["loss"][reply.ids], reply.report["loss"].to(memory["loss"].dtype).clamp(min=0)
         loss = torch.where(reply.arrived & loss.isfinite(), loss, known)
         return {"loss": memory["loss"].index_put((reply.ids,), loss)}
 

@@ -131,7 +131,7 @@ class Utility(Select):
     def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
         """Update the utilities of the replies that arrived, and every `pacer` rounds the preferred percentile."""
         ids, round_ = reply.ids, memory["round"]
-        found = reply.report["examples"].double() * reply.report["loss"].double()
+        found = reply.report["examples"].double() * reply.report["loss"].double().clamp(min=0)
         arrived = reply.arrived & found.isfinite()
         utility = torch.where(arrived, found, memory["utility"][ids])
         last = torch.where(arrived, round_, memory["last"][ids])

@@ -24,7 +24,7 @@ from fedloom.accel.machine import cache_folder
 log = logging.getLogger("fedloom")
 
 HERE = Path(__file__).parent
-SOURCES = ("net.h", "dense.h", "conv.h", "room.h", "walk.c")
+SOURCES = ("net.h", "dense.h", "conv.h", "room.h", "head.h", "walk.c")
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-std=gnu11")
 PATIENCE = 120  # seconds for the compiler
 

@@ -7,6 +7,7 @@
 #include "dense.h"
 #include "conv.h"
 #include "room.h"
+#include "head.h"
 
 /* copy an image [channels][height][width] into its frame, channels last */
 static void frame(const Layer *l, const float *from, float *to) {
@@ -76,28 +77,8 @@ static void dense_all_up(Net *net, int64_t examples, Team team) {
     }
 }
 
-/* losses, and the gradients of the last layer's outputs in place of these; labels that are not a class have neither */
-static void judge(Net *net, const int64_t *y, int64_t examples, Team team) {
-    Layer *l = &net->layer[net->layers - 1];
-    int64_t classes = l->is.outputs;
-    float share = 1.0f / (float)examples;
-    for (int64_t n = team.me * examples / team.all; n < (team.me + 1) * examples / team.all; n++) {
-        int64_t label = y[net->which[n]];
-        if (label < 0 || label >= classes) {
-            net->wrong = 1;
-            continue;
-        }
-        float *out = l->slope + n * l->panels * WIDE, most = out[0], sum = 0, right = out[label];
-        for (int64_t c = 1; c < classes; c++) most = out[c] > most ? out[c] : most;
-        for (int64_t c = 0; c < classes; c++) sum += out[c] = expf(out[c] - most);
-        net->losses[n] = share * (most + logf(sum) - right);
-        for (int64_t c = 0; c < classes; c++) out[c] = share * (out[c] / sum);
-        out[label] -= share;
-    }
-}
-
 /* one step of the first `examples` examples of `which` */
-static double step(Net *net, const float *x, int64_t features, const int64_t *y, int64_t examples, Move how,
+static double step(Net *net, const float *x, int64_t features, const Head *head, int64_t examples, Move how,
                    Team team) {
     int64_t convs = net->convs, last = net->layers - 1;
     for (int64_t part = team.me; convs && part < PARTS; part += team.all)
@@ -105,7 +86,7 @@ static double step(Net *net, const float *x, int64_t features, const int64_t *y,
     for (int64_t n = 0; !convs && !team.me && n < examples; n++) net->rows[n] = x + net->which[n] * features;
     wait(team);
     dense_all_up(net, examples, team);
-    judge(net, y, examples, team);
+    judge(net, head, examples, team);
     wait(team);
     double loss = 0;
     for (int64_t n = 0; !team.me && n < examples; n++) loss += net->losses[n];
@@ -150,8 +131,7 @@ static void forget(Net *net) {
 }
 
 static double walk(Net *net, float *params, const int64_t *neurons, const float *x, int64_t features,
-                   const int64_t *y, const int64_t *order,
-                   const uint8_t *real, int64_t steps, Move how, Team team) {
+                   const Head *head, const int64_t *order, const uint8_t *real, int64_t steps, Move how, Team team) {
     double loss = 0;
     if (!team.me) forget(net);
     pack(net, params, neurons, 0, team);
@@ -162,7 +142,7 @@ static double walk(Net *net, float *params, const int64_t *neurons, const float 
             for (int64_t b = 0, n = 0; b < net->batch; b++)
                 if (real[s * net->batch + b]) net->which[n++] = order[s * net->batch + b];
         wait(team);
-        if (examples) loss += step(net, x, features, y, examples, how, team);
+        if (examples) loss += step(net, x, features, head, examples, how, team);
     }
     pack(net, params, neurons, 1, team);
     wait(team);
@@ -181,7 +161,7 @@ int64_t fedloom_room(const Given *given, int64_t layers, int64_t batch, int64_t 
  * order, real: the examples of each batch, and which of them count [clients][most][batch].
  * room: room_size bytes for every thread that trains alone, or room_size bytes that all threads share. */
 int64_t fedloom_walk(const Given *given, int64_t layers, int64_t batch, int64_t clients, int64_t most, float *params,
-                     int64_t numbers, const int64_t *neurons, const float *x, int64_t features, const int64_t *y,
+                     int64_t numbers, const int64_t *neurons, const float *x, int64_t features, const Head *head,
                      const int64_t *order, const uint8_t *real, const int64_t *steps, double rate, double shrink,
                      double momentum, double *losses, char *room, int64_t room_size, int64_t threads) {
     Move how = {(float)rate, (float)shrink, (float)momentum};
@@ -201,10 +181,10 @@ int64_t fedloom_walk(const Given *given, int64_t layers, int64_t batch, int64_t 
         if (!team.me) point(&net);
 #pragma omp for schedule(dynamic, 1)
         for (int64_t c = 0; c < (alone ? clients : 0); c++)
-            losses[c] = walk(&net, params + c * numbers, neurons ? neurons + c * outputs : 0, x, features, y,
+            losses[c] = walk(&net, params + c * numbers, neurons ? neurons + c * outputs : 0, x, features, head,
                              order + c * most * batch, real + c * most * batch, steps[c], how, team);
         for (int64_t c = 0; c < (alone ? 0 : clients); c++) {
-            double loss = walk(&net, params + c * numbers, neurons ? neurons + c * outputs : 0, x, features, y,
+            double loss = walk(&net, params + c * numbers, neurons ? neurons + c * outputs : 0, x, features, head,
                                order + c * most * batch, real + c * most * batch, steps[c], how, team);
             if (!me) losses[c] = loss;
         }

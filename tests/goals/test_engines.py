@@ -1,0 +1,46 @@
+"""Every goal under the methods of the five systems and their baselines: engines agree."""
+
+from __future__ import annotations
+
+import pytest
+from goal_worlds import CASES, goal_world
+
+from fedloom.evaluate.score import evaluate
+from fedloom.method import Method
+from worlds import METHODS, assert_close, everything, play, states_of
+
+NAMES = (
+    "fedavg", "fedprox", "scaffold", "fjord", "fedspu", "feddd", "safari", "ra-fed", "ram-fed", "fedumf",
+)  # fmt: skip
+
+
+def method_of(name: str) -> Method:
+    """The method on the tiny fleet."""
+    return dict(METHODS)[name]()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("case", CASES)
+def test_loop_equals_local(case: str, name: str) -> None:
+    here, method = goal_world(case), method_of(name)
+    loop, local = here.loop(method), here.local(method)
+    slow, fast = play(here, method, loop), play(here, method, local)
+    assert_close(everything(fast), everything(slow), 1e-5)
+    ids = local.clients.states.known().tolist()
+    assert_close(states_of(local, ids, here.model), states_of(loop, ids, here.model), 5e-5)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_chunks_equal_the_whole(case: str) -> None:
+    here, method = goal_world(case), method_of("fedavg")
+    assert_close(
+        everything(play(here, method, here.local(method, 1))), everything(play(here, method, here.local(method))), 1e-5
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_clients_learn(case: str) -> None:
+    here, method = goal_world(case), method_of("fedavg")
+    run = play(here, method, here.local(method), rounds=20)
+    before, after = (float(evaluate(here.setting, model, here.data, 100).loss) for model in (here.model, run.model))
+    assert after < before
