@@ -73,7 +73,7 @@ def test_classes_and_fairness_are_the_last_evaluation(folders, groups):
     ranks, cells, _ = fairness_of(groups)
     assert ranks is not None
     assert cells is not None
-    own = load_file(folders[2] / "kept.safetensors")["personal_accuracy"]
+    own = load_file(folders[2] / "kept.safetensors")["personal_score"]
     assert len(own) == 8
     np.testing.assert_allclose(ranks.groups[1][1], np.sort(own), atol=1e-4)
     assert cells.rows[1][1] == f"{table(folders[2])['personal_accuracy'][-1]:.3f}"

@@ -85,13 +85,13 @@ def test_damaged_folders_are_named(folders, tmp_path, name, content):
         read_run(copy)
 
 
-def test_what_is_no_run_is_refused(tmp_path):
+def test_what_is_no_run_is_refused(plain, tmp_path):
     with pytest.raises(BadExperiment, match=r"'.*nowhere' is not a run folder"):
         read_groups([tmp_path / "nowhere"])
     with pytest.raises(BadExperiment, match="no run folder"):
         read_groups([])
     with pytest.raises(BadExperiment, match="target is 80"):
-        write_report([tmp_path], tmp_path / "r.html", [80])
+        write_report([plain("run")], tmp_path / "r.html", [80])
     with pytest.raises(BadExperiment, match="there is no folder"):
         write_report([tmp_path], tmp_path / "missing" / "r.html")
     with pytest.raises(BadExperiment, match="which is a folder"):

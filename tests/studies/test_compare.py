@@ -4,26 +4,39 @@ from __future__ import annotations
 
 import json
 import sys
-from types import SimpleNamespace
+from io import StringIO
+from math import isnan
+from typing import Any
 
 import pytest
+from rich.console import Console
 from scipy.stats import t as student
+from torch.nn import Identity
 
 from fedloom.cli.main import main
-from fedloom.cli.show import comparison_rows, comparison_table
+from fedloom.cli.show import comparison_rows, comparison_table, summary_table
+from fedloom.core.goal import Goal
 from fedloom.errors import BadExperiment
 from fedloom.evaluate.targets import interval, spent, to_target
+from fedloom.goals import classes, numbers
 from fedloom.runs.experiment import Experiment
+from fedloom.runs.result import Result
 from fedloom.studies.compare import Contender, compare, ratio_of
 from fedloom.studies.plan import Option, Plan, plan
 
 ROWS = [
-    {"accuracy": 0.1, "virtual_seconds": 2.0, "bytes_up": 10, "bytes_down": 5, "joules": 1.0},
-    {"accuracy": None, "virtual_seconds": 3.0, "bytes_up": 10, "bytes_down": 5, "joules": 1.0},
-    {"accuracy": 0.6, "virtual_seconds": 4.0, "bytes_up": 10, "bytes_down": 5, "joules": 1.0},
-    {"accuracy": 0.4, "virtual_seconds": 5.0, "bytes_up": 10, "bytes_down": 5, "joules": 1.0},
+    {"score": 0.1, "virtual_seconds": 2.0, "bytes_up": 10, "bytes_down": 5, "joules": 1.0},
+    {"score": None, "virtual_seconds": 3.0, "bytes_up": 10, "bytes_down": 5, "joules": 1.0},
+    {"score": 0.6, "virtual_seconds": 4.0, "bytes_up": 10, "bytes_down": 5, "joules": 1.0},
+    {"score": 0.4, "virtual_seconds": 5.0, "bytes_up": 10, "bytes_down": 5, "joules": 1.0},
 ]
 SMALL = {"clients": 10, "per_round": 4, "rounds": 4, "training": {"epochs": 1}}
+
+
+def result(rows: list[dict[str, Any]], goal: Goal | None = None) -> Result:
+    """What a run with these rows returns."""
+    known = [{**row, "evaluation_seconds": 1.0} for row in rows]
+    return Result(Experiment(), Identity(), known, 1.0, None, {}, {}, goal or classes())
 
 
 def test_the_first_time_counts() -> None:
@@ -69,9 +82,8 @@ def test_costs_are_compared_seed_by_seed() -> None:
         results = []
         for factor in factors:
             rows = [{**row, "virtual_seconds": row["virtual_seconds"] * (factor or 1)} for row in ROWS]
-            rows = rows if factor else [{**row, "accuracy": 0.1} for row in rows]  # never gets there
-            results.append(SimpleNamespace(rounds=rows, accuracy=rows[-1]["accuracy"]))
-        return Contender(name, tuple(results))  # type: ignore[arg-type]
+            results.append(result(rows if factor else [{**row, "score": 0.1} for row in rows]))  # never gets there
+        return Contender(name, tuple(results))
 
     first, second = contender("first", 1, 10, 3, None), contender("second", 2, 20, None, 5)
     assert [cost and cost.seconds for cost in first.costs(0.5)] == [9, 90, 27, None]
@@ -83,6 +95,50 @@ def test_costs_are_compared_seed_by_seed() -> None:
     rows = comparison_rows([first, second], 0.5)
     assert (rows[1]["seconds_ratio"]["mean"], rows[1]["reached"]) == (2.0, 3)
     assert comparison_table([first, second], 0.5).row_count == 2
+
+
+def test_low_scores_are_compared_from_above() -> None:
+    def contender(name: str, *ends: float | None) -> Contender:
+        scores = [[9.0, None, 2.0, end] for end in ends]  # a None in between was not evaluated
+        runs = [[{**row, "score": score} for row, score in zip(ROWS, own)] for own in scores]
+        return Contender(name, tuple(result(rows, numbers()) for rows in runs))
+
+    assert to_target(contender("", 4.0).results[0].rounds, 3.0, "low") == (3, 9.0, 45.0, 3.0)
+    assert to_target(contender("", 4.0).results[0].rounds, 1.9, "low") is None
+    first, second, third = contender("first", 4.0, 1.0), contender("second", 2.5, 3.5), contender("third", None, 1.0)
+    assert first.score().mean == 2.5
+    assert first.best().mean == 1.5, "the lowest of every run, and no 0 for what was not evaluated"
+    assert isnan(third.score().mean), "a run that diverged is not better for it"
+    assert len(first.reached(2.0)) == 2
+    assert len(first.reached(1.0)) == 1, "as good as the target reaches it"
+    rows = comparison_rows([first, second, third], 1.0)
+    assert [row["reached"] for row in rows] == [1, 0, 1]
+    assert rows[0]["rounds"]["mean"] == 4
+    assert (rows[0]["score_name"], rows[0]["score"]["mean"], rows[0]["best_score"]["mean"]) == ("rmse", 2.5, 1.5)
+    assert not rows[0].keys() & {"accuracy", "best_accuracy"}
+    screen = Console(file=StringIO(), width=140)
+    screen.print(comparison_table([first, second, third], 1.0))
+    text = " ".join(screen.file.getvalue().split())  # type: ignore[attr-defined]
+    for words in ("RMSE", "2.500", "costs to reach RMSE 1", "RMSE: lower is better"):
+        assert words in text
+
+
+def test_accuracies_keep_their_names() -> None:
+    (row,) = comparison_rows([Contender("one", (result(ROWS),))], 0.5)
+    assert row["accuracy"] == row["score"] == {"mean": 0.4, "half": None, "seeds": 1}
+    assert row["best_accuracy"] == row["best_score"] == {"mean": 0.6, "half": None, "seeds": 1}
+
+
+def test_the_summary_of_a_low_score() -> None:
+    facts = {"rmse": 2.5, "mae": 2.0, "r2": -0.5, "loss": 6.25, "personal_score": 12.5, "examples_trained": 1}
+    facts |= {"rejected": 0, "wall_seconds": 1.0}
+    rows = [{**row, **facts, "score": score} for row, score in zip(ROWS, (9.0, 2.0, 4.0, 2.5))]
+    screen = Console(file=StringIO(), width=140)
+    screen.print(summary_table(result(rows, numbers())))
+    text = " ".join(screen.file.getvalue().split())  # type: ignore[attr-defined]
+    assert "RMSE │ 2.500 (best 2.000, lower is better)" in text
+    assert "clients' own RMSE │ 12.50 (mean over clients)" in text
+    assert "weakest class" not in text
 
 
 def option(name: str, seconds: float, size: float, joules: float) -> Option:
@@ -111,8 +167,10 @@ def test_a_plan_tries_methods_and_codecs() -> None:
 def test_a_plan_needs_devices_and_a_target() -> None:
     with pytest.raises(BadExperiment, match="fleet is 'none'"):
         plan(Experiment(**SMALL), 0.5, ["fedavg"])
-    with pytest.raises(BadExperiment, match=r"target is 1\.5"):
+    with pytest.raises(BadExperiment, match=r"target is 1\.5; the accuracy to reach lies above 0 and up to 1"):
         plan(Experiment(**SMALL, fleet="iot"), 1.5, ["fedavg"])
+    with pytest.raises(BadExperiment, match=r"target is -2; the RMSE to reach is a number and at least 0"):
+        plan(Experiment(**SMALL, fleet="iot", goal="numbers", data="mine.npz", partition="iid"), -2, ["fedavg"])
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:

@@ -112,7 +112,7 @@ def trial_command(
     console, name = errors if as_json else Console(), experiment.method.name
     folder = out or new_folder_for(experiment)
     try:
-        with progress(console, name, experiment.rounds) as watch:
+        with progress(console, name, experiment.rounds, experiment.build_goal().score) as watch:
             found = run_trial(
                 experiment, nodes, out=folder, resume=resume, deadline=deadline, checkpoint_every=checkpoint_every,
                 work=work, watch=watch, tell=note_printer(console),

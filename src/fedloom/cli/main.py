@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -101,7 +102,7 @@ def run_command(
     when = checkpoints_of(checkpoint_every)
     try:
         with (
-            progress(console, name, experiment.rounds) as bar,
+            progress(console, name, experiment.rounds, experiment.build_goal().score) as bar,
             tracked(experiment, folder, bar, tensorboard, mlflow) as watch,
         ):
             result = run(
@@ -139,7 +140,7 @@ def print_explanation(experiment: Experiment, as_json: bool) -> None:
 def compare_command(
     methods: Annotated[list[str], typer.Argument(help="names from `fedloom list methods`; the first is the reference")],
     *,
-    target: Annotated[float | None, typer.Option(help="accuracy to reach: what did it cost to get there?")] = None,
+    target: Annotated[float | None, typer.Option(help="score to reach, such as an accuracy: what did it cost?")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="how many seeds, from --seed on")] = 3,
     shared: ExperimentOptions,
     stack: StackOption = True,
@@ -151,6 +152,7 @@ def compare_command(
     have is given to those that have it.
     """
     from fedloom.cli.show import comparison_rows, comparison_table, progress
+    from fedloom.evaluate.judge import check_target
     from fedloom.runs.experiment import Experiment
     from fedloom.runs.set_values import with_settings
     from fedloom.studies.compare import compare, fitting
@@ -160,12 +162,15 @@ def compare_command(
         name: Experiment(**with_settings({**shared.values, "method": name}, fitting(name, pairs, methods)))
         for name in methods
     }
+    score = next(iter(experiments.values())).build_goal().score
+    if target is not None:
+        check_target(score, target)
     console = errors if as_json else Console()
     total = seeds * sum(experiment.rounds for experiment in experiments.values())
-    with runs_progress(console, "compare", total, progress) as each:
+    with runs_progress(console, "compare", total, partial(progress, score=score)) as each:
         contenders = compare(experiments, range(shared.seed, shared.seed + seeds), each, stack, note_printer(console))
     if as_json:
-        print_json({"target": target, "methods": comparison_rows(contenders, target)})
+        print_json({"target": target, "score_name": score.name, "methods": comparison_rows(contenders, target)})
     else:
         console.print(comparison_table(contenders, target))
 
@@ -174,7 +179,7 @@ def compare_command(
 @experiment_options()
 def plan_command(
     fleet: Annotated[str, typer.Option(help="your devices: a .csv or .parquet, or a name from `fedloom list fleets`")],
-    target: Annotated[float, typer.Option(help="accuracy to reach")],
+    target: Annotated[float, typer.Option(help="score to reach, such as an accuracy of 0.8")],
     *,
     methods: Annotated[str, typer.Option(help="candidates, joined by commas; a choice of ours if left out")] = "",
     seeds: Annotated[int, typer.Option(min=1, help="how many seeds, from --seed on")] = 1,
@@ -201,14 +206,16 @@ def plan_command(
     choices = choices_of(try_ or [])
     console = errors if as_json else Console()
     every = range(shared.seed, shared.seed + seeds)
+    shown = partial(progress, score=experiment.build_goal().score)
     total = seeds * sum(one.rounds for one in candidates(experiment, chosen, CODECS, choices).values())
     tell = note_printer(console)
-    with runs_progress(console, "plan", total, progress) as each:
+    with runs_progress(console, "plan", total, shown) as each:
         found = plan(experiment, target, chosen, every, CODECS, choices, each, stack, tell)
     if chart is not None:
         draw_chart(found, chart)
     if as_json:
-        print_json({"target": target, "options": plan_rows(found), "missed": [c.name for c in found.missed]})
+        facts = {"target": target, "score_name": found.score.name, "options": plan_rows(found)}
+        print_json({**facts, "missed": [c.name for c in found.missed]})
     else:
         console.print(plan_table(found))
         console.print(Text(text_chart(found)))

@@ -15,7 +15,8 @@ def report_command(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="the page")] = Path("report.html"),
     target: Annotated[
-        list[float] | None, typer.Option(help="accuracy to reach, shown with its costs; repeat as needed")
+        list[float] | None,
+        typer.Option(help="score to reach, such as 0.8, shown with its costs; repeat as needed"),
     ] = None,
     title: Annotated[str | None, typer.Option(help="the page's title")] = None,
     png: Annotated[Path | None, typer.Option(metavar="DIR", help="write figures for papers here, as PNG")] = None,
@@ -34,12 +35,12 @@ def report_command(
     from fedloom.report.sections import sections_of
     from fedloom.report.tables import check_targets, own_target
 
-    targets = check_targets(target or [])
     check_page(out)
     for folder in (png, pdf):
         if folder is not None:
             check_figures(folder)
     groups, notes = read_groups(runs)
+    targets = check_targets(groups, target or [])
     sections = sections_of(groups, targets or own_target(groups), chosen=not targets)
     console = Console(soft_wrap=True, highlight=False, markup=False)
     write_page(groups, notes, sections, out, title)
@@ -58,7 +59,7 @@ def watch_command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a run that is not over")],
     every: Annotated[float, typer.Option(min=0.1, help="seconds between looks")] = 1.0,
 ) -> None:
-    """Watch a run: accuracy, the last rounds, bytes, lost replies and the time left.
+    """Watch a run: its score, the last rounds, bytes, lost replies and the time left.
 
     The command only reads the run's folder, whose tables are written every ten seconds, and ends with the run: exit
     code 0 if it finished, 3 if it stopped. On a terminal the view is live, elsewhere each round is a line.

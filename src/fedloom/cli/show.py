@@ -12,7 +12,11 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from fedloom.accel.machine import duration, size
+from fedloom.core.metric import Metric
+from fedloom.evaluate.judge import ACCURACY
 from fedloom.evaluate.targets import Cost, cost_of
+from fedloom.evaluate.wording import direction, label_of, number
+from fedloom.report.about import class_names, name_of
 from fedloom.runs.explain import Section
 from fedloom.runs.result import Result
 from fedloom.runs.watch import Watch
@@ -24,32 +28,31 @@ LINES = 10  # of progress without a terminal
 
 
 @contextmanager
-def progress(console: Console, title: str, rounds: int) -> Iterator[Watch]:
+def progress(console: Console, name: str, rounds: int, score: Metric = ACCURACY) -> Iterator[Watch]:
     """Show progress: a bar on a terminal, a few plain lines elsewhere."""
     if not console.is_terminal:
-        yield lambda row: _line(console, row, rounds)
+        yield lambda row: _line(console, row, rounds, score)
         return
     columns = (
         SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
         TextColumn("{task.fields[state]}"),
     )  # fmt: skip
     with Progress(*columns, console=console) as bar:
-        job = bar.add_task(title, total=rounds, state="preparing")
-        yield lambda row: bar.update(job, completed=row["round"], state=_state(row))
+        job = bar.add_task(name, total=rounds, state="preparing")
+        yield lambda row: bar.update(job, completed=row["round"], state=_state(row, score))
 
 
-def _line(console: Console, row: dict[str, Any], rounds: int) -> None:
+def _line(console: Console, row: dict[str, Any], rounds: int, score: Metric) -> None:
     """Print a line of progress, for about `LINES` of all rounds."""
     every = max(1, rounds // LINES)
     if row["round"] % every == 0 or row["round"] in (1, rounds):
-        console.print(f"round {row['round']}/{rounds} {_state(row)}", highlight=False)
+        console.print(f"round {row['round']}/{rounds} {_state(row, score)}", highlight=False)
 
 
-def _state(row: dict[str, Any]) -> str:
+def _state(row: dict[str, Any], score: Metric) -> str:
     """The state of a run; in a comparison, with the run's name."""
-    parts = [
-        f"{name} {row[key]:.4f}" for name, key in (("accuracy", "accuracy"), ("loss", "loss")) if row[key] is not None
-    ]
+    parts = [] if row["score"] is None else [f"{label_of(score)} {number(score, row['score'])}"]
+    parts += [] if row["loss"] is None else [f"loss {row['loss']:.4f}"]
     parts = parts or [f"training loss {row['training_loss']}"]
     return "  ".join([row["state"], *parts] if "state" in row else parts)
 
@@ -57,18 +60,21 @@ def _state(row: dict[str, Any]) -> str:
 def summary_table(result: Result) -> Table:
     """The summary of a finished run."""
     facts = result.summary()
-    last = next((row for row in reversed(result.rounds) if row["per_class"] is not None), None)
+    score, own = result.goal.score, result.goal.personal
+    last = next((row for row in reversed(result.rounds) if row.get("per_class")), None)
+    best = ", ".join([f"best {number(score, facts['best_score'])}", *filter(None, [direction(score)])])
     table = Table(title=f"{facts['method']} on {result.experiment.data.name}", show_header=False, title_justify="left")
     rows = [
         ("rounds", str(facts["rounds"])),
-        ("accuracy", f"{facts['accuracy']:.4f}  (best {facts['best_accuracy']:.4f})"),
-        ("loss", f"{facts['loss']:.4f}"),
+        (label_of(score), f"{number(score, facts['score'])}  ({best})"),
+        ("loss", "–" if facts["loss"] is None else f"{facts['loss']:.4f}"),
     ]
     if last is not None:
-        seen = [(value, label) for label, value in enumerate(last["per_class"]) if value == value]
-        rows.append(("weakest class", f"{min(seen)[1]} at {min(seen)[0]:.4f}"))
-    if facts["personal_accuracy"] is not None:
-        rows.append(("clients' own accuracy", f"{facts['personal_accuracy']:.4f}  (mean over clients)"))
+        seen = [(value, place) for place, value in enumerate(last["per_class"]) if value is not None and value == value]
+        worst, place = min(seen)
+        rows.append(("weakest class", f"{name_of(class_names(result.folder), place)} at {worst:.4f}"))
+    if facts["personal_score"] is not None:
+        rows.append((f"clients' own {label_of(own)}", f"{number(own, facts['personal_score'])}  (mean over clients)"))
     rows.append(("examples trained", f"{facts['examples_trained']:,}"))
     rows.append(("sent up, down", f"{size(facts['bytes_up'])}, {size(facts['bytes_down'])}"))
     if facts["joules"] is not None:
@@ -88,8 +94,10 @@ def comparison_rows(contenders: list[Contender], target: float | None) -> list[d
     rows = []
     for contender in contenders:
         costs = contender.reached(target)
-        row: dict[str, Any] = {"method": contender.name, "accuracy": contender.accuracy()._asdict()}
-        row |= {"best_accuracy": contender.best()._asdict(), "seeds": len(contender.results), "reached": len(costs)}
+        last, best, name = contender.score()._asdict(), contender.best()._asdict(), contender.metric.name
+        row: dict[str, Any] = {"method": contender.name, "score_name": name, "score": last, "best_score": best}
+        row |= {"accuracy": last, "best_accuracy": best} if name == "accuracy" else {}
+        row |= {"seeds": len(contender.results), "reached": len(costs)}
         for what in Cost._fields:
             found, ratio = cost_of(costs, what), ratio_of(contender, contenders[0], target, what)
             row[what] = None if found is None else found._asdict()
@@ -101,9 +109,11 @@ def comparison_rows(contenders: list[Contender], target: float | None) -> list[d
 def comparison_table(contenders: list[Contender], target: float | None) -> Table:
     """The comparison as a table; ratios are to the first method."""
     rows = comparison_rows(contenders, target)
-    what = "of the whole run" if target is None else f"to reach {target:g}"
+    score = contenders[0].metric
+    what = "of the whole run" if target is None else f"to reach {label_of(score)} {target:g}"
     caption = f"mean over seeds ± 95 % interval; costs {what}, below them relative to {rows[0]['method']}, seed by seed"
-    table = Table(Column("method", no_wrap=True), "accuracy", "reached", title="comparison", caption=caption)
+    caption += f"; {label_of(score)}: {direction(score)}" if direction(score) else ""
+    table = Table(Column("method", no_wrap=True), label_of(score), "reached", title="comparison", caption=caption)
     table.title_justify = "left"
     writers: dict[str, Callable[[float], str]] = {
         "rounds": lambda v: f"{v:.1f}",
@@ -117,7 +127,7 @@ def comparison_table(contenders: list[Contender], target: float | None) -> Table
     for row in rows:
         cells = [
             row["method"],
-            _with_half(row["accuracy"], lambda v: f"{v:.4f}"),
+            _with_half(row["score"], lambda v: number(score, v)),
             f"{row['reached']} of {row['seeds']}",
         ]
         for name in shown:
@@ -145,7 +155,7 @@ def plan_table(plan: Plan) -> Table:
     best = {what: plan.best(what) for what in ("seconds", "bytes", "joules")}
     names = {"seconds": "soonest", "bytes": "fewest bytes", "joules": "least energy"}
     caption = "with a letter: on the trade-off between time, bytes and energy, no other is better in all three"
-    table = Table(title=f"to reach {plan.target:g}", title_justify="left", caption=caption)
+    table = Table(title=f"to reach {label_of(plan.score)} {plan.target:g}", title_justify="left", caption=caption)
     for name in ("", "candidate", "rounds", "time", "bytes", "energy", "best at"):
         table.add_column(name, no_wrap=name not in ("candidate", "best at"))
     marks = letters(plan)
@@ -155,7 +165,9 @@ def plan_table(plan: Plan) -> Table:
         cells.append(", ".join(names[what] for what, winner in best.items() if winner is option))
         table.add_row(*(Text(cell) for cell in cells))
     for contender in plan.missed:
-        table.add_row("", Text(contender.name), "never", "", "", "", f"reached {contender.best().mean:.3f}")
+        table.add_row(
+            "", Text(contender.name), "never", "", "", "", f"reached {number(plan.score, contender.best().mean, 3)}"
+        )
     return table
 
 

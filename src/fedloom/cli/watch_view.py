@@ -12,6 +12,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from fedloom.accel.machine import duration, size
+from fedloom.evaluate.judge import best_of, is_share
+from fedloom.evaluate.wording import direction, label_of, number
 from fedloom.report.live import Progress, block_curve, changes, read_progress, time_left
 from fedloom.report.recorded import FINISHED, STOPPED
 
@@ -21,7 +23,9 @@ LAST = 8  # rounds in the table
 def line(progress: Progress, row: dict[str, Any]) -> str:
     """A round as one line."""
     parts = [f"round {row['round']}/{progress.rounds}"]
-    parts += [f"{name} {row[name]:.4f}" for name in ("accuracy", "loss", "training_loss") if row[name] is not None]
+    score = progress.scores.score
+    parts += [] if row["score"] is None else [f"{label_of(score)} {number(score, row['score'])}"]
+    parts += [f"{name} {row[name]:.4f}" for name in ("loss", "training_loss") if row[name] is not None]
     parts.append(f"arrived {row['arrived']}/{row['clients']}")
     parts += [f"refused {row['rejected']}"] if row["rejected"] else []
     parts.append(f"moved {size(row['bytes_up'] + row['bytes_down'])}")
@@ -42,15 +46,19 @@ def view(folder: Path, progress: Progress) -> RenderableType:
     lines: list[RenderableType] = [title, bar]
     if not rows:
         return Lines(*lines, Text("no round is written yet; a run writes its tables every ten seconds", style="dim"))
-    scored = [row["accuracy"] for row in rows if row["accuracy"] is not None]
+    score = progress.scores.score
+    scored = [row["score"] for row in rows if row["score"] is not None]
     if scored:
-        words = f"accuracy {scored[-1]:.4f}  best {max(scored):.4f}"
-        lines.append(Text.assemble(("▕", "dim"), (block_curve(scored), "cyan"), ("▏ ", "dim"), words))
+        words = f"{label_of(score)} {number(score, scored[-1])}  best {number(score, best_of(score, scored))}"
+        words += f" ({direction(score)})" if direction(score) else ""
+        ends = score.limits if is_share(score) else (min(scored), max(scored))
+        lines.append(Text.assemble(("▕", "dim"), (block_curve(scored, *ends), "cyan"), ("▏ ", "dim"), words))
     table = Table(*(Column(name, justify="right") for name in
-                    ("round", "accuracy", "loss", "training loss", "arrived", "refused", "moved", "virtual time")),
+                    ("round", label_of(score), "loss", "training loss", "arrived", "refused", "moved", "virtual time")),
                   box=None, header_style="dim")  # fmt: skip
     for row in rows[-LAST:]:
-        cells = ["" if row[n] is None else f"{row[n]:.4f}" for n in ("accuracy", "loss", "training_loss")]
+        cells = ["" if row["score"] is None else number(score, row["score"])]
+        cells += ["" if row[n] is None else f"{row[n]:.4f}" for n in ("loss", "training_loss")]
         lasted = "" if row["virtual_seconds"] is None else duration(row["virtual_seconds"])
         counts = [f"{row['arrived']}/{row['clients']}", str(row["rejected"] or "")]
         table.add_row(str(row["round"]), *cells, *counts, size(row["bytes_up"] + row["bytes_down"]), lasted)

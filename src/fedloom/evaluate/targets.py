@@ -1,10 +1,13 @@
-"""Costs to a target accuracy: rounds, seconds, bytes and joules, with intervals over seeds."""
+"""Costs to a target score: rounds, seconds, bytes and joules, with intervals over seeds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import sqrt
 from typing import Any, NamedTuple
+
+from fedloom.core.metric import Best
+from fedloom.evaluate.judge import reaches
 
 Rows = Sequence[dict[str, Any]]  # one per round, as in rounds.parquet
 
@@ -29,10 +32,17 @@ def spent(rows: Rows, until: int) -> Cost:
     return Cost(until, total("virtual_seconds"), float(moved), total("joules"))
 
 
-def to_target(rows: Rows, target: float) -> Cost | None:
-    """The cost up to the first evaluated round that reached the target; None if none did."""
+def score_in(row: dict[str, Any]) -> float | None:
+    """A row's score; rows of old runs have accuracy alone."""
+    score: float | None = row["score"] if "score" in row else row["accuracy"]
+    return score
+
+
+def to_target(rows: Rows, target: float, best: Best = "high") -> Cost | None:
+    """The cost up to the first round whose score is the target or better; None if there is none."""
     for place, row in enumerate(rows):
-        if row["accuracy"] is not None and row["accuracy"] >= target:
+        score = score_in(row)
+        if score is not None and reaches(best, score, target):
             return spent(rows, place + 1)
     return None
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedloom.core.metric import Metric
 from fedloom.report.group import Group
 
 Row = list[float | None]  # None: not known, not drawn
@@ -35,6 +36,8 @@ class Curves(NamedTuple):
     measures: dict[str, str]
     lines: list[Line]
     targets: tuple[float, ...]
+    score: Metric  # whose name is a measure; targets are values of it
+    shares: tuple[str, ...]  # measures between 0 and 1
 
 
 class Series(NamedTuple):
@@ -85,11 +88,12 @@ class Strips(NamedTuple):
 
 
 class Ranks(NamedTuple):
-    """Distributions: the values of each group in rising order."""
+    """Distributions: the values of each group, the weakest first."""
 
     groups: list[tuple[Group, list[float]]]
     unit: str
     across: str
+    share: bool = True  # whether values lie between 0 and 1
 
 
 Chart = Curves | Bars | Maps | Strips | Ranks

@@ -1,4 +1,4 @@
-"""Curves of accuracy and losses against rounds, virtual time, bytes, energy and wall time."""
+"""Curves of scores and losses against rounds, virtual time, bytes, energy and wall time."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from fedloom.evaluate.judge import is_share
+from fedloom.evaluate.wording import label_of
+from fedloom.report.about import Scores
 from fedloom.report.charts import Band, Curves, Line, spaced, tidy
 from fedloom.report.group import Group
 from fedloom.report.recorded import as_floats
 
 MOST = 400  # points of a line
-MEASURES = {
-    "accuracy": "accuracy",
-    "personal_accuracy": "clients' own accuracy",
-    "loss": "test loss",
-    "training_loss": "training loss",
-}
+PERSONAL = "personal_score"  # a column
 SPENT: dict[str, Callable[[dict[str, Any]], float | None]] = {  # axis -> what a round adds to it
     "rounds": lambda row: 1.0,
     "time": lambda row: row["virtual_seconds"],
@@ -56,7 +54,8 @@ def curves_of(groups: list[Group], targets: tuple[float, ...]) -> tuple[Curves, 
     """One line per group, by round over its seeds, and notes."""
     notes: list[str] = []
     raw = [(group, *_line(group, notes)) for group in groups]
-    raw = [(group, x, y) for group, x, y in raw if "accuracy" in y]
+    score = groups[0].scores.score
+    raw = [(group, x, y) for group, x, y in raw if score.name in y]
     axes, scale = {}, {}
     for axis in SPENT:
         ends = [x[axis][-1] for _, x, _ in raw if axis in x]
@@ -68,8 +67,22 @@ def curves_of(groups: list[Group], targets: tuple[float, ...]) -> tuple[Curves, 
     lines = [
         Line(group, {a: [v or 0.0 for v in tidy(x[a] / scale[a])] for a in axes if a in x}, y) for group, x, y in raw
     ]
-    measures = {key: name for key, name in MEASURES.items() if any(key in line.y for line in lines)}
-    return Curves(axes, measures, lines, targets), notes
+    every = {key: name for group in groups for key, name in measures_of(group.scores).items()}
+    measures = {key: name for key, name in every.items() if any(key in line.y for line in lines)}
+    shares = [one.name for group in groups for one in group.scores.every if is_share(one)]
+    shares += [PERSONAL] if is_share(groups[0].scores.personal) else []
+    return Curves(axes, measures, lines, targets, score, tuple(key for key in measures if key in shares)), notes
+
+
+def measures_of(scores: Scores) -> dict[str, str]:
+    """Columns that are drawn, the score first, with their names."""
+    own = {metric.name: label_of(metric) for metric in scores.every}
+    return {
+        **own,
+        PERSONAL: f"clients' own {label_of(scores.personal)}",
+        "loss": "test loss",
+        "training_loss": "training loss",
+    }
 
 
 def _line(group: Group, notes: list[str]) -> tuple[dict[str, np.ndarray], dict[str, Band]]:
@@ -95,8 +108,9 @@ def _line(group: Group, notes: list[str]) -> tuple[dict[str, np.ndarray], dict[s
             every = [[one[place[number]] for number in shown] for one, place in zip(spent, at)]  # type: ignore[index]
             x[axis] = np.mean(every, axis=0)
     y: dict[str, Band] = {}
-    for measure in MEASURES:
-        found = [{row["round"]: row[measure] for row in run.rows} for run in runs]
+    for measure in measures_of(group.scores):
+        column = "score" if measure == group.scores.score.name else measure
+        found = [{row["round"]: row.get(column) for row in run.rows} for run in runs]
         table = np.array([as_floats([one.get(number) for number in shown]) for one in found])
         if not np.isnan(table).all():
             y[measure] = Band(tidy(table.mean(0)), tidy(table.min(0)), tidy(table.max(0)))

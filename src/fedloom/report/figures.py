@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from fedloom.errors import BadExperiment
-from fedloom.report.charts import Bars, Curves, Maps, Ranks, Row, Strips
+from fedloom.evaluate.wording import direction, label_of
+from fedloom.report.charts import Bars, Curves, Map, Maps, Ranks, Row, Strips, spaced
 from fedloom.report.recorded import as_floats
 from fedloom.report.sections import Section
 
@@ -84,18 +85,21 @@ def _axes(wide: float, high: float) -> tuple[Any, Any]:
 
 def _curves(chart: Curves, axis: str) -> Any:
     figure, axes = _axes(COLUMN, 2.5)
+    score = chart.score
     for line in chart.lines:
-        if axis not in line.x or "accuracy" not in line.y:
+        if axis not in line.x or score.name not in line.y:
             continue
-        band, x = line.y["accuracy"], line.x[axis]
+        band, x = line.y[score.name], line.x[axis]
         style = DASHES[line.group.dash]
         axes.plot(x, as_floats(band.mean), color=line.group.colour, ls=style, label=plain_text(line.group.label))
         if len(line.group.runs) > 1:
             axes.fill_between(x, as_floats(band.low), as_floats(band.high), color=line.group.colour, alpha=0.18, lw=0)
     for target in chart.targets:
         axes.axhline(target, color="0.45", lw=0.8, ls=":")
-    axes.set(xlabel=chart.axes[axis], ylabel="accuracy", xlim=(0, None))
-    _percent(axes.yaxis)
+    words = label_of(score) + (f" ({direction(score)})" if direction(score) else "")
+    axes.set(xlabel=chart.axes[axis], ylabel=plain_text(words), xlim=(0, None))
+    if score.name in chart.shares:
+        _percent(axes.yaxis)
     _legend(figure)
     return figure
 
@@ -105,8 +109,10 @@ def _ranks(chart: Ranks) -> Any:
     for group, values in chart.groups:
         x = 100 * (np.arange(len(values)) + 0.5) / len(values)
         axes.plot(x, values, color=group.colour, ls=DASHES[group.dash], label=plain_text(group.label))
-    axes.set(xlabel=chart.across, ylabel=chart.unit, xlim=(0, 100), ylim=(-0.02, 1.02))
-    _percent(axes.yaxis)
+    axes.set(xlabel=chart.across, ylabel=plain_text(chart.unit), xlim=(0, 100))
+    if chart.share:
+        axes.set(ylim=(-0.02, 1.02))
+        _percent(axes.yaxis)
     _legend(figure)
     return figure
 
@@ -121,7 +127,9 @@ def _bars(chart: Bars) -> Any:
             error = np.nan_to_num([heights - as_floats(one.low), as_floats(one.high) - heights]).clip(min=0)
         x = places + (place - (len(chart.series) - 1) / 2) * each
         axes.bar(x, heights, each, yerr=error, color=one.colour, label=plain_text(one.label), error_kw={"lw": 0.6})
-    axes.set_xticks(places, chart.categories)
+    long = max((len(name) for name in chart.categories), default=0) > 4
+    names = [plain_text(name) for name in chart.categories]
+    axes.set_xticks(places, names, **({"rotation": 45, "ha": "right"} if long else {}))
     axes.set(xlabel=chart.across, ylabel=chart.unit, ylim=(0, chart.top))
     _percent(axes.yaxis)
     _legend(figure)
@@ -148,11 +156,15 @@ def _map(chart: Maps, label: str, what: str) -> Any:
     if chart.square:
         image = axes.imshow(_array(table.z), cmap=COLOURS, interpolation="nearest")
         every = max(1, len(table.x) // 8)
-        axes.set_xticks(range(0, len(table.x), every), table.x[::every])
-        axes.set_yticks(range(0, len(table.y), every), table.y[::every])
+        axes.set_xticks(range(0, len(table.x), every), [plain_text(str(name)) for name in table.x[::every]])
+        axes.set_yticks(range(0, len(table.y), every), [plain_text(str(name)) for name in table.y[::every]])
     else:
-        image = axes.pcolormesh(np.array(table.x), np.array(table.y), _array(table.z), cmap=COLOURS, vmin=0, vmax=top,
+        down = np.arange(len(table.y)) if _named(table) else np.array(table.y)
+        image = axes.pcolormesh(np.array(table.x), down, _array(table.z), cmap=COLOURS, vmin=0, vmax=top,
                                 shading="nearest", rasterized=True)  # fmt: skip
+        if _named(table):
+            some = spaced(len(table.y), 12)
+            axes.set_yticks(some, [plain_text(str(table.y[place])) for place in some])
         axes.invert_yaxis()
     axes.set(xlabel=chart.across, ylabel=chart.down, title=plain_text(label))
     figure.colorbar(image, ax=axes, label=words, shrink=0.8)
@@ -173,6 +185,11 @@ def _strips(chart: Strips, label: str) -> Any:
     many[0].set_title(plain_text(label))
     figure.colorbar(image, ax=list(many), label=chart.scale)
     return figure
+
+
+def _named(table: Map) -> bool:
+    """Whether the rows have names in place of numbers."""
+    return any(isinstance(name, str) for name in table.y)
 
 
 def _array(rows: list[Row]) -> np.ndarray:

@@ -1,19 +1,22 @@
-"""Charts of the clients: their shares, replies and accuracies, and where time went."""
+"""Charts of the clients: their shares, replies and scores, and where time went."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from fedloom.core.refused import REASONS
+from fedloom.evaluate.judge import is_share
+from fedloom.evaluate.wording import label_of, number
+from fedloom.report.about import CLIENTS as NAMES, name_of
 from fedloom.report.charts import Bars, Cells, Map, Maps, Ranks, Row, Series, merged, spaced, tidy
 from fedloom.report.group import Group
 from fedloom.report.recorded import Numbers, Recorded
-from fedloom.runs.ledger import PERSONAL
 from fedloom.world.simulated import FATES
 
 CELLS = 120_000  # of all tables of clients and rounds together
 CLIENTS, BINS = 100, 120  # rows and columns of such a table at most
 POINTS = 400  # clients of a distribution at most
+PERSONAL, OLD = "personal_score", "personal_accuracy"  # tensors, the second of older runs
 SHARE, LOST = "share of the model", "lost replies"
 FATE_LABELS = {"silent": "not to send", "surplus": "not waited for"}
 GREYS = ("#9DB2BF", "#D55E00", "#E69F00", "#CC79A7", "#56B4E9", "#009E73", "#8C6D31", "#0072B2", "#7F7F7F")
@@ -64,7 +67,8 @@ def _tables(run: Recorded, bins: int) -> tuple[dict[str, Map], str]:
         means = np.where(met > 0, total / np.maximum(met, 1), np.nan)
         return [tidy(line, 2) for line in means.reshape(len(shown), wide)]
 
-    across, down = [float(1 + a * each) for a in range(wide)], [float(client) for client in shown]
+    across, names = [float(1 + a * each) for a in range(wide)], run.names(NAMES)
+    down = [name_of(names, client) for client in shown] if names else [float(client) for client in shown]
     maps = {
         SHARE: Map(mean(run.clients["share"]), across, down),
         LOST: Map(mean(~run.clients["arrived"]), across, down),
@@ -116,13 +120,16 @@ def losses_of(groups: list[Group]) -> tuple[Bars | None, Cells | None]:
 
 
 def fairness_of(groups: list[Group]) -> tuple[Ranks | None, Cells | None, list[str]]:
-    """Each client's accuracy on its own test examples, its spread, and notes."""
+    """Each client's score on its own test examples, its spread, and notes."""
+    metric = groups[0].scores.personal
+    weakest = 1 if metric.best == "high" else -1  # the order in which they are sorted
     found, rows, owners = [], [], []
     notes: list[tuple[str, str]] = []
     for group in groups:
-        every = [run.kept[PERSONAL].astype(np.float64) for run in group.runs if PERSONAL in run.kept]
+        tensors = [run.kept.get(PERSONAL, run.kept.get(OLD)) for run in group.runs]
+        every = [tensor.astype(np.float64) for tensor in tensors if tensor is not None]
         values = np.concatenate(every) if every else np.zeros(0)
-        values = np.sort(values[np.isfinite(values)])
+        values = weakest * np.sort(weakest * values[np.isfinite(values)])
         if not len(values):
             continue
         some = spaced(len(values), POINTS)
@@ -131,13 +138,15 @@ def fairness_of(groups: list[Group]) -> tuple[Ranks | None, Cells | None, list[s
         found.append((group, [v or 0.0 for v in tidy(values[some], 4)]))
         tenth = values[: max(1, len(values) // 10)].mean()
         numbers = (values.mean(), np.median(values), tenth, values.std())
-        rows.append([group.label, *(f"{number:.3f}" for number in numbers), f"{len(values):,}"])
+        rows.append([group.label, *(number(metric, value, 3) for value in numbers), f"{len(values):,}"])
         owners.append(group)
     if not found:
         return None, None, []
-    head = ["", "mean", "median", "lowest tenth", "deviation", "clients × seeds"]
+    tenth_name = "lowest tenth" if metric.best == "high" else "highest tenth"
+    head = ["", "mean", "median", tenth_name, "deviation", "clients × seeds"]
+    words = f"{label_of(metric)} on own test examples"
     return (
-        Ranks(found, "accuracy on own test examples", "clients, weakest to strongest (%)"),
+        Ranks(found, words, "clients, weakest to strongest (%)", is_share(metric)),
         Cells(head, rows, list(owners)),
         merged(notes),
     )

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.errors import BadExperiment
+from fedloom.evaluate.wording import label_of
+from fedloom.report.about import Scores
 from fedloom.report.recorded import Recorded, read_run
 
 # Okabe and Ito's colours, which the colour-blind can tell apart; those that are faint on white come late or not at all
@@ -22,6 +24,11 @@ class Group:
     label: str
     place: int
     runs: tuple[Recorded, ...]
+
+    @property
+    def scores(self) -> Scores:
+        """The metrics of its runs."""
+        return self.runs[0].scores
 
     @property
     def colour(self) -> str:
@@ -53,9 +60,24 @@ def read_groups(folders: list[Path]) -> tuple[list[Group], list[str]]:
             notes.append(f"{run.name} is not over: {len(run.rows)} of {run.experiment['rounds']} rounds so far.")
         elif run.ended not in (None, "finished"):
             notes.append(f"{run.name} {run.ended}")
+        if run.diverged:
+            notes.append(f"{run.name}: the score of its last evaluation is not a finite number.")
+    check_alike([run for runs in found.values() for run in runs.values()])
     every = [tuple(runs.values()) for runs in found.values()]
     labels = labels_of([runs[0].experiment for runs in every])
     return [Group(label, place, runs) for place, (label, runs) in enumerate(zip(labels, every))], notes
+
+
+def check_alike(runs: list[Recorded]) -> None:
+    """Refuse runs with different scores: they share no axis, no target and no order."""
+    first = runs[0]
+    for run in runs:
+        if run.scores.score[:2] != first.scores.score[:2]:
+            ours, theirs = (f"{label_of(own)} ({own.best} is better)" for own in (first.scores.score, run.scores.score))
+            raise BadExperiment(
+                f"runs {first.name} and {run.name} have different scores, {ours} and {theirs}; make a report of each "
+                "kind."
+            )
 
 
 def labels_of(experiments: list[dict[str, Any]]) -> list[str]:

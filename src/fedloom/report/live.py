@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedloom.accel.machine import duration
+from fedloom.report.about import Scores, scores_in
 from fedloom.report.recorded import read_about, read_end, read_rows
 from fedloom.runs.folder import LOCK
 
@@ -29,6 +30,11 @@ class Progress(NamedTuple):
     def rounds(self) -> int:
         """The number of rounds of the whole run."""
         return int(self.about["experiment"]["rounds"])
+
+    @property
+    def scores(self) -> Scores:
+        """Its metrics."""
+        return scores_in(self.about)
 
 
 def read_progress(folder: Path) -> Progress:
@@ -69,12 +75,13 @@ def process_exists(folder: Path) -> bool:
     return True
 
 
-def block_curve(values: list[float], wide: int = WIDE) -> str:
-    """Values between 0 and 1 as at most `wide` blocks, each the mean of an equal part."""
+def block_curve(values: list[float], low: float = 0.0, high: float = 1.0, wide: int = WIDE) -> str:
+    """Values between `low` and `high` as at most `wide` blocks, each the mean of an equal part."""
     parts = min(wide, len(values))
     cuts = [round(place * len(values) / parts) for place in range(parts + 1)] if parts else [0]
     means = [sum(values[a:b]) / (b - a) for a, b in pairwise(cuts)]
-    return "".join(BLOCKS[min(7, max(0, int(8 * mean)))] for mean in means)
+    span = high - low or 1.0
+    return "".join(BLOCKS[min(7, max(0, int(8 * (mean - low) / span)))] for mean in means)
 
 
 def time_left(progress: Progress) -> str:

@@ -7,6 +7,7 @@ from scipy.cluster.hierarchy import leaves_list, linkage
 from scipy.spatial.distance import squareform
 
 from fedloom.evaluate.coverage import LOOKS, REPLIES
+from fedloom.report.about import CLASSES as NAMES, CLIENTS, PER_CLASS, name_of
 from fedloom.report.charts import Bars, Map, Maps, Row, Series, Strips, spaced, tidy
 from fedloom.report.group import Group
 from fedloom.report.recorded import Numbers, as_floats
@@ -21,8 +22,8 @@ def classes_of(groups: list[Group]) -> tuple[Bars | None, list[str]]:
     """Accuracy within each class at the last evaluation, and notes."""
     tables = []
     for group in groups:
-        last = [next(r["per_class"] for r in reversed(run.scored)) for run in group.runs if run.scored]
-        last = [values for values in last if values]
+        found = [run.scored[-1].get(PER_CLASS) for run in group.runs if run.scored]
+        last = [values for values in found if values]
         if last and len({len(values) for values in last}) == 1:
             tables.append((group, np.array([as_floats(values) for values in last])))
     if not tables or len({table.shape[1] for _, table in tables}) > 1:
@@ -37,7 +38,9 @@ def classes_of(groups: list[Group]) -> tuple[Bars | None, list[str]]:
         Series(group.label, group.colour, *(tidy(part[weakest]) for part in (t.mean(0), t.min(0), t.max(0))))
         for group, t in tables
     ]
-    return Bars([str(label) for label in weakest], series, "accuracy within the class", across="class", top=1.0), notes
+    names = next((names for group in groups if (names := group.runs[0].names(NAMES))), [])
+    categories = [name_of(names, place) for place in weakest]
+    return Bars(categories, series, "accuracy within the class", across="class", top=1.0), notes
 
 
 def coverage_of(groups: list[Group]) -> tuple[Strips | None, list[str]]:
@@ -80,7 +83,8 @@ def similarity_of(groups: list[Group]) -> tuple[Maps | None, list[str]]:
         table = table[np.ix_(some, some)]
         order = order_of(table)
         np.fill_diagonal(table, np.nan)  # a client's distance to itself
-        names = [str(some[place]) for place in order]
+        clients = run.names(CLIENTS)
+        names = [name_of(clients, some[place]) for place in order]
         by[label] = {"distance": Map([tidy(row, 3) for row in table[np.ix_(order, order)]], names, names)}
         notes.append(f"{label}: seed {run.experiment['seed']}.")
     if not by:

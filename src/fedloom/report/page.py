@@ -38,10 +38,10 @@ def check_page(out: Path) -> None:
 def write_report(
     runs: Sequence[Path | str], out: Path | str, targets: Sequence[float] = (), title: str | None = None
 ) -> None:
-    """Write the report of these run folders into one HTML file; `targets` are accuracies to reach."""
-    asked = check_targets(targets)
+    """Write the report of these run folders into one HTML file; `targets` are scores to reach."""
     check_page(Path(out))
     groups, notes = read_groups([Path(run) for run in runs])
+    asked = check_targets(groups, targets)
     sections = sections_of(groups, asked or own_target(groups), chosen=not asked)
     write_page(groups, notes, sections, Path(out), title)
 

@@ -51,16 +51,17 @@ def _curves(chart: Curves) -> Json:
         style = {"color": colour, "width": 2.5, "dash": line.group.dash}
         traces.append({"type": "scatter", "mode": "lines", "name": label, "x": x, "y": mean, "line": style})
     dotted = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "line": {"dash": "dot", "width": 1.5}}
+    share = chart.score.name in chart.shares
     lines = [{**dotted, "y0": target, "y1": target} for target in chart.targets]
-    words = [{"xref": "paper", "x": 0, "y": t, "text": f"target {100 * t:g}%", "showarrow": False, "xanchor": "left",
-              "yanchor": "bottom"} for t in chart.targets]  # fmt: skip
-    shares = [m for m in chart.measures if "accuracy" in m]
+    sign = [f"{100 * t:g}%" if share else f"{t:g}" for t in chart.targets]
+    words = [{"xref": "paper", "x": 0, "y": t, "text": f"target {text}", "showarrow": False, "xanchor": "left",
+              "yanchor": "bottom"} for t, text in zip(chart.targets, sign)]  # fmt: skip
     layout = {
         "xaxis": {"title": {"text": pick("axis", chart.axes)}, "rangemode": "tozero"},
         "yaxis": {"title": {"text": pick("measure", chart.measures)},
-                  "tickformat": pick("measure", {m: ".0%" if m in shares else "" for m in chart.measures})},
-        "shapes": pick("measure", {m: lines if m == "accuracy" else [] for m in chart.measures}),
-        "annotations": pick("measure", {m: words if m == "accuracy" else [] for m in chart.measures}),
+                  "tickformat": pick("measure", {m: ".0%" if m in chart.shares else "" for m in chart.measures})},
+        "shapes": pick("measure", {m: lines if m == chart.score.name else [] for m in chart.measures}),
+        "annotations": pick("measure", {m: words if m == chart.score.name else [] for m in chart.measures}),
         "hovermode": "closest",
     }  # fmt: skip
     short = {"rounds": "rounds", "time": "virtual time", "bytes": "bytes", "energy": "energy", "wall": "wall time"}
@@ -73,8 +74,9 @@ def _curves(chart: Curves) -> Json:
 
 def _bars(chart: Bars) -> Json:
     traces = []
+    names = [escape(name) for name in chart.categories]
     for one in chart.series:
-        trace: Json = {"type": "bar", "name": escape(one.label), "x": chart.categories, "y": one.values,
+        trace: Json = {"type": "bar", "name": escape(one.label), "x": names, "y": one.values,
                        "marker": {"color": one.colour}}  # fmt: skip
         if one.low is not None and one.high is not None and one.low != one.high:
             up = [_gap(high, mean) for high, mean in zip(one.high, one.values)]
@@ -116,9 +118,10 @@ def _maps(chart: Maps) -> Json:
     labels = {str(place): label for place, label in enumerate(chart.by)}
 
     def each(field: str) -> Json:
-        return pick("run", {place: pick("what", {what: getattr(chart.by[label][what], field) for what in chart.scales})
-                            for place, label in labels.items()})  # fmt: skip
+        return pick("run", {place: pick("what", {what: _shown(getattr(tables[what], field)) for what in chart.scales})
+                            for place, tables in zip(labels, chart.by.values())})  # fmt: skip
 
+    named = any(isinstance(name, str) for tables in chart.by.values() for one in tables.values() for name in one.y)
     trace = {
         "type": "heatmap", "z": each("z"), "x": each("x"), "y": each("y"),
         "zmin": pick("what", {what: None if top is None else 0 for what, (_, top) in chart.scales.items()}),
@@ -127,10 +130,10 @@ def _maps(chart: Maps) -> Json:
         "xgap": 0 if chart.square else 0.5, "ygap": 0 if chart.square else 0.5,
         "hovertemplate": f"{chart.across} %{{x}}, {chart.down} %{{y}}: %{{z:.3~g}}<extra></extra>",
     }  # fmt: skip
-    axis = {"type": "category", "nticks": 12} if chart.square else {}
+    axis = {"type": "category", "nticks": 12}
     layout = {
-        "xaxis": {"title": {"text": chart.across}, "showgrid": False, **axis},
-        "yaxis": {"title": {"text": chart.down}, "showgrid": False, "autorange": "reversed", **axis},
+        "xaxis": {"title": {"text": chart.across}, "showgrid": False, **(axis if chart.square else {})},
+        "yaxis": {"title": {"text": chart.down}, "showgrid": False, "autorange": "reversed", **(axis if named else {})},
         "hovermode": "closest",
     }
     controls = [control("run", "run", labels)] if len(labels) > 1 else []
@@ -194,7 +197,7 @@ def _ranks(chart: Ranks) -> Json:
     ]  # fmt: skip
     layout = {
         "xaxis": {"title": {"text": chart.across}, "range": [0, 100]},
-        "yaxis": {"title": {"text": chart.unit}, "range": [-0.02, 1.02], **PERCENT},
+        "yaxis": {"title": {"text": chart.unit}, **({"range": [-0.02, 1.02], **PERCENT} if chart.share else {})},
         "hovermode": "closest",
     }
     legend = [[group.label, group.colour] for group, _ in chart.groups]
@@ -209,6 +212,11 @@ def _faint(colour: str) -> str:
     """A colour with an opacity of 0.16."""
     red, green, blue = (int(colour[a : a + 2], 16) for a in (1, 3, 5))
     return f"rgba({red},{green},{blue},0.16)"
+
+
+def _shown(values: list[Any]) -> list[Any]:
+    """Numbers as they are, names escaped."""
+    return [escape(value) if isinstance(value, str) else value for value in values]
 
 
 def escape(text: str) -> str:

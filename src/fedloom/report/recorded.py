@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fedloom.errors import BadData, BadExperiment
+from fedloom.report.about import Scores, names_in, scores_in
 
 Numbers = NDArray[Any]
 KNOWN = (  # columns that a row has, with None where a run did not write them
@@ -44,8 +45,23 @@ class Recorded:
 
     @property
     def scored(self) -> list[dict[str, Any]]:
-        """The rows of rounds that were evaluated."""
-        return [row for row in self.rows if row["accuracy"] is not None]
+        """The rows of rounds that have a score."""
+        return [row for row in self.rows if row["score"] is not None]
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the score of the last evaluation is not a finite number."""
+        evaluated = [row for row in self.rows if row["evaluation_seconds"] is not None]
+        return bool(evaluated) and evaluated[-1]["score"] is None
+
+    @property
+    def scores(self) -> Scores:
+        """Its metrics."""
+        return scores_in(self.about)
+
+    def names(self, key: str) -> list[str]:
+        """The names of clients or classes by their numbers, if they have any."""
+        return names_in(self.about, key)
 
 
 def read_run(folder: Path) -> Recorded:
@@ -74,6 +90,7 @@ def read_about(folder: Path) -> dict[str, Any]:
             raise ValueError("rounds, seed and clients are not numbers")
         if not all(isinstance(experiment[key].get("name"), str) for key in ("method", "data")):
             raise ValueError("method and data have no name")
+        scores_in(about)
         return dict(about)
     except (FileNotFoundError, NotADirectoryError):
         raise BadExperiment(
@@ -89,10 +106,15 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
     if table is None:
         return []
     known: Mapping[str, None] = dict.fromkeys(KNOWN)
-    lacking = [name for name in ("round", "accuracy", "bytes_up", "bytes_down") if name not in table.column_names]
+    old = "score" not in table.column_names  # of a run from before there were other scores than accuracy
+    needed = ("round", "accuracy" if old else "score", "bytes_up", "bytes_down")
+    lacking = [name for name in needed if name not in table.column_names]
     if lacking:
         raise BadData(f"'{folder / 'rounds.parquet'}' has no column {lacking[0]}; it is not the table of a run.")
-    return [{**known, **{name: _number(value) for name, value in row.items()}} for row in table.to_pylist()]
+    rows = [{**known, **{name: _number(value) for name, value in row.items()}} for row in table.to_pylist()]
+    if old:
+        rows = [{**row, "score": row["accuracy"], "personal_score": row.get("personal_accuracy")} for row in rows]
+    return rows
 
 
 def read_table(file: Path) -> Any:

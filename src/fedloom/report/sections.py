@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fedloom.evaluate.judge import is_share
+from fedloom.evaluate.wording import direction, label_of, title
 from fedloom.report.charts import Cells, Chart
 from fedloom.report.curves import curves_of
 from fedloom.report.fleet import fairness_of, losses_of, shares_of, virtual_time_of, wall_time_of
@@ -31,16 +33,19 @@ def sections_of(groups: list[Group], targets: tuple[float, ...], chosen: bool) -
     """All sections; `chosen`: no target was given, so `targets` was chosen from the runs."""
     several = any(len(group.runs) > 1 for group in groups)
     over = " Means over seeds; ± is the 95 % interval (Student's t)." if several else ""
+    score = groups[0].scores.score
+    name, better = label_of(score), f" {title(direction(score))}." if direction(score) else ""
+    key = "accuracy" if score.name == "accuracy" else "score"
     whisker = " Whiskers reach from the lowest to the highest seed." if several else ""
-    sections = [Section("result", "Results", f"At the last evaluation; costs are of the whole run.{over}",
+    sections = [Section("result", "Results", f"At the last evaluation; costs are of the whole run.{over}{better}",
                         tables=[("", summary(groups))])]  # fmt: skip
     curves, notes = curves_of(groups, targets)
     if curves.lines:
-        lead = f"On the test set, at every evaluation. {SEEDS if several else ''}".strip()
-        sections.append(Section("accuracy", "Accuracy over time", lead, curves, notes=notes))
+        lead = f"On the test set, at every evaluation.{better} {SEEDS if several else ''}".strip()
+        sections.append(Section(key, f"{title(name)} over time", lead, curves, notes=notes))
         sections.append(_targets(groups, targets, chosen, over))
     else:
-        sections.append(Section("accuracy", "How accuracy grew", "No round has been evaluated yet.", notes=notes))
+        sections.append(Section(key, f"{title(name)} over time", "No round has been evaluated yet.", notes=notes))
     classes, notes = classes_of(groups)
     if classes is not None:
         lead = f"Of the global model at the last evaluation.{whisker}"
@@ -53,13 +58,16 @@ def sections_of(groups: list[Group], targets: tuple[float, ...], chosen: bool) -
 
 def _targets(groups: list[Group], targets: tuple[float, ...], chosen: bool, over: str) -> Section:
     """Costs to reach each target."""
-    title = "Costs to reach a target"
+    score, heading = groups[0].scores.score, "Costs to reach a target"
+    name = label_of(score)
     if not targets:
-        return Section("targets", title, "No accuracy was reached by every run; name one with --target.")
-    lead = "Up to the first evaluation at or above the target, over those seeds that reached it." + over
+        return Section("targets", heading, f"No plain {name} was reached by every run; name one with --target.")
+    side, most = ("above", "highest") if score.best == "high" else ("below", "lowest")
+    lead = f"Up to the first evaluation at or {side} the target, over those seeds that reached it." + over
     if chosen:
-        lead += " The target is the highest plain accuracy, such as 0.8, that every run reached; --target names others."
-    return Section("targets", title, lead, tables=[(f"accuracy {t:g}", target_table(groups, t)) for t in targets])
+        lead += f" The target is the {most} plain {name}, such as {0.8 if is_share(score) else 5:g}, that every run "
+        lead += "reached; --target names others."
+    return Section("targets", heading, lead, tables=[(f"{name} {t:g}", target_table(groups, t)) for t in targets])
 
 
 def _clients(groups: list[Group]) -> list[Section]:
@@ -76,8 +84,9 @@ def _clients(groups: list[Group]) -> list[Section]:
     elif shares is not None:
         found.append(Section("losses", "Lost and refused replies", "Every reply that was asked for arrived."))
     fairness, table, notes = fairness_of(groups)
-    lead = "Each client's accuracy on test examples of its own, at the last evaluation. "
-    lead += "A line that stays high to the left is fair."
+    own = groups[0].scores.personal
+    lead = f"Each client's {label_of(own)} on test examples of its own, at the last evaluation. "
+    lead += f"A line that stays {own.best} to the left is fair."
     if fairness is None or table is None:
         lead = "Clients had no test examples of their own; --set split=[0.8,0.0,0.2] gives them a fifth of theirs."
     found.append(Section("fairness", "Fairness across clients", lead, fairness, [("", table)] if table else [], notes))

@@ -4,41 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedloom.errors import BadExperiment
+from fedloom.core.metric import Metric
+from fedloom.evaluate.judge import best_of, check_target, plain_target
 from fedloom.evaluate.targets import Cost, Interval, cost_of, interval, spent, to_target
+from fedloom.evaluate.wording import decimals, label_of
 from fedloom.report.charts import Cells
 from fedloom.report.curves import largest_unit
 from fedloom.report.group import Group
+from fedloom.report.recorded import Recorded
 
-LADDER = (0.99, 0.98, 0.97, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
 AXES = {"rounds": "rounds", "seconds": "time", "bytes": "bytes", "joules": "energy"}  # cost -> axis in `curves.UNITS`
 HEADS = {"rounds": "rounds", "seconds": "virtual time", "bytes": "bytes moved", "joules": "energy"}
 
 
-def check_targets(targets: Sequence[float]) -> tuple[float, ...]:
-    """The accuracies to reach, each once, in rising order."""
+def check_targets(groups: list[Group], targets: Sequence[float]) -> tuple[float, ...]:
+    """The scores to reach, each once, the easiest first."""
+    score = groups[0].scores.score
     for target in targets:
-        if not 0 < target <= 1:
-            raise BadExperiment(f"target is {target}; an accuracy to reach lies above 0 and up to 1, such as 0.8.")
-    return tuple(sorted(set(targets)))
+        check_target(score, target)
+    return tuple(sorted(set(targets), reverse=score.best == "low"))
 
 
 def own_target(groups: list[Group]) -> tuple[float, ...]:
-    """The highest accuracy of `LADDER` that every run has reached; empty if there is none."""
-    best = [max((row["accuracy"] for row in run.scored), default=0.0) for group in groups for run in group.runs]
-    return next(((target,) for target in LADDER if target <= min(best)), ())
+    """The best plain number that every run has reached; empty if there is none."""
+    score = groups[0].scores.score
+    runs = [run for group in groups for run in group.runs]
+    if not all(run.scored for run in runs):
+        return ()
+    best = [_best(run, score) for run in runs]
+    target = plain_target(score, min(best) if score.best == "high" else max(best))
+    return () if target is None else (target,)
 
 
-def final_of(group: Group, what: str = "accuracy") -> Interval | None:
-    """A measure at the last evaluation over seeds; None if no seed has it."""
+def _best(run: Recorded, score: Metric) -> float:
+    """The best score of a run."""
+    return best_of(score, [row["score"] for row in run.scored])
+
+
+def final_of(group: Group, what: str = "score") -> Interval | None:
+    """A measure at the last evaluation over seeds; None if no seed has it, or one has ended without a finite score."""
+    if any(run.diverged for run in group.runs):
+        return None
     last = [next((row[what] for row in reversed(run.scored) if row[what] is not None), None) for run in group.runs]
     known = [value for value in last if value is not None]
     return interval(known) if known else None
 
 
-def best_of(group: Group) -> Interval | None:
-    """The best accuracy of each run, over seeds."""
-    best = [max(row["accuracy"] for row in run.scored) for run in group.runs if run.scored]
+def best_score_of(group: Group) -> Interval | None:
+    """The best score of each run, over seeds."""
+    best = [_best(run, group.scores.score) for run in group.runs if run.scored]
     return interval(best) if best else None
 
 
@@ -47,31 +61,34 @@ def costs_of(group: Group, target: float | None) -> list[Cost]:
     runs = [run for run in group.runs if run.rows]
     if target is None:
         return [spent(run.rows, len(run.rows)) for run in runs]
-    return [cost for cost in (to_target(run.rows, target) for run in runs) if cost is not None]
+    return [cost for cost in (to_target(run.rows, target, group.scores.score.best) for run in runs) if cost is not None]
 
 
 def summary(groups: list[Group]) -> Cells:
-    """One row per group: final and best accuracy, and the costs of the whole run."""
+    """One row per group: final and best score, and the costs of the whole run."""
     rows, owners = [], []
-    personal = any(final_of(group, "personal_accuracy") for group in groups)
+    score, own = groups[0].scores.score, groups[0].scores.personal
+    personal = any(final_of(group, "personal_score") for group in groups)
     for group in groups:
         costs = costs_of(group, None)
-        accuracies = [final_of(group), best_of(group), *([final_of(group, "personal_accuracy")] if personal else [])]
+        scores = [(score, final_of(group)), (score, best_score_of(group))]
+        scores += [(own, final_of(group, "personal_score"))] if personal else []
         rows.append(
             [
                 group.label,
-                *(share(value) for value in accuracies),
+                *(with_half(metric, value) for metric, value in scores),
                 *(amount(cost_of(costs, what), what) for what in AXES),
                 str(len(group.runs)),
             ]
         )
         owners.append(group)
-    head = ["", "accuracy", "best", *(["clients' own"] if personal else []), *HEADS.values(), "seeds"]
+    whose = "clients' own" + ("" if own.name == score.name else f" {label_of(own)}")
+    head = ["", label_of(score), "best", *([whose] if personal else []), *HEADS.values(), "seeds"]
     return without_empty(Cells(head, rows, list(owners)))
 
 
 def target_table(groups: list[Group], target: float) -> Cells:
-    """One row per group: the costs to reach an accuracy."""
+    """One row per group: the costs to reach a score."""
     rows = []
     for group in groups:
         costs = costs_of(group, target)
@@ -86,11 +103,12 @@ def without_empty(cells: Cells) -> Cells:
     return Cells([cells.head[p] for p in full], [[row[p] for p in full] for row in cells.rows], cells.groups)
 
 
-def share(value: Interval | None) -> str:
-    """An accuracy with its interval."""
+def with_half(metric: Metric, value: Interval | None) -> str:
+    """A value of a metric with its interval."""
     if value is None:
         return "–"
-    return f"{value.mean:.3f}" + ("" if value.half is None else f" ± {value.half:.3f}")
+    digits = decimals(metric, value.mean, 3)
+    return f"{value.mean:,.{digits}f}" + ("" if value.half is None else f" ± {value.half:,.{digits}f}")
 
 
 def amount(value: Interval | None, what: str) -> str:

@@ -44,7 +44,7 @@ def tracked(
 
 
 def numbers(row: dict[str, Any]) -> dict[str, float]:
-    """A row's measured numbers by name; the accuracy of each class has a name of its own."""
+    """A row's measured numbers by name; the value of each class has a name of its own."""
     found: dict[str, float] = {}
     for name, value in row.items():
         if isinstance(value, list):

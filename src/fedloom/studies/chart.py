@@ -10,6 +10,7 @@ from string import ascii_letters
 
 from fedloom.accel.machine import duration, size
 from fedloom.errors import BadExperiment
+from fedloom.evaluate.wording import label_of
 from fedloom.studies.plan import Plan
 
 PICTURES = (".svg", ".png", ".pdf")
@@ -72,7 +73,7 @@ def draw_chart(plan: Plan, path: Path) -> None:
     figure, marks = Figure(figsize=(9, 5), layout="constrained"), letters(plan)
     axes = figure.add_subplot(xscale="log", yscale="log", xlabel="virtual time to the target", ylabel="bytes moved")
     axes.margins(0.12)
-    axes.set_title(f"to reach {plan.target:g}")
+    axes.set_title(f"to reach {label_of(plan.score)} {plan.target:g}")
     most = max((option.joules for option in plan.options), default=1.0) or 1.0
     named: dict[tuple[float, float], list[str]] = {}  # options at one point share its label
     for option in plan.options:

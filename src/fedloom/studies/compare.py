@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import nan
 from typing import Any
 
+from fedloom.core.metric import Metric
 from fedloom.errors import BadExperiment
 from fedloom.evaluate.targets import Cost, Interval, interval, spent, to_target
 from fedloom.runs.experiment import Experiment, method_maker
@@ -22,19 +24,24 @@ class Contender:
     name: str
     results: tuple[Result, ...]
 
-    def accuracy(self) -> Interval:
-        """Final accuracy over seeds."""
-        return interval([result.accuracy or 0.0 for result in self.results])
+    @property
+    def metric(self) -> Metric:
+        """The metric that is the score."""
+        return self.results[0].goal.score
+
+    def score(self) -> Interval:
+        """The final score over seeds; NaN if a seed has none that is finite."""
+        return interval([nan if result.score is None else result.score for result in self.results])
 
     def best(self) -> Interval:
-        """The best accuracy of each run, over seeds."""
-        return interval([max((row["accuracy"] or 0.0 for row in one.rounds), default=0.0) for one in self.results])
+        """The best score of each run, over seeds; NaN if a seed has none that is finite."""
+        return interval([nan if result.best_score is None else result.best_score for result in self.results])
 
     def costs(self, target: float | None) -> list[Cost | None]:
         """The cost of the target per seed, None where it was missed; without a target, of the whole run."""
         if target is None:
             return [spent(result.rounds, len(result.rounds)) for result in self.results]
-        return [to_target(result.rounds, target) for result in self.results]
+        return [to_target(result.rounds, target, self.metric.best) for result in self.results]
 
     def reached(self, target: float | None) -> list[Cost]:
         """The cost of the target for the seeds that reached it."""

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from fedloom.core.metric import Metric
 from fedloom.errors import BadExperiment
+from fedloom.evaluate.judge import ACCURACY, check_target
 from fedloom.evaluate.targets import cost_of
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.set_values import with_settings
@@ -45,6 +47,7 @@ class Plan:
     target: float
     options: tuple[Option, ...]
     missed: tuple[Contender, ...]
+    score: Metric = ACCURACY  # what the target is a value of
 
     @property
     def front(self) -> tuple[Option, ...]:
@@ -71,7 +74,7 @@ def plan(
 
     Args:
         experiment: everything but the method and the codec; it must name a fleet.
-        target: the accuracy to reach.
+        target: the score to reach.
         methods: names of methods to try.
         seeds: each candidate runs once per seed.
         codecs: encodings of replies to try.
@@ -84,8 +87,8 @@ def plan(
         raise BadExperiment(
             "fleet is 'none', so nothing costs time; name your fleet file or one of `fedloom list fleets`."
         )
-    if not 0 < target <= 1:
-        raise BadExperiment(f"target is {target}; an accuracy lies above 0 and at most at 1.")
+    score = experiment.build_goal().score
+    check_target(score, target)
     tried = candidates(experiment, methods, codecs, tries or {})
     options, missed = [], []
     for contender in compare(tried, seeds, watch, stack, tell):
@@ -96,7 +99,7 @@ def plan(
         else:
             found = {what: mean.mean for what, mean in means.items() if mean is not None}
             options.append(Option(contender.name, tried[contender.name], **found))
-    return Plan(target, tuple(sorted(options, key=lambda option: option.seconds)), tuple(missed))
+    return Plan(target, tuple(sorted(options, key=lambda option: option.seconds)), tuple(missed), score)
 
 
 def candidates(

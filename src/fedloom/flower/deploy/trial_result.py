@@ -53,7 +53,9 @@ def read_result(experiment: Experiment, inputs: Inputs, out: Path, trial: Trial,
     columns = pq.ParquetFile(out / "clients.parquet").read().to_pydict()
     layout = inputs.setting.layout
     weights = layout.join(load_file(out / "model.safetensors"), 0)
-    result = Result(experiment, load(inputs.network, layout, weights).cpu().eval(), rows, seconds, out, {}, {})
+    result = Result(
+        experiment, load(inputs.network, layout, weights).cpu().eval(), rows, seconds, out, {}, {}, inputs.setting.goal
+    )
     rounds = sum(row["wall_seconds"] for row in rows)
     times = {**trial.times, "rounds": rounds, "around them": max(0.0, trial.times["run"] - rounds)}
     del times["run"]

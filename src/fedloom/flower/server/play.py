@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import fedloom
 from fedloom.accel.precision import computing
+from fedloom.core.metric import Metric
 from fedloom.errors import BadData, BadExperiment, RunStopped
+from fedloom.evaluate.wording import label_of, number
 from fedloom.files import replace_file, writing
 from fedloom.flower.protocol.experiment import read_experiment
 from fedloom.flower.protocol.packing import Packing
@@ -99,8 +101,8 @@ def serve(
     prepared = Prepared(inputs, network, notes_of(experiment, inputs))
     with threads_for([inputs]), computing(experiment.precision):
         return play(
-            experiment, prepared, out, watch or _log_round, resume=resume, checkpoints=run_config.checkpoints,
-            tell=log.info,
+            experiment, prepared, out, watch or _round_logger(inputs.setting.goal.score), resume=resume,
+            checkpoints=run_config.checkpoints, tell=log.info,
         )  # fmt: skip
 
 
@@ -122,11 +124,15 @@ def _run_name(config: RunConfig) -> tuple[str, int]:
     return name, attempt
 
 
-def _log_round(row: dict[str, Any]) -> None:
-    """Write a round's row to Flower's log."""
-    accuracy = "" if row["accuracy"] is None else f", accuracy {row['accuracy']:.4f}"
-    log.info(
-        "round %d: %d of %d replies%s, %d bytes down, %d up, %.1f s",
-        *(row["round"], row["arrived"], row["clients"], accuracy, row["bytes_down"], row["bytes_up"]),
-        row["wall_seconds"],
-    )
+def _round_logger(metric: Metric) -> Watch:
+    """A function that writes a round's row to Flower's log."""
+
+    def write(row: dict[str, Any]) -> None:
+        score = "" if row["score"] is None else f", {label_of(metric)} {number(metric, row['score'])}"
+        log.info(
+            "round %d: %d of %d replies%s, %d bytes down, %d up, %.1f s",
+            *(row["round"], row["arrived"], row["clients"], score, row["bytes_down"], row["bytes_up"]),
+            row["wall_seconds"],
+        )
+
+    return write
