@@ -49,10 +49,12 @@ REFUSED: dict[str, tuple[nn.Module, tuple[str, ...]]] = {
     "lazy": (nn.Sequential(nn.Flatten(), nn.LazyLinear(10)), ("'1.weight'", "no numbers yet")),
     "on no device": (nn.Sequential(nn.Flatten(), nn.Linear(64, 10, device="meta")), ("'1.weight'", "meta")),
     "sparse": (Net(odd=parameter(torch.eye(3).to_sparse())), ("'odd'", "sparse", "dense")),
-    "whole numbers": (Net(odd=parameter(torch.zeros(3, dtype=torch.int64), False)), ("'odd'", "int64", "float32")),
     "complex numbers": (Net(odd=parameter(torch.zeros(3, dtype=torch.complex64))), ("'odd'", "complex64", "float32")),
     "NaN in a parameter nobody uses": (Net(odd=parameter(torch.tensor([0.0, NAN]))), ("parameter 'odd'", "nan")),
-    "an infinite constant": (Net(odd=torch.tensor([0.0, -INF])), ("buffer 'odd'", "-inf", "forward()")),
+    "an infinite buffer that moves": (
+        Net(lambda net, y: (net.odd.add_(1), y)[1] if net.training else y, odd=torch.tensor([0.0, -INF])),
+        ("buffer 'odd'", "-inf", "averaged"),
+    ),
     "all frozen": (Net().requires_grad_(False), ("Net", "frozen")),
     "not to be copied": (remembering(), ("Net", "cannot be copied")),
     "detached": (Net(lambda _, y: y.detach()), ("Net", "detached", "'out.weight'")),
@@ -92,11 +94,14 @@ def test_refused_before_anything_is_written(net, words, tmp_path):
         torch.tensor([True]),
         torch.tensor([1j]),
         torch.ones(2, dtype=torch.float16),
+        torch.tensor([0.0, -INF]),
+        parameter(torch.zeros(3, dtype=torch.int64), False),
+        parameter(torch.ones(2, dtype=torch.bfloat16), False),
         parameter(torch.ones(2), False),
         parameter(torch.ones(2)),
         parameter(torch.ones(0)),
     ],
-    ids=["whole", "bool", "complex", "half", "frozen", "unused", "empty"],
+    ids="whole bool complex half infinite frozen-whole frozen-bfloat16 frozen unused empty".split(),
 )
 def test_what_does_no_harm_is_taken_and_comes_back_as_it_was(odd):
     result = run(tiny(), model=Net(odd=odd))

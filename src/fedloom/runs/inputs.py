@@ -27,7 +27,7 @@ from fedloom.errors import BadData, BadExperiment
 from fedloom.goals import classes
 from fedloom.layout import flatten, layout_of
 from fedloom.method import Method
-from fedloom.models.check import FIRST, check_network, own_copy
+from fedloom.models.check import FIRST, check_buffers, check_network, moving_buffers, own_copy
 from fedloom.runs.experiment import Experiment
 from fedloom.world.fleets import make_devices
 
@@ -80,9 +80,11 @@ def inputs_of(
     network = own_copy(model if model is not None else network_of(experiment, dataset), device)
     module = keyed(network)
     fleet = _fleet(experiment, dataset, parts.train.at(present), present, device)
-    setting = Setting(fleet, module, layout_of(module), classes(), torch.from_numpy(dataset.x_train[:2]).to(device))
+    x, y = (torch.from_numpy(part[:FIRST]).to(device) for part in (dataset.x_train, dataset.y_train))
+    layout = layout_of(module, moving_buffers(module, x))
+    check_buffers(module, layout)
+    setting = Setting(fleet, module, layout, classes(), x[:2])
     if sibling is None:  # else such a network was tried on the same data
-        x, y = (torch.from_numpy(part[:FIRST]).to(device) for part in (dataset.x_train, dataset.y_train))
         check_network(module, setting.loss, x, y, dataset.classes)
     start = flatten(module, setting.layout)
     placement = _placement(experiment, method, setting, start, dataset, Lists.of(dealt.clients).at(present))
