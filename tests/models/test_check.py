@@ -101,7 +101,18 @@ def test_refused_before_anything_is_written(net, words, tmp_path):
         parameter(torch.ones(2)),
         parameter(torch.ones(0)),
     ],
-    ids="whole bool complex half infinite frozen-whole frozen-bfloat16 frozen unused empty".split(),
+    ids=[
+        "whole",
+        "bool",
+        "complex",
+        "half",
+        "infinite",
+        "frozen-whole",
+        "frozen-bfloat16",
+        "frozen",
+        "unused",
+        "empty",
+    ],
 )
 def test_what_does_no_harm_is_taken_and_comes_back_as_it_was(odd):
     result = run(tiny(), model=Net(odd=odd))
