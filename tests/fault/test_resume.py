@@ -327,8 +327,8 @@ def test_another_version_is_said_and_written_down(begun, tmp_path, monkeypatch, 
 
 def test_another_format_is_refused(begun, tmp_path, monkeypatch):
     shutil.copytree(begun, tmp_path / "run")
-    monkeypatch.setattr(fedloom.runs.folder, "FORMAT", 3)
-    with pytest.raises(RunStopped, match="has format 2, and this fedloom reads 3"):
+    monkeypatch.setattr(fedloom.runs.folder, "FORMAT", 4)
+    with pytest.raises(RunStopped, match="has format 3, and this fedloom reads 4"):
         resume(tmp_path / "run")
 
 
