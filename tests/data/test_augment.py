@@ -29,12 +29,8 @@ from fedloom.data.augment import (
     shares,
     transform_of,
 )
-<<<<<<< HEAD
-from fedloom.data.augment.draws import beta_table, normal_table
-from fedloom.data.augment.mixing import name_of
-=======
 from fedloom.data.augment.draws import beta_table, normal_table, words
->>>>>>> augment
+from fedloom.data.augment.mixing import name_of
 from fedloom.errors import BadExperiment
 from fedloom.goals import classes, next_token, numbers, pixels
 from fedloom.runs.settings import fit
