@@ -1,7 +1,13 @@
-"""The layout of a module as one vector: trained parameters first, then frozen ones and running statistics."""
+"""The layout of a module as one vector: trained parameters first, then float buffers that training moves.
 
+All other tensors are the module's base: frozen parameters, constants, whole numbers. They stay in the module, one set
+for all clients; nothing copies, sends, averages or changes them.
+"""
+
+from collections.abc import Set
+from copy import deepcopy
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +16,7 @@ from fedloom.errors import BadModel
 
 
 class Layout(NamedTuple):
-    """The places of a module's tensors in the flat vector."""
+    """The places of a module's tensors in the flat vector, which its base is not part of."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -41,21 +47,32 @@ class Layout(NamedTuple):
         return torch.cat([tensors[name].reshape(*tensors[name].shape[:lead], -1) for name in self.names], -1)
 
 
-def layout_of(module: nn.Module) -> Layout:
-    """The layout of a module, whose parameters must all be float32 or all float64."""
-    parameters = dict(module.named_parameters())
-    if not parameters:
-        raise BadModel(f"{type(module).__name__} has no parameters; a model needs at least one to train.")
-    kinds = {name: p.dtype for name, p in parameters.items()}
+def layout_of(module: nn.Module, moving: Set[str] | None = None) -> Layout:
+    """The layout of a module, whose trained parameters must all be float32 or all float64.
+
+    Args:
+        module: parameters with `requires_grad=False` belong to its base.
+        moving: the names of the float buffers that training moves, such as running statistics; None: all of them.
+    """
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    if not trained:
+        kind = type(module).__name__
+        if next(module.parameters(), None) is None:
+            raise BadModel(f"{kind} has no parameters; a model needs at least one to train.")
+        raise BadModel(f"every parameter of {kind} is frozen (requires_grad is False); train some.")
+    kinds = {name: p.dtype for name, p in trained.items()}
     odd = [name for name, dtype in kinds.items() if dtype not in (torch.float32, torch.float64)]
     if odd or len(set(kinds.values())) > 1:
         name = odd[0] if odd else next(n for n, d in kinds.items() if d != next(iter(kinds.values())))
-        raise BadModel(f"parameter '{name}' is {kinds[name]}; all parameters must be float32 (or all float64).")
-    trained = {name: p for name, p in parameters.items() if p.requires_grad}
-    if not trained:
-        raise BadModel(f"every parameter of {type(module).__name__} is frozen (requires_grad is False); train some.")
-    buffers = {name: b for name, b in module.named_buffers() if b.is_floating_point()}
-    tensors = {**trained, **parameters, **buffers}
+        raise BadModel(
+            f"parameter '{name}' is {kinds[name]}; all parameters that are trained must be float32 (or all float64)."
+        )
+    buffers = {
+        name: value
+        for name, value in module.named_buffers()
+        if value.is_floating_point() and (moving is None or name in moving)
+    }
+    tensors = {**trained, **buffers}
     return Layout(
         names=tuple(tensors),
         shapes=tuple(tuple(t.shape) for t in tensors.values()),
@@ -63,16 +80,35 @@ def layout_of(module: nn.Module) -> Layout:
     )
 
 
+def base_of(module: nn.Module, layout: Layout) -> dict[str, Tensor]:
+    """The module's tensors that the vector leaves out, but for the counters of norm layers."""
+    counters = {f"{name}.num_batches_tracked".lstrip(".") for name, _ in module.named_modules()}
+    inside = counters.union(layout.names)
+    return {name: value.detach() for name, value in tensors_of(module).items() if name not in inside}
+
+
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """All parameters and buffers by name; a tensor with several names has the first."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """A deep copy that shares the memory of frozen parameters, which nothing changes."""
+    frozen = [p for p in module.parameters() if type(p) is nn.Parameter and not p.requires_grad]
+    memo: dict[int, Any] = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in frozen}
+    return deepcopy(module, memo)  # takes what it finds in the memo as it is
+
+
 def flatten(module: nn.Module, layout: Layout) -> Tensor:
-    """A module's numbers as one vector [P] (a copy)."""
-    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    """The numbers of a module that the layout names, as one vector [P] (a copy)."""
+    tensors = tensors_of(module)
     with torch.no_grad():
         return layout.join({name: tensors[name].to(tensors[layout.names[0]].dtype) for name in layout.names}, 0).clone()
 
 
 def load(module: nn.Module, layout: Layout, flat: Tensor) -> nn.Module:
-    """Write a vector [P] into a module and return it."""
-    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    """Write a vector [P] into a module, whose base stays as it is, and return it."""
+    tensors = tensors_of(module)
     with torch.no_grad():
         for name, value in layout.split(flat).items():
             tensors[name].copy_(value)

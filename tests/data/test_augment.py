@@ -30,6 +30,7 @@ from fedloom.data.augment import (
     transform_of,
 )
 from fedloom.data.augment.draws import beta_table, normal_table
+from fedloom.data.augment.mixing import name_of
 from fedloom.errors import BadExperiment
 from fedloom.goals import classes, next_token, numbers, pixels
 from fedloom.runs.settings import fit
@@ -402,7 +403,7 @@ def tried(transform, x=None, y=None, goal=None):
     check_transform(transform, x, torch.arange(len(x)) % 5 if y is None else y, goal or classes())
 
 
-@pytest.mark.parametrize("transform", [*ONE_BY_ONE, Mixup(5), Seeded(jitter), Own(shift), shift], ids=repr)
+@pytest.mark.parametrize("transform", [*ONE_BY_ONE, Mixup(5), Seeded(jitter), Own(shift), shift], ids=name_of)
 def test_good_transforms_pass(transform):
     before = torch.get_rng_state()
     tried(transform)

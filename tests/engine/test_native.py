@@ -5,30 +5,34 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 from fedloom import BadExperiment
-from fedloom.chance import Chance
-from fedloom.core.optimiser import Sgd
 from fedloom.core.types import Examples
-from fedloom.core.work import Work
 from fedloom.engine import steps
 from fedloom.engine.cpu import native, native_steps
 from fedloom.engine.feed import Feed
 from fedloom.engine.gradient.plain import PlainGradient
 from fedloom.engine.gradient.stacked import StackedGradient
 from fedloom.engine.plain_layers import plain_layers
-from fedloom.method import Method
-from worlds import CLASSES, World, assert_close, play, world_of
-
-SHAPE = (2, 9, 7)
-needs_compiler = pytest.mark.skipif(native.library() is None, reason="there is no C compiler that can be used")
+from native_worlds import (
+    METHOD,
+    NETWORKS,
+    by_hand,
+    convs,
+    feed_of,
+    here,
+    native_steps_of,
+    needs_compiler,
+    unlike,
+)
+from worlds import CLASSES, assert_close, play
 
 
 @pytest.fixture(autouse=True)
@@ -36,97 +40,6 @@ def _threads() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
-
-
-def here(network: nn.Module, shape: tuple[int, ...] = SHAPE) -> World:
-    """The network on made-up examples."""
-    x = (torch.arange(40 * torch.Size(shape).numel()) * 0.37).sin().view(40, *shape)
-    return world_of(network, Examples(x, torch.arange(40) * 7 % CLASSES), torch.arange(40).split(10))
-
-
-def feed_of(place: World, sizes: list[int], batch: int, epochs: int = 1) -> Feed:
-    """So many examples of every client, the first having most."""
-    rows = place.shards.rows(torch.arange(len(sizes)), 10)[:, : sizes[0]]
-    batches = Work(epochs=epochs, batch=batch).plan(torch.arange(len(sizes)), rows, sizes, Chance(3, 1))
-    return Feed(place.data, batches, place.setting.goal)
-
-
-def convs(*widths: int, kernel: int = 3, padding: int = 1, pool: bool = True, relu: bool = True, bias: bool = True,
-          dense: tuple[int, ...] = (), shape: tuple[int, ...] = SHAPE) -> nn.Sequential:  # fmt: skip
-    """Convolutions of these widths, then dense layers."""
-    channels, *size = shape
-    layers: list[nn.Module] = []
-    for width in widths:
-        layers.append(nn.Conv2d(channels, width, kernel, padding=padding, bias=bias))
-        layers += [nn.ReLU()] if relu else []
-        layers += [nn.MaxPool2d(2)] if pool else []
-        size = [(one + 2 * padding - kernel + 1) // (2 if pool else 1) for one in size]
-        channels = width
-    inputs = channels * size[0] * size[1]
-    layers.append(nn.Flatten())
-    for width in dense:
-        layers += [nn.Linear(inputs, width, bias=bias), nn.ReLU()]
-        inputs = width
-    return nn.Sequential(*layers, nn.Linear(inputs, CLASSES))
-
-
-def by_hand(
-    place: World, first: Tensor, feed: Feed, shrink: float = 1.0, momentum: float = 0.0, mask: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """The same steps in plain PyTorch and in float64."""
-    place.setting.module.double()
-    now, speed, total = first.double(), torch.zeros_like(first).double(), torch.zeros(len(first)).double()
-    for batch in feed:
-        some = slice(len(batch.y))
-        slopes, losses = PlainGradient(place.setting)(now[some].clone(), batch._replace(x=batch.x.double()))
-        speed[some] = momentum * speed[some] + slopes + (1 - shrink) / 0.1 * now[some]
-        moved = now[some] - 0.1 * speed[some]
-        now[some] = moved if mask is None else torch.where(mask[some], moved, now[some])
-        total[some] += losses
-    place.setting.module.float()
-    return now.float(), total.float()
-
-
-def native_steps_of(
-    place: World, first: Tensor, feed: Feed, shrink: float = 1.0, momentum: float = 0.0, keep: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """The steps by the C code."""
-    stages, neurons = plain_layers(place.setting), None if keep is None else place.setting.neurons
-    assert stages is not None
-    facts = (
-        place.setting.layout,
-        place.setting.goal.head,
-        first,
-        feed.data,
-        feed.batches,
-        0.1,
-        shrink,
-        momentum,
-        keep,
-        neurons,
-    )
-    found = native_steps.descend_native(stages, *facts)
-    assert found is not None
-    return found
-
-
-def unlike(place: World, clients: int) -> Tensor:
-    """Different weights for everyone."""
-    return place.model.repeat(clients, 1) * torch.linspace(1, 1.3, clients)[:, None]
-
-
-NETWORKS: dict[str, Callable[[], nn.Module]] = {
-    "pooled": lambda: convs(5, 9, dense=(13,)),
-    "many channels": lambda: convs(20, 33),
-    "not pooled": lambda: convs(4, 6, kernel=2, padding=0, pool=False, dense=(5, 6)),
-    "no relu": lambda: convs(9, relu=False),
-    "no bias": lambda: convs(7, bias=False, dense=(6,)),
-    "large kernel": lambda: convs(3, 8, kernel=5, padding=2),
-    "one convolution": lambda: convs(8, padding=0),
-    "far padding": lambda: convs(3, padding=3),
-    "dense": lambda: nn.Sequential(nn.Flatten(), nn.Linear(126, 17), nn.ReLU(), nn.Linear(17, CLASSES)),
-    "linear": lambda: nn.Sequential(nn.Flatten(), nn.Linear(126, CLASSES, bias=False)),
-}
 
 
 @needs_compiler
@@ -233,9 +146,6 @@ def test_labels_beyond_the_classes_are_refused() -> None:
     place.data.y[3] = CLASSES
     with pytest.raises(BadExperiment, match=f"not among the model's {CLASSES} classes"):
         native_steps_of(place, place.model[None], feed_of(place, [10], 4))
-
-
-METHOD = Method(optimiser=Sgd(rate=0.1), work=Work(epochs=1, batch=4))
 
 
 @needs_compiler

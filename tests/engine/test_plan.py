@@ -9,6 +9,7 @@ from typing import NamedTuple, get_args
 
 import pytest
 
+from fedloom.core.goal import Head
 from fedloom.core.optimiser import Adam, Optimiser, Sgd
 from fedloom.core.rule import Traits
 from fedloom.engine.gradient.protocol import GradientKind
@@ -18,7 +19,7 @@ from fedloom.engine.plan import MEANINGS, PARTS, STEPS, Facts, PartWay, StepWay,
 MLP = (PlainLayer("1", True, relu=True), PlainLayer("3", True))
 CNN = (PlainLayer("0", True, (1, 1), pool=True, relu=True), *MLP)
 
-PLAIN = Facts("stacked", layers=MLP)
+PLAIN = Facts("stacked", layers=MLP, head=Head("softmax"))
 GPU = replace(PLAIN, captured=True)
 CUT, HELD = Traits(cuts=True), Traits(freezes=True, needs_whole=True)
 CORRECTS, SCALES = Traits(corrects=True), Traits(corrects=True, scales=True, cuts=True)
@@ -81,6 +82,18 @@ TABLE: dict[str, Row] = {
         Facts("one by one", (("stacked", "no form"), ("vmapped", "control flow")), HELD), ("fused", "autograd"),
         "masked", {"stacked": "no form", "vmapped": "control flow", "frozen": "taken one by one"},
     ),
+    "smoothed": Row(replace(PLAIN, head=Head("softmax", None, 0.1)), ("native", "fused", "autograd")),
+    "class weights": Row(replace(PLAIN, head=Head("softmax", (1.0, 2.0))), ("native", "fused", "autograd")),
+    "squared": Row(replace(PLAIN, head=Head("squared")), ("native", "fused", "autograd")),
+    "binary": Row(replace(PLAIN, head=Head("binary", (3.0,))), ("native", "fused", "autograd")),
+    "another loss": Row(
+        replace(PLAIN, head=None, loss="focal"), ("fused", "autograd"), "whole", {"native": "loss, focal, is not one"}
+    ),
+    "transformed": Row(replace(PLAIN, transformed=True), ("native", "fused", "autograd")),
+    "mixed by the transform": Row(
+        replace(PLAIN, transformed=True, no_graph="it mixes"), ("native", "fused", "autograd"), "whole",
+        {"captured": "it mixes"},
+    ),
     # in static buffers, as on a GPU
     "captured": Row(GPU, ("kernels",)),
     "captured momentum": Row(replace(GPU, optimiser=HEAVY), ("kernels",)),
@@ -94,6 +107,20 @@ TABLE: dict[str, Row] = {
     "captured, clipped": Row(
         replace(GPU, optimiser=Sgd(clip=1.0)), ("autograd",), "whole",
         {"kernels": "clipped", "fused": "clipped", "momentum": "clipped"},
+    ),
+    "captured, smoothed": Row(
+        replace(GPU, head=Head("softmax", None, 0.1), loss="smooth"), ("fused",), "whole",
+        {"kernels": "without class weights and smoothing, and the loss is smooth"},
+    ),
+    "captured, another loss": Row(
+        replace(GPU, head=None, loss="focal"), ("fused",), "whole", {"kernels": "and the loss is focal"}
+    ),
+    "captured, another loss, cut": Row(
+        replace(GPU, head=None, loss="focal", traits=CUT), ("fused",), "sliced or compact",
+        {"kernels": "the loss is focal", "compact": "the loss is focal"},
+    ),
+    "captured, transformed": Row(
+        replace(GPU, transformed=True), ("fused",), "whole", {"kernels": "transforms come between"}
     ),
     "captured, bfloat16": Row(replace(GPU, low=True), ("fused",), "whole", {"kernels": "bfloat16"}),
     "captured, corrected": Row(
@@ -147,18 +174,22 @@ def test_every_way_is_reached() -> None:
     assert reached == set(MEANINGS) == {*get_args(GradientKind), *get_args(StepWay), *get_args(PartWay)}
     assert {plan.steps[0] for plan in plans} == set(STEPS), "each is the first of some plan"
     refused = {way for plan in plans for way, _ in plan.reasons}
-    assert refused == {"stacked", "vmapped", *STEPS, *PARTS} - {"autograd"}, "and not taken in another"
+    assert refused == {"stacked", "vmapped", "captured", *STEPS, *PARTS} - {"autograd"}, "and not taken in another"
 
 
 OPTIMISERS: list[Optimiser] = [Sgd(), HEAVY, Sgd(clip=1.0), replace(HEAVY, fresh=False), Adam()]
+HEADS = [None, Head("softmax"), Head("softmax", smoothing=0.1)]
 TRAITS = [Traits(), CUT, HELD, CORRECTS, SCALES, CUT | HELD, Traits(chooses=True, looks=2)]
 
 
 @pytest.mark.parametrize("gradient", get_args(GradientKind))
 def test_any_facts_have_a_plan_that_can_be_told(gradient: GradientKind) -> None:
-    flags = product(OPTIMISERS, TRAITS, ((), MLP, CNN), *[(False, True)] * 3, *[("", "it cannot")] * 3)
-    for optimiser, traits, layers, low, sliced, captured, native, kernels, compact in flags:
-        facts = Facts(gradient, (), traits, optimiser, layers, low, sliced, captured, native, kernels, compact)
+    flags = product(OPTIMISERS, TRAITS, ((), MLP, CNN), HEADS, *[(False, True)] * 4, *[("", "it cannot")] * 3)
+    for optimiser, traits, layers, head, changed, low, sliced, captured, native, kernels, compact in flags:
+        goal = head, "loss", changed
+        facts = Facts(
+            gradient, (), traits, optimiser, layers, *goal, low, sliced, captured, "", native, kernels, compact
+        )
         plan = plan_steps(facts)
         assert plan.steps[-1] == "autograd" or captured
         assert len(plan.steps) == 1 or not captured

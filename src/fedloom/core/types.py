@@ -2,7 +2,7 @@
 
 A model is one vector of P numbers, a cohort of C clients one matrix [C, P]. Letters in shapes, here and everywhere:
 
-    N clients in the fleet         P numbers in the model, parameters first, then float buffers
+    N clients in the fleet         P numbers in the model, trained parameters, then moving buffers
     C clients in the cohort        K hidden neurons, O outputs
     S local steps of a client      B examples in a batch
 """
@@ -51,7 +51,7 @@ class Setting:
     """What is fixed during a run: the fleet, the network and the goal."""
 
     fleet: Fleet
-    module: nn.Module
+    module: nn.Module  # holds the base: tensors that are not in the layout, one set for all clients
     layout: Layout
     goal: Goal
     example: Tensor  # [2, ...] two inputs, to trace the network with
@@ -67,7 +67,7 @@ class Setting:
         """Which neuron owns which number; computed at first use, since FedAvg does not need it."""
         from fedloom.neurons.trace import neuron_map
 
-        return neuron_map(self.module, self.example).to(self.example.device)
+        return neuron_map(self.module, self.example, self.layout).to(self.example.device)
 
 
 class Cohort(NamedTuple):

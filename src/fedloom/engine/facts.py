@@ -9,9 +9,10 @@ from torch import nn
 
 from fedloom.accel.machine import own_kernels
 from fedloom.core.types import Examples, Setting
+from fedloom.data.augment import mixes
+from fedloom.data.augment.mixing import name_of
 from fedloom.engine.clients import Clients
 from fedloom.engine.cpu.native_steps import why_not_native
-from fedloom.engine.feed import mixes
 from fedloom.engine.gradient.protocol import Gradient
 from fedloom.engine.plain_layers import plain_layers
 from fedloom.engine.plan import Facts
@@ -38,7 +39,7 @@ def facts_of(
         optimiser=method.optimiser,
         layers=layers,
         head=head,
-        loss=getattr(loss, "__name__", "") or shorten(repr(loss), 100),
+        loss=shorten(name_of(loss), 100),
         transformed=setting.transform is not None,
         low=gradient.low,
         sliced=sliced,

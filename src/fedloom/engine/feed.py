@@ -12,6 +12,7 @@ from fedloom.chance import absorb
 from fedloom.core.goal import Goal, Transform
 from fedloom.core.types import Batch, Examples
 from fedloom.core.work import Batches
+from fedloom.data.augment import mixes
 
 PLACE = 0x706C616365  # parts an example's key from the network's own, which absorbs small numbers
 
@@ -92,13 +93,3 @@ def _mixed(transform: Transform, x: Tensor, y: Tensor, keys: Tensor, real: Tenso
         found.append(whole.new_zeros(len(flat), *whole.shape[1:]))
         found[-1][flat] = whole
     return found[0], found[1]
-
-
-def mixes(transform: Transform | None) -> bool:
-    """Whether a transform looks at several examples of a batch together."""
-    return bool(getattr(transform, "mixes", False))
-
-
-def shares(transform: Transform | None) -> bool:
-    """Whether a transform turns targets into shares of classes."""
-    return bool(getattr(transform, "shares", False))

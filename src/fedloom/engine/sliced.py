@@ -17,7 +17,7 @@ def widths(setting: Setting, keep: Tensor | None) -> list[tuple[int, ...]]:
     """The number of neurons that each client keeps of every group."""
     assert keep is not None
     counts = [keep[:, span].sum(1) for _, span in setting.neurons.spans(keep.shape[1])]
-    return [tuple(row) for row in torch.stack(counts, 1).tolist()]
+    return [tuple(row) for row in torch.stack(counts, 1).tolist()] if counts else [()] * len(keep)
 
 
 def whole_is_faster(own: list[tuple[int, ...]], neurons: int) -> bool:

@@ -85,9 +85,10 @@ def _autograd(start: Start) -> Taken:
         now = slice(len(batch.y))  # clients that still have steps to take
         part, state_now, here = task.rows(now), rows(start.state, now), params[now]
         seen = rule.view(part, here)
+        moving = None if seen is here else seen[:, trained:] == here[:, trained:]  # statistics that are not scaled
         grads, loss = start.gradient(seen, batch)
-        if seen is not here:
-            here[:, trained:] = seen[:, trained:]  # running statistics moved in what ran
+        if moving is not None:  # in what ran
+            here[:, trained:] = torch.where(moving, seen[:, trained:], here[:, trained:])
         grads = rule.correct(part, state_now, first[now], here, grads)
         may = None if trains is None else trains[now, :trained]
         optimiser.step(rows(moments, now), here[:, :trained], grads[:, :trained], task.rate, may)

@@ -2,39 +2,83 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
-
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from fedloom.core.goal import Goal
 from fedloom.errors import BadModel
+from fedloom.layout import Layout, copied, tensors_of
 
 FIRST = 32  # examples in the batch
+NORMS = (nn.modules.batchnorm._NormBase,)  # batch and instance norms of every kind
 
 
 def own_copy(module: nn.Module, device: torch.device) -> nn.Module:
-    """Check a user's network and copy it, so that the user's own does not change."""
+    """Check a user's network and copy all that can change of it, so that the user's own does not."""
     check_numbers(module)
     try:
-        return deepcopy(module).to(device)
+        return copied(module).to(device)
     except Exception as problem:
         raise BadModel(f"{type(module).__name__} cannot be copied to {device}: {problem}") from problem
 
 
 def check_numbers(module: nn.Module) -> None:
-    """Refuse tensors that are lazy, meta or sparse, or hold NaN or infinity."""
+    """Refuse tensors that are lazy, meta or sparse, and parameters that hold NaN or infinity."""
     for kind, tensors in (("parameter", module.named_parameters()), ("buffer", module.named_buffers())):
         for name, value in tensors:
             if is_lazy(value) or value.is_meta:
                 raise BadModel(f"{kind} '{name}' has no numbers yet (lazy or meta); run one batch through it before.")
             if value.layout != torch.strided:
                 raise BadModel(f"{kind} '{name}' is {value.layout}; expected a dense tensor.")
-            if value.is_floating_point() and not bool(value.isfinite().all()):
-                found = float(value.detach()[~value.isfinite()].flatten()[0])
-                hint = "" if kind == "parameter" else "; float buffers are averaged: make such a constant in forward()"
-                raise BadModel(f"{kind} '{name}' holds {found} before any training; expected finite numbers{hint}.")
+            if kind == "parameter" and (found := _not_finite(value)) is not None:
+                raise BadModel(f"parameter '{name}' holds {found} before any training; expected finite numbers.")
+
+
+def check_buffers(module: nn.Module, layout: Layout) -> None:
+    """Refuse NaN or infinity in buffers that are part of the vector; constants may hold them, as masks do."""
+    for name, value in module.named_buffers():
+        if name in layout.names and (found := _not_finite(value)) is not None:
+            raise BadModel(
+                f"buffer '{name}' holds {found} before any training; expected finite numbers, since it is averaged "
+                "like a weight; if training does not change it, make such a constant in forward()."
+            )
+
+
+def _not_finite(value: Tensor) -> float | None:
+    """The first NaN or infinity in a tensor."""
+    if not value.is_floating_point() or bool(value.isfinite().all()):
+        return None
+    return float(value.detach()[~value.isfinite()].flatten()[0])
+
+
+def moving_buffers(module: nn.Module, x: Tensor) -> frozenset[str]:
+    """The float buffers that training moves: those of batch and instance norms, and others that one pass changes.
+
+    A network that fails on the batch keeps all of them; `check_network` says what is wrong with it.
+    """
+    buffers = {name: value for name, value in module.named_buffers() if value.is_floating_point()}
+    norms = {
+        f"{layer}.{name}".lstrip(".")
+        for layer, part in module.named_modules()
+        if isinstance(part, NORMS)
+        for name, _ in part.named_buffers(recurse=False)
+    }
+    if buffers.keys() <= norms:
+        return frozenset(buffers)
+    copy, x = copied(module).train(), x[:FIRST]
+    try:
+        with torch.no_grad():
+            copy(x if len(x) > 1 else torch.cat([x, x]))  # norms need two examples
+    except Exception:  # noqa: BLE001  a user's code may raise anything
+        return frozenset(buffers)
+    after = tensors_of(copy)
+    return frozenset(name for name, value in buffers.items() if name in norms or _differ(value, after[name]))
+
+
+def _differ(before: Tensor, after: Tensor) -> bool:
+    """Whether a tensor has other numbers; NaN equals NaN."""
+    return before.shape != after.shape or not bool(((before == after) | (before.isnan() & after.isnan())).all())
 
 
 def check_network(module: nn.Module, goal: Goal, x: Tensor, y: Tensor, outputs: int) -> None:
@@ -42,9 +86,7 @@ def check_network(module: nn.Module, goal: Goal, x: Tensor, y: Tensor, outputs: 
     name, x, y = type(module).__name__, x[:FIRST], y[:FIRST]
     with torch.no_grad():
         check_answer(name, _answer(name, module.eval(), x), y, goal, outputs)
-    copy = deepcopy(module).train(
-        len(x) > 1
-    )  # a copy, since training moves running statistics; norms need two examples
+    copy = copied(module).train(len(x) > 1)  # training moves running statistics; norms need two examples
     output = _answer(f"{name} in training", copy, x)
     check_answer(f"{name} in training", output, y, goal, outputs)
     trained = {key: value for key, value in copy.named_parameters() if value.requires_grad}

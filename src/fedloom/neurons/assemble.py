@@ -16,8 +16,12 @@ from fedloom.neurons.wiring import Bound, Wiring
 Groups = dict[str, list[int]]  # name -> the roots of its neurons, in order
 
 
-def assemble(layout: Layout, wiring: Wiring, results: list[Tensor]) -> NeuronMap:
-    """Number the neurons, hidden ones first, then output classes, and write every axis in those numbers."""
+def assemble(layout: Layout, wiring: Wiring, results: list[Tensor], base: Mapping[str, Tensor]) -> NeuronMap:
+    """Number the neurons, hidden ones first, then output classes, and write every axis in those numbers.
+
+    Hidden neurons with numbers in the `base`, which is the same for all clients, are fixed.
+    """
+    fix_base(wiring, base, results)
     root = torch.tensor([wiring.find(neuron) for neuron in range(len(wiring.parent))])
     ends = {int(root[neuron]) for ids in results for neuron in set(ids.flatten().tolist())}
     hidden, outputs = groups_of(wiring, root, ends)
@@ -45,7 +49,23 @@ def assemble(layout: Layout, wiring: Wiring, results: list[Tensor]) -> NeuronMap
         written=tuple((name, size, listed(ids)) for name, (size, ids) in wiring.written.items() if cuttable(ids)),
         steps=steps_of({**hidden, **outputs}, {name: (n, root[ids]) for name, (n, ids) in wiring.divided.items()}),
         lists=tuple(torch.tensor(entries) for entries in lists),
+        base_flops=sum(
+            2 * value.numel() * (wiring.bound[name].positions // len(results[0]))
+            for name, value in base.items()
+            if name in wiring.bound
+        ),
     )
+
+
+def fix_base(wiring: Wiring, base: Mapping[str, Tensor], results: list[Tensor]) -> None:
+    """Unite the neurons along the axes of the base's tensors with the fixed one, but for output classes."""
+    ends = {wiring.find(neuron) for ids in results for neuron in set(ids.flatten().tolist())}
+    for name in wiring.bound.keys() & base.keys():
+        for ids in wiring.bound[name].axes.values():
+            own = torch.tensor(
+                [n for n in set(ids.flatten().tolist()) if wiring.find(n) not in ends], dtype=torch.int64
+            )
+            wiring.unite(own, torch.full_like(own, FIXED))
 
 
 def groups_of(wiring: Wiring, root: Tensor, ends: set[int]) -> tuple[Groups, Groups]:

@@ -60,8 +60,10 @@ def scatter(
         example: an input to derive the neurons with; not needed if `map` is given.
         map: the neurons of `big`, if they are known already.
     """
-    index, shapes = slice_index(resolve_map(big, example, map), keep)
-    layout, small_layout = layout_of(big), layout_of(small)
+    map = resolve_map(big, example, map)
+    index, shapes = slice_index(map, keep)
+    inside = frozenset(axes.name for axes in map.tensors)
+    layout, small_layout = layout_of(big, inside), layout_of(small, inside)
     expected = dict(zip(layout.names, shapes))
     got = dict(zip(small_layout.names, small_layout.shapes))
     for name in expected:
@@ -158,7 +160,7 @@ def resolve_map(model: nn.Module, example: Any, map: NeuronMap | None) -> Neuron
         raise BadModel("extract and scatter need an example input of the model, or its map; got neither.")
     if map is None:
         return neuron_map(model, example)
-    layout = layout_of(model)
+    layout = layout_of(model, frozenset(axes.name for axes in map.tensors))
     if [(axes.name, axes.shape) for axes in map.tensors] != [*zip(layout.names, layout.shapes)]:
         raise BadModel(
             f"map must be that of the {type(model).__name__}; got one of a model with other tensors, or others frozen."

@@ -1,12 +1,12 @@
 """Memory of training a share of a model: weights, gradients and activations, in bytes."""
 
-from copy import deepcopy
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
 
 from fedloom.errors import BadExperiment, unknown
+from fedloom.layout import copied, tensors_of
 from fedloom.neurons.extract import extract
 from fedloom.neurons.map import NeuronMap
 from fedloom.neurons.trace import graph_of, neuron_map
@@ -19,7 +19,7 @@ BYTES = 4  # of a float32
 class Footprint(NamedTuple):
     """Bytes that training holds at the same time."""
 
-    weights: int  # with running statistics
+    weights: int  # with running statistics and frozen weights
     gradients: int  # of the numbers that are trained
     activations: int  # results of every step of the network, for a batch
 
@@ -56,9 +56,11 @@ def footprint(
     map = neuron_map(model, example) if map is None else map
     keep = map.cut(-torch.arange(map.size, dtype=torch.float64), share)  # any neurons: only their number matters
     whole = torch.ones_like(keep)
-    runs = deepcopy(model) if execution == "frozen" else extract(model, keep, map=map)
+    inside = {axes.name for axes in map.tensors}
+    base = sum(t.nbytes for name, t in tensors_of(model).items() if name not in inside and t.is_floating_point())
+    runs = copied(model) if execution == "frozen" else extract(model, keep, map=map)
     return Footprint(
-        weights=int(map.bytes(keep if execution == "sliced" else whole)),
+        weights=base + int(map.bytes(keep if execution == "sliced" else whole)),
         gradients=BYTES * int(map.parameters(keep)),
         activations=BYTES * batch * _Counted(runs.eval()).of(example[:1]),
     )

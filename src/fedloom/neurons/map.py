@@ -38,6 +38,7 @@ class NeuronMap:
     written: tuple[tuple[str, int, int], ...]  # steps that reshape to a literal size: step, size, list
     steps: dict[str, int]  # group -> number that its kept neurons must be a multiple of
     lists: tuple[Tensor, ...]  # neuron numbers along an axis; K + O for what is never cut
+    base_flops: int = 0  # of one example's forward pass through frozen weights, which are not in the vector
 
     @cached_property
     def size(self) -> int:
@@ -166,7 +167,7 @@ class NeuronMap:
 
         Counts linear and convolution weights, but no biases, norms, activations, pooling or embedding look-ups.
         """
-        return self.weighted(keep, [2 * tensor.positions for tensor in self.tensors], rows=False)
+        return self.base_flops + self.weighted(keep, [2 * tensor.positions for tensor in self.tensors], rows=False)
 
     def weighted(self, keep: Tensor, weights: list[int], rows: bool) -> Tensor:
         """Numbers kept, summed over the tensors with these weights [...]."""

@@ -1,6 +1,5 @@
 """Derive a model's neurons: one example and its neuron ids walk through the network's graph together."""
 
-from copy import deepcopy
 from operator import methodcaller
 from typing import Any
 
@@ -9,7 +8,7 @@ from torch import Tensor, fx, nn
 from torch.fx.node import map_aggregate, map_arg
 
 from fedloom.errors import BadModel
-from fedloom.layout import layout_of
+from fedloom.layout import Layout, base_of, copied, layout_of
 from fedloom.neurons.assemble import assemble
 from fedloom.neurons.ids import Spread, plain
 from fedloom.neurons.map import NeuronMap
@@ -25,17 +24,21 @@ class Tracer(fx.Tracer):
         return type(m) in LAYERS or super().is_leaf_module(m, module_qualified_name)
 
 
-def neuron_map(model: nn.Module, example: Tensor | tuple[Any, ...]) -> NeuronMap:
-    """Derive the neurons of a model from its code and one example input (a batch; several inputs as a tuple)."""
+def neuron_map(model: nn.Module, example: Tensor | tuple[Any, ...], layout: Layout | None = None) -> NeuronMap:
+    """Derive the neurons of a model from its code and one example input (a batch; several inputs as a tuple).
+
+    Neurons with frozen numbers are never cut. `layout`: the layout of the flat vector, if it is not `layout_of(model)`.
+    """
+    layout = layout_of(model) if layout is None else layout
     refuse_tied(model)
     inputs = example if isinstance(example, tuple) else (example,)
-    twin = deepcopy(model).eval()  # the walk runs the model, whose statistics must not change
+    twin = copied(model).eval()  # the walk runs the model, whose statistics must not change
     wiring = Wiring()
     outputs = walk(twin, graph_of(twin), inputs, wiring)
     if not outputs or any(ids.dim() < 2 or not len(ids) for ids in outputs):
         shapes = [tuple(ids.shape) for ids in outputs]
         raise BadModel(f"the model must give tensors [batch, classes, ...] for the example; got shapes {shapes}.")
-    return assemble(layout_of(model), wiring, outputs)
+    return assemble(layout, wiring, outputs, base_of(model, layout))
 
 
 def graph_of(model: nn.Module) -> fx.Graph:

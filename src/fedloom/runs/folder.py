@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from fedloom.core.goal import Goal
 from fedloom.errors import BadData, BadExperiment, RunStopped
 from fedloom.files import replace_file, writing
+from fedloom.runs.base import hash_of_base
 from fedloom.runs.build import Prepared
 from fedloom.runs.checkpoint import store
 from fedloom.runs.checkpoint.fingerprint import changes, fingerprint, refuse_another, refuse_other_inputs, surroundings
@@ -47,6 +48,11 @@ def experiment_in(folder: Path) -> Experiment:
     if about is None:
         raise BadExperiment(f"'{folder}' is not a run folder: it has no {ABOUT}; name the folder of a run to resume.")
     return Experiment(**about["experiment"])
+
+
+def base_in(folder: Path) -> str:
+    """The hash of the network's base in a run folder; empty if it has none."""
+    return str((_about(folder) or {}).get("base", ""))
 
 
 def check(folder: Path | None, experiment: Experiment, resume: bool) -> None:
@@ -154,6 +160,7 @@ def _describe(
         "device": here["device"],
         "parameters": prepared.inputs.setting.layout.trained,
         "score": _score(prepared.inputs.setting.goal),
+        "base": hash_of_base(prepared.inputs.network, prepared.inputs.setting.layout),
         "partition": prepared.inputs.dealt,
         "memory": prepared.inputs.placement.record(),
         "engine": prepared.engine.describe(),

@@ -28,7 +28,7 @@ from fedloom.engine.storage.shards import Shards
 from fedloom.errors import BadData, BadExperiment
 from fedloom.layout import flatten, layout_of
 from fedloom.method import Method
-from fedloom.models.check import FIRST, check_network, own_copy
+from fedloom.models.check import FIRST, check_buffers, check_network, moving_buffers, own_copy
 from fedloom.runs.augment import every_transform
 from fedloom.runs.experiment import Experiment
 from fedloom.world.fleets import make_devices
@@ -89,11 +89,12 @@ def inputs_of(
     module = keyed(network)
     transform = every_transform(experiment.augment, transform, goal, outputs)
     fleet = _fleet(experiment, dataset, goal, parts.train.at(present), present, device)
-    example = torch.from_numpy(dataset.x_train[:2]).to(device)
-    setting = Setting(fleet, module, layout_of(module), goal, example, transform)
+    x, y = (torch.from_numpy(part[:FIRST]).to(device) for part in (dataset.x_train, dataset.y_train))
+    layout = layout_of(module, moving_buffers(module, x))
+    check_buffers(module, layout)
+    setting = Setting(fleet, module, layout, goal, x[:2], transform)
     _check_classes(method, setting)
     if sibling is None:  # else such a network was tried on the same data
-        x, y = (torch.from_numpy(part[:FIRST]).to(device) for part in (dataset.x_train, dataset.y_train))
         if transform is not None:
             check_transform(transform, x, y, goal)
         check_network(module, goal, x, y, outputs)

@@ -10,26 +10,38 @@ from torch import nn
 from fedloom.data.dataset import Dataset
 from fedloom.data.load import load
 from fedloom.errors import BadModel
-from fedloom.runs.folder import experiment_in
+from fedloom.layout import layout_of, load as load_into
+from fedloom.runs.base import hash_of_base
+from fedloom.runs.folder import base_in, experiment_in
 from fedloom.runs.inputs import network_of
 
 
 def load_model(folder: str | Path, data: Dataset | None = None) -> nn.Module:
     """Load the trained network of the run in `folder`, in evaluation mode.
 
-    The network is built as in the run: a network of your own is found at its path, from the same working directory.
-    Give the `data` that `run` was given in place of the experiment's, if any: the network's size depends on them.
+    The network is built as in the run: a network of your own is found at its path, from the same working directory, and
+    what it holds besides the run's trained numbers (frozen parameters, constants) must be what the run had. Give the
+    `data` that `run` was given in place of the experiment's, if any: the network's size depends on them.
     """
     experiment, file = experiment_in(Path(folder)), Path(folder) / "model.safetensors"
     if not file.is_file():
         raise BadModel(f"there is no '{file}': the run has not finished a round yet, or was kept elsewhere.")
     dataset = data or load(experiment.data.name, **experiment.data.settings)
-    network, saved = network_of(experiment, dataset, experiment.build_goal().outputs(dataset)), load_file(file)
-    own = {name: value.shape for name, value in network.state_dict().items() if value.is_floating_point()}
-    if own != {name: value.shape for name, value in saved.items()}:
+    network = network_of(experiment, dataset, experiment.build_goal().outputs(dataset))
+    saved = load_file(file)
+    try:
+        layout = layout_of(network, frozenset(saved))
+        fits = dict(zip(layout.names, layout.shapes)) == {name: tuple(value.shape) for name, value in saved.items()}
+    except BadModel:  # nothing in it is trained
+        fits = False
+    if not fits:
         raise BadModel(
             f"the weights in '{file}' are not those of model '{experiment.model.name}'. If `run` was given a network "
             "in its place, load them into that: network.load_state_dict(load_file(file), strict=False)."
         )
-    network.load_state_dict(saved, strict=False)  # the batch counters of norm layers are not saved
-    return network.eval()
+    if hash_of_base(network, layout) != base_in(Path(folder)):
+        raise BadModel(
+            f"the frozen parts of model '{experiment.model.name}' are not those of the run in '{folder}', which does "
+            "not save them; give the model the files that it was built from then."
+        )
+    return load_into(network, layout, layout.join(saved, 0)).eval()

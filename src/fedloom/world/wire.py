@@ -37,6 +37,8 @@ class Wire:
     def train(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
         """Train, then price, round and check the replies."""
         reply = self.engine.train(ids, task, chance)
+        if reply.params.dtype != torch.float32:  # numbers travel as float32, whatever the network computes in
+            reply = reply._replace(params=reply.params.float().to(reply.params.dtype))
         checks = self._checks_now(task)
         self.parts.begin_round(compares=checks)
         prices = self.parts.prices(task, reply)
@@ -86,7 +88,7 @@ class Wire:
         whether the reply arrives or not.
         """
         mask, sends = None if reply.mask is None else reply.mask.cpu(), reply.arrived.cpu().nonzero().flatten()
-        wanted, ids = change.cpu(), reply.ids.cpu()[sends].tolist()
+        wanted, ids = change.float().cpu(), reply.ids.cpu()[sends].tolist()
         residual = torch.zeros_like(wanted)
         if self.codec.feedback:
             residual[sends] = self._residuals.get(ids, {"residual": residual.new_zeros(residual.shape[1])})["residual"]

@@ -86,10 +86,10 @@ def _look(x: Tensor) -> str:
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """Are both equal in every number?"""
+    """Whether both are equal in every number."""
     return one.shape == other.shape and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
 
 
 def _close(one: Tensor, other: Tensor) -> bool:
-    """Are both equal up to rounding, which may depend on the size of a batch in products and convolutions?"""
+    """Whether both are equal up to rounding, which may depend on the size of a batch."""
     return torch.allclose(one, other, rtol=1e-3, atol=1e-5, equal_nan=True)

@@ -241,9 +241,10 @@ class StepBuffers:
             first = self.first[now]
         before = [] if uniform else [value.clone() for value in (here, *moments.values())]
         seen = rule.view(part, here)
+        moving = None if seen is here else seen[:, trained:] == here[:, trained:]  # statistics that are not scaled
         grads, losses = self.gradient(seen, batch)
-        if seen is not here:
-            here[:, trained:] = seen[:, trained:]  # running statistics of the model that ran
+        if moving is not None:  # in what ran
+            here[:, trained:] = torch.where(moving, seen[:, trained:], here[:, trained:])
         if self.corrects:
             grads = rule.correct(part, rows(self.state, now), first, here, grads)
         trains = rule.trains(part)

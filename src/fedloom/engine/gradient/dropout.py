@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
-
 import torch
 from torch import Tensor, nn
 
 from fedloom.chance import absorb, uniform
 from fedloom.errors import BadModel
+from fedloom.layout import copied
 
 
 class KeyedDropout(nn.Module):
@@ -43,7 +42,7 @@ def keyed(module: nn.Module) -> nn.Module:
         if isinstance(part, UNKEYED):
             kind = type(part).__name__
             raise BadModel(f"layer '{name}' ({kind}) draws numbers that no seed repeats here; use nn.Dropout instead.")
-    module = deepcopy(module)
+    module = copied(module)
     device = next((value.device for value in module.parameters()), None)
     for place, (name, part) in enumerate(list(module.named_modules(remove_duplicate=False))):
         if type(part) is nn.Dropout:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
+import torch
 from torch import nn
 
 from fedloom.accel.precision import Precision
@@ -12,7 +13,7 @@ from fedloom.core.types import Examples, Setting
 from fedloom.engine.gradient.plain import PlainGradient
 from fedloom.engine.gradient.protocol import Gradient
 from fedloom.engine.gradient.stacked import StackedGradient
-from fedloom.engine.gradient.trial import largest_difference, trial
+from fedloom.engine.gradient.trial import largest_difference, trial, trial_of
 from fedloom.engine.gradient.vmapped import VmappedGradient
 from fedloom.errors import BadExperiment
 
@@ -48,17 +49,18 @@ def in_precision(found: Chosen, precision: Precision) -> Chosen:
 def _fastest(setting: Setting, data: Examples) -> Chosen:
     """The first gradient that agrees with plain PyTorch, in its own precision."""
     reasons: list[tuple[str, str]] = []
+    tried, dtype, tolerance = trial_of(setting)
     for kind, way in (("stacked", StackedGradient), ("vmapped", VmappedGradient)):
         if kind == "vmapped" and any(isinstance(part, _STATISTICS) for part in setting.module.modules()):
             reasons.append((kind, "batch statistics would count padding"))
             continue
         try:
             gradient: Gradient = way(setting)
-            difference = _difference(gradient, setting, data)
+            difference = _difference(gradient if tried is setting else way(tried), tried, data, dtype)
         except Exception as problem:  # noqa: BLE001  any network may break a transformation in its own way
             reasons.append((kind, str(problem).strip().split("\n")[0] or type(problem).__name__))
             continue
-        if difference < 1e-6:
+        if difference < tolerance:
             return Chosen(gradient, tuple(reasons))
         reasons.append((kind, f"it differs from plain PyTorch by {difference:.1e}"))
     text = "; ".join(f"{kind}: {why}" for kind, why in reasons)
@@ -66,9 +68,9 @@ def _fastest(setting: Setting, data: Examples) -> Chosen:
     return Chosen(PlainGradient(setting), tuple(reasons))
 
 
-def _difference(gradient: Gradient, setting: Setting, data: Examples) -> float:
+def _difference(gradient: Gradient, setting: Setting, data: Examples, dtype: torch.dtype) -> float:
     """The largest relative difference to plain PyTorch for two different clients."""
-    params, batch = trial(setting, data)
+    params, batch = trial(setting, data, dtype)
     ours, theirs = params.clone(), params.clone()
     found, expected = gradient(ours, batch), PlainGradient(setting)(theirs, batch)
     return largest_difference(zip((*found, ours), (*expected, theirs)))

@@ -108,6 +108,11 @@ def conv(layer: nn.Conv1d | nn.Conv2d, name: str, run: Pass, x: Tensor) -> Tenso
 
 
 def max_pool(layer: nn.MaxPool2d, name: str, run: Pass, x: Tensor) -> Tensor:
+    """Max-pooling, which is the same for all clients."""
+    return pooled(layer, x)
+
+
+def pooled(layer: nn.MaxPool2d, x: Tensor) -> Tensor:
     """torch's max-pooling in less memory on a CPU (and less time, if channels come first), in less time on a GPU."""
     if suits_kernels(x) and _tiles(layer):
         from fedloom.engine.cuda.pool_norm_kernels import Pool
@@ -117,8 +122,8 @@ def max_pool(layer: nn.MaxPool2d, name: str, run: Pass, x: Tensor) -> Tensor:
     last = x.dim() == 4 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
     recorded = x.requires_grad and torch.is_grad_enabled()
     if x.device.type != "cpu" or x.dim() != 4 or layer.return_indices or not (x.is_contiguous() or (last and recorded)):
-        pooled: Tensor = layer(x)
-        return pooled
+        plain: Tensor = layer(x)
+        return plain
     if not recorded and _tiles(layer) and _pair(layer.kernel_size) == (2, 2) and min(x.shape[2:]) > 1:
         return max_pool_by_two(x)
     how = (layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.ceil_mode)
@@ -216,4 +221,6 @@ LAYERS: dict[type[nn.Module], Layer] = {
     KeyedDropout: dropout,
 }
 
+# layers that treat every example by itself: frozen, they run as they are, once for all clients
+ALONE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.GroupNorm, nn.LayerNorm, nn.Embedding)
 FUSED = (nn.Linear, nn.Conv1d, nn.Conv2d)  # layers whose step can be part of the backward pass

@@ -1,7 +1,8 @@
 """Gradients of a cohort at once, without vmap: the network's fx graph runs with parameters stacked over the clients.
 
-Nodes without parameters run as they are on the cohort's examples, one client's after another's; layers with parameters
-have a function in `layers.py`. `fastest.py` compares the gradients with those of plain PyTorch.
+Nodes without trained parameters, such as frozen layers, run as they are on the cohort's examples, one client's after
+another's; layers with trained parameters have a function in `layers.py`. `fastest.py` compares the gradients with those
+of plain PyTorch.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from fedloom.engine.cpu.native_steps import native_outputs
 from fedloom.engine.gradient.dropout import KeyedDropout
 from fedloom.engine.gradient.frozen import Frozen, freeze
 from fedloom.engine.gradient.graph import traced, zeros_stay
-from fedloom.engine.gradient.layers import FUSED, LAYERS, Pass
+from fedloom.engine.gradient.layers import ALONE, FUSED, LAYERS, Pass
 from fedloom.engine.gradient.products import Kept, Step
 from fedloom.engine.gradient.protocol import GradientKind
-from fedloom.layout import Layout
+from fedloom.layout import Layout, tensors_of
 
 
 class _Now:
@@ -55,11 +56,18 @@ class StackedGradient:
         graph = traced(setting.module)
         layers = {node.target: setting.module.get_submodule(str(node.target)) for node in graph.nodes
                   if node.op == "call_module"}  # fmt: skip
+        self._base: dict[str, Tensor] = {}  # frozen tensors of layers that are stacked
         for name, layer in layers.items():
-            if type(layer) not in LAYERS and any(True for _ in layer.parameters()):
-                raise NotImplementedError(f"layer '{name}' ({type(layer).__name__}) has no stacked form")
-            if any(f"{name}.{own}" not in self.layout.names for own, _ in layer.named_parameters()):
+            own = {f"{name}.{key}".lstrip("."): value for key, value in tensors_of(layer).items()}
+            if any(value.requires_grad for key, value in own.items() if key not in self.layout.names):
                 raise NotImplementedError(f"layer '{name}' shares a parameter with another layer")
+            if type(layer) in LAYERS:
+                self._base |= {} if self._runs_as_is(str(name), layer) else {
+                    key: value.detach() for key, value in own.items()
+                    if key not in self.layout.names and value.is_floating_point()
+                }  # fmt: skip
+            elif any(key in self.layout.names for key in own):
+                raise NotImplementedError(f"layer '{name}' ({type(layer).__name__}) has no stacked form")
         if any(node.op == "get_attr" for node in graph.nodes):
             raise NotImplementedError("the network uses a parameter outside any layer")
         uses = Counter(node.target for node in graph.nodes if node.op == "call_module")
@@ -74,9 +82,21 @@ class StackedGradient:
         self._part: tuple[Tensor, Tensor] | None = None  # the only neurons that are trained, and their numbers
         self._kept: dict[str, Kept] | None = None
         self._graph = graph
-        stacked = {str(n): _Layer(layer, str(n), self._now) if type(layer) in LAYERS else layer
+        stacked = {str(n): layer if self._runs_as_is(str(n), layer) else _Layer(layer, str(n), self._now)
                    for n, layer in layers.items()}  # fmt: skip
         self._network = fx.GraphModule(stacked, graph)  # the graph as Python code: interpreting it takes longer
+
+    def _runs_as_is(self, name: str, layer: nn.Module) -> bool:
+        """Whether a layer treats all clients alike and every example by itself."""
+        if type(layer) not in LAYERS:
+            return True
+        return type(layer) in ALONE and not any(f"{name}.{key}" in self.layout.names for key in tensors_of(layer))
+
+    def _with_base(self, tensors: dict[str, Tensor], clients: int) -> dict[str, Tensor]:
+        """The cohort's tensors, and for each client those frozen ones that a stacked layer needs."""
+        if not self._base:
+            return tensors
+        return tensors | {name: t.expand(clients, *t.shape).contiguous() for name, t in self._base.items()}
 
     @property
     def stacked(self) -> StackedGradient:
@@ -134,6 +154,7 @@ class StackedGradient:
         parts = {} if self._frozen is None else self._frozen.parts
         if self._frozen is not None:
             fused = fused & parts.keys()  # a layer without a part, such as a depthwise one, is trained by the mask
+        tensors = self._with_base(tensors, len(batch.y))
         self._now.run = Pass(
             tensors, len(batch.y), batch.weight, batch.keys, step, fused, parts, self.low, kept=self._kept
         )
@@ -214,7 +235,8 @@ class StackedGradient:
         own = None if self.low else native_outputs(self.setting, self.layout, params, x)
         if own is not None:
             return own
-        self._now.run = Pass(self.layout.split(params), len(x), None, None, None, frozenset(), {}, self.low)
+        tensors = self._with_base(self.layout.split(params), len(x))
+        self._now.run = Pass(tensors, len(x), None, None, None, frozenset(), {}, self.low)
         self._network.eval()
         with torch.no_grad():
             output: Tensor = self._network(x.flatten(0, 1))

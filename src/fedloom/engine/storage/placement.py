@@ -13,6 +13,7 @@ import torch
 from fedloom.accel.machine import free_memory, size
 from fedloom.core.types import Setting
 from fedloom.engine.client import initial_state
+from fedloom.engine.storage.activations import activation_bytes
 from fedloom.engine.storage.backing import Place
 from fedloom.errors import BadExperiment
 from fedloom.method import Method
@@ -81,8 +82,8 @@ def training_budget(device: torch.device) -> int:
 
 
 def client_bytes(method: Method, setting: Setting) -> int:
-    """Bytes to train one client: a generous estimate of parameters, gradients, moments and activations."""
-    return 4 * (8 * setting.layout.total + 40 * setting.example[0].numel() * max(1, method.work.batch))
+    """Bytes to train one client: a generous estimate of parameters, gradients and moments, and measured activations."""
+    return 4 * 8 * setting.layout.total + activation_bytes(setting) * max(1, method.work.batch)
 
 
 def sizes_of(

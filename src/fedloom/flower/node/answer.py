@@ -16,6 +16,7 @@ from fedloom.flower.node.state_store import StateStore
 from fedloom.flower.protocol.process_age import seconds_since_start
 from fedloom.flower.protocol.records import NodeMessage, Payload, fact, pack, unpack
 from fedloom.flower.protocol.round_id import RoundId
+from fedloom.runs.base import hash_of_base
 from fedloom.runs.threads import threads_for
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def _answer(kind: str, message: NodeMessage, hosted: HostedClients, context: Con
     """The answer without times."""
     if kind == "query":
         facts = {"fedloom": fedloom.__version__, "clients": client_facts(hosted), "own": hosted.own_data}
+        facts["base"] = hash_of_base(hosted.inputs.network, hosted.inputs.setting.layout)
         return NodeMessage({**facts, "tests": hosted.inputs.own_test is not None}, [])
     round_id = RoundId.read(message.facts)
     store = StateStore(context.state, str(context.node_config.get("state", "")), round_id.run)

@@ -22,6 +22,7 @@ from fedloom.flower.server.mailbox import INTERVAL, Mailbox
 from fedloom.flower.server.network import Network
 from fedloom.flower.server.reported_fleet import with_reported_fleet
 from fedloom.flower.server.roster import Roster
+from fedloom.runs.base import hash_of_base
 from fedloom.runs.build import Prepared, notes_of
 from fedloom.runs.checkpoint.saver import Checkpoints, checkpoints_of
 from fedloom.runs.folder import check
@@ -84,7 +85,8 @@ def serve(
     check(out, experiment, resume)
     inputs = inputs_of(experiment)
     mailbox = Mailbox(grid, {"classes": inputs.outputs}, 2 * deadline + 60, interval, began)
-    roster = Roster(mailbox, inputs.clients, inputs.setting.fleet, experiment.clients, fedloom.__version__)
+    base = hash_of_base(inputs.network, inputs.setting.layout)
+    roster = Roster(mailbox, inputs.clients, inputs.setting.fleet, experiment.clients, fedloom.__version__, base)
     roster.wait(run_config.patience, log.info)
     if not roster.present():
         raise RunStopped(

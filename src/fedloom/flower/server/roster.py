@@ -28,10 +28,15 @@ class ReportedClient(NamedTuple):
 class Roster:
     """Which node hosts which client. The first node that answers decides whether nodes have data of their own."""
 
-    def __init__(self, mailbox: Mailbox, clients: list[int], fleet: Fleet, total: int, version: str) -> None:
-        """`clients` are the numbers of the experiment's `fleet`; with data of their own, numbers are below `total`."""
+    def __init__(
+        self, mailbox: Mailbox, clients: list[int], fleet: Fleet, total: int, version: str, base: str = ""
+    ) -> None:
+        """`clients` are the numbers of the experiment's `fleet`; with data of their own, numbers are below `total`.
+
+        `base`: the hash of what the network holds besides the numbers that are sent; every node builds it by itself.
+        """
         self._mailbox, self._clients, self._fleet, self._total = mailbox, clients, fleet, total
-        self._version = version
+        self._version, self._base = version, base
         self._queries: dict[str, int] = {}  # message id -> node, of queries without an answer
         self._queried: set[int] = set()
         self._connected: set[int] = set()
@@ -70,6 +75,8 @@ class Roster:
             raise Rejected("header", str(why)[:500])
         if facts.get("fedloom") != self._version:
             raise Rejected("version", f"it has fedloom {facts.get('fedloom')!r}, and the server {self._version}.")
+        if facts.get("base", "") != self._base:
+            raise Rejected("base", "the frozen parts of its network are not the server's; give both the same files.")
         own_data, own_tests = fact(facts, "own", bool), fact(facts, "tests", bool)
         clients = [_read_client(row, self._fleet.labels.shape[1]) for row in fact(facts, "clients", list)]
         if self.own_data is not None and own_data != self.own_data:

@@ -21,7 +21,7 @@ MAGIC = b"\x93NUMPY\x01\x00"  # and the version that numpy writes for all but st
 
 
 def to_arrays(module: nn.Module, layout: Layout, model: Tensor) -> ArrayRecord:
-    """The state dict of a model [P]; `module`, which is overwritten, has what the vector leaves out."""
+    """The whole state dict of a model [P], as any client loads it; `module`, which is overwritten, has the base."""
     return ArrayRecord(load(module, layout, model).state_dict())
 
 
@@ -31,7 +31,7 @@ def from_arrays(record: ArrayRecord, module: nn.Module, layout: Layout) -> Tenso
     if set(record) != set(state):
         odd = sorted(set(record) ^ set(state))
         raise Rejected("header", f"the arrays are not the network's: {', '.join(map(repr, odd[:3]))} missing or new.")
-    kinds = {name: np.dtype(str(state[name].dtype).removeprefix("torch.")) for name in state}
+    kinds = {name: np.dtype(str(state[name].dtype).removeprefix("torch.")) for name in layout.names}
     found = {name: read_array(name, record[name], tuple(state[name].shape), kinds[name]) for name in layout.names}
     return layout.join({name: torch.from_numpy(value.copy()) for name, value in found.items()}, 0)
 

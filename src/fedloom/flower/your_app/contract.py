@@ -15,7 +15,7 @@ from fedloom.errors import BadExperiment, BadModel
 from fedloom.goals import classes
 from fedloom.layout import layout_of
 from fedloom.method import Method
-from fedloom.models.check import own_copy
+from fedloom.models.check import check_buffers, own_copy
 
 
 def method_of(method: Method | str, settings: Mapping[str, Any], per_round: int | None = None) -> Method:
@@ -64,7 +64,8 @@ def setting_of(model: nn.Module, example: Tensor | None, fleet: Fleet) -> Settin
     if not isinstance(model, nn.Module):
         raise BadExperiment(f"model is {model!r} ({type(model).__name__}); expected an nn.Module.")
     module = own_copy(model, torch.device("cpu"))
-    layout, state = layout_of(module), module.state_dict()
+    layout, state = layout_of(module), module.state_dict()  # no batch to find constants with: they travel too
+    check_buffers(module, layout)
     if missing := [name for name in layout.names if name not in state]:
         raise BadModel(f"buffer '{missing[0]}' is not in the state dict (persistent=False), so it cannot travel.")
     two = torch.zeros(0) if example is None else torch.cat([example, example])[:2].detach().cpu()

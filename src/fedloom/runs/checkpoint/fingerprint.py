@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedloom.engine.cpu.native import identity
 from fedloom.errors import BadExperiment
+from fedloom.runs.base import hash_of_base
 from fedloom.runs.build import Prepared
 from fedloom.runs.checkpoint.tensors import bytes_of
 from fedloom.runs.experiment import Experiment
@@ -22,6 +23,7 @@ from fedloom.runs.experiment import Experiment
 OWN = {
     "method": "method",
     "network": "model",
+    "base": "model",
     "data": "data",
     "goal": "goal",
     "transform": "transform",
@@ -32,12 +34,14 @@ def fingerprint(experiment: Experiment, prepared: Prepared) -> dict[str, str]:
     """All that is fixed during a run and is not in the experiment, by name."""
     inputs = prepared.inputs
     devices = [value for value in inputs.setting.fleet.devices or () if isinstance(value, Tensor)]
+    base = hash_of_base(inputs.network, inputs.setting.layout)
     trace = () if prepared.trace is None else prepared.trace[:4]
     return {
         "method": _shown(inputs.method),
         "goal": _shown(inputs.setting.goal),
         "transform": _shown(inputs.setting.transform),
         "network": _hash(repr(inputs.setting.layout), inputs.model),
+        **({"base": base} if base else {}),  # frozen parameters and constants
         "data": _hash(inputs.test.x, inputs.test.y, inputs.train.x, inputs.train.y),
         "partition": _hash(repr(inputs.shards.sizes), inputs.shards.examples),
         "fleet": _hash(repr(len(devices)), *devices, *trace),

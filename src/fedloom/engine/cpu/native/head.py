@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.core.goal import Goal, Head, Transform
-from fedloom.engine.feed import shares
+from fedloom.data.augment import shares
 
 KINDS = ("softmax", "squared", "binary")  # in the order of native/head.h
 
