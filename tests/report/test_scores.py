@@ -65,7 +65,7 @@ def test_a_target_is_reached_from_above(groups: list[Group]) -> None:
     assert [row[:3] for row in table.rows] == [["fedavg", "1 of 2", "3"], ["fedprox", "1 of 1", "3"]]
     assert target_table(groups, 1.0).rows[0][1:3] == ["0 of 2", "never"]
     assert check_targets(groups, [5, 10, 5]) == (10, 5), "the easiest first"
-    with pytest.raises(BadExperiment, match="target is -1; the RMSE to reach is a number and at least 0"):
+    with pytest.raises(BadExperiment, match="target is -1; the RMSE to reach is a number of at least 0"):
         check_targets(groups, [-1])
 
 
@@ -95,7 +95,7 @@ def test_the_page_says_lower_is_better(groups: list[Group], runs: list[Path], tm
     sections = {one.key: one for one in sections_of(groups, own_target(groups), chosen=True)}
     assert sections["score"].title == "RMSE over time"
     for key in ("score", "result"):
-        assert "Lower is better." in sections[key].lead
+        assert " RMSE: lower is better." in sections[key].lead
     assert "at or below the target" in sections["targets"].lead
     assert "the lowest plain RMSE, such as 5, that every run reached" in sections["targets"].lead
     assert sections["targets"].tables[0][0] == "RMSE 10"
