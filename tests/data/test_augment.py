@@ -29,7 +29,7 @@ from fedloom.data.augment import (
     shares,
     transform_of,
 )
-from fedloom.data.augment.draws import beta_table, normal_table
+from fedloom.data.augment.draws import beta_table, normal_table, words
 from fedloom.data.augment.mixing import name_of
 from fedloom.errors import BadExperiment
 from fedloom.goals import classes, next_token, numbers, pixels
@@ -98,6 +98,12 @@ def test_rows_do_not_depend_on_company_and_order(transform, n, shape, seed, dtyp
     part_x, part_y = transform(x[some], y[some], keys[some])
     assert torch.equal(part_x, new_x[some])
     assert torch.equal(part_y, new_y[some])
+
+
+@given(st.integers(1, 9), st.integers(0, 9), st.integers(1, 40))
+def test_words_are_those_of_other_devices(n, purpose, count):
+    keys = keys_of(n)
+    assert torch.equal(words(keys, purpose, count), absorb(absorb(keys, purpose)[:, None], torch.arange(count)))
 
 
 @given(n=st.integers(1, 9), places=st.integers(1, 12), p=st.sampled_from([0.0, 0.1, 0.7, 1.0]), data=st.data())

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import goal_worlds
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -42,9 +43,8 @@ from fedloom.world.wire import Wire
 # ---- every method, by its pieces: play two rounds, save, put back into fresh engines, play two more
 
 
-def prepared(method: Method, codec: Codec) -> Prepared:
+def prepared(method: Method, codec: Codec, here: worlds.World) -> Prepared:
     """The tiny fleet in a world with bursts of losses, its replies through a codec."""
-    here = worlds.world("mlp")
     engine = here.local(method)
     parts = MessageParts(method, here.setting, codec)
     wire = Wire(engine, parts, here.setting)
@@ -77,13 +77,24 @@ def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("codec", [Codec(), Codec(values="int8", feedback=True)], ids=["float32", "int8-feedback"])
 @worlds.every_method
 def test_straight_equals_resumed(method, codec, tmp_path):
-    straight = prepared(method, codec)
+    check_resumed(method, codec, tmp_path, worlds.world("mlp"))
+
+
+@pytest.mark.parametrize("name", goal_worlds.METHODS)
+@pytest.mark.parametrize("case", goal_worlds.CASES)
+def test_straight_equals_resumed_for_every_goal(case, name, tmp_path):
+    check_resumed(dict(worlds.METHODS)[name](), Codec(), tmp_path, goal_worlds.goal_world(case))
+
+
+def check_resumed(method: Method, codec: Codec, tmp_path: Path, here: worlds.World) -> None:
+    """Two rounds, a checkpoint, and two more, by the same engines and by fresh ones."""
+    straight = prepared(method, codec, here)
     ledger = ledger_of(straight.inputs)
     at = played(straight, ledger, start(straight), 2)
     path = store.save(tmp_path, 2, take_snapshot(straight, ledger, at).files(), {})
     at = played(straight, ledger, at, 2)
 
-    other = prepared(method, codec)
+    other = prepared(method, codec, here)
     fresh = ledger_of(other.inputs)
     again = restore_snapshot(other, fresh, store.read(path))
     assert again.round == 2
@@ -100,7 +111,7 @@ def test_straight_equals_resumed(method, codec, tmp_path):
 
 def test_a_table_in_a_file_goes_back_into_one(tmp_path):
     method = worlds.small(replace(fedavg(), aggregate=LatestUpdates(folder=str(tmp_path / "tables"))))
-    test_straight_equals_resumed(method, Codec(), tmp_path)
+    check_resumed(method, Codec(), tmp_path, worlds.world("mlp"))
 
 
 # ---- whole runs
@@ -316,8 +327,8 @@ def test_another_version_is_said_and_written_down(begun, tmp_path, monkeypatch, 
 
 def test_another_format_is_refused(begun, tmp_path, monkeypatch):
     shutil.copytree(begun, tmp_path / "run")
-    monkeypatch.setattr(fedloom.runs.folder, "FORMAT", 3)
-    with pytest.raises(RunStopped, match="has format 2, and this fedloom reads 3"):
+    monkeypatch.setattr(fedloom.runs.folder, "FORMAT", 4)
+    with pytest.raises(RunStopped, match="has format 3, and this fedloom reads 4"):
         resume(tmp_path / "run")
 
 

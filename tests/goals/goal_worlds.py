@@ -18,6 +18,8 @@ from fedloom.layout import flatten, layout_of
 from fedloom.world.fleets import make_devices
 from worlds import SEED, SIZES, World, hashed
 
+# the five systems and what they are compared with, by their names in `worlds.METHODS`
+METHODS = ("fedavg", "fedprox", "scaffold", "fjord", "fedspu", "feddd", "safari", "ra-fed", "ram-fed", "fedumf")
 CLASSES, WORDS, LENGTH = 3, 10, 7
 N = sum(SIZES)
 

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from goal_worlds import CASES, goal_world
+from goal_worlds import CASES, METHODS, goal_world
 
 from fedloom.evaluate.score import evaluate
 from fedloom.method import Method
-from worlds import METHODS, assert_close, everything, play, states_of
-
-NAMES = (
-    "fedavg", "fedprox", "scaffold", "fjord", "fedspu", "feddd", "safari", "ra-fed", "ram-fed", "fedumf",
-)  # fmt: skip
+from worlds import METHODS as ALL, assert_close, everything, play, states_of
 
 
 def method_of(name: str) -> Method:
     """The method on the tiny fleet."""
-    return dict(METHODS)[name]()
+    return dict(ALL)[name]()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("case", CASES)
 def test_loop_equals_local(case: str, name: str) -> None:
     here, method = goal_world(case), method_of(name)

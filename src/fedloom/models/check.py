@@ -85,9 +85,9 @@ def check_network(module: nn.Module, goal: Goal, x: Tensor, y: Tensor, outputs: 
     """Run one batch forward and backward; expect finite answers, losses and gradients, and one loss per example."""
     name, x, y = type(module).__name__, x[:FIRST], y[:FIRST]
     with torch.no_grad():
-        check_answer(name, _answer(name, module.eval(), x), y, goal, outputs)
+        check_answer(name, _answer(name, module.eval(), x, goal, outputs), y, goal, outputs)
     copy = copied(module).train(len(x) > 1)  # training moves running statistics; norms need two examples
-    output = _answer(f"{name} in training", copy, x)
+    output = _answer(f"{name} in training", copy, x, goal, outputs)
     check_answer(f"{name} in training", output, y, goal, outputs)
     trained = {key: value for key, value in copy.named_parameters() if value.requires_grad}
     if output.grad_fn is None:
@@ -122,14 +122,15 @@ def _losses(goal: Goal, output: Tensor, y: Tensor) -> Tensor:
     return losses
 
 
-def _answer(name: str, module: nn.Module, x: Tensor) -> Tensor:
+def _answer(name: str, module: nn.Module, x: Tensor, goal: Goal, outputs: int) -> Tensor:
     """The network's output; an exception in it becomes a `BadModel`."""
     try:
         output = module(x)
     except Exception as problem:
         raise BadModel(f"{name} does not take inputs of shape {list(x.shape[1:])}: {problem}") from problem
     if not isinstance(output, Tensor):
-        raise BadModel(f"{name} answers with a {type(output).__name__}; expected a tensor.")
+        wanted = f"a tensor of scores for {outputs} classes" if goal.answer == "scores" else "a tensor"
+        raise BadModel(f"{name} answers with a {type(output).__name__}; expected {wanted}.")
     return output
 
 
