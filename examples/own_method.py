@@ -63,7 +63,7 @@ def main() -> None:
     found = compare(experiments, range(given.seeds))
     print(f"{'method':12} {'accuracy':>9} {'+-':>6} {'best':>6}")
     for contender in found:
-        last, best = contender.accuracy(), contender.best()
+        last, best = contender.score(), contender.best()
         print(f"{contender.name:12} {last.mean:9.3f} {last.half or 0:6.3f} {best.mean:6.3f}")  # +-: of a 95 % interval
 
 

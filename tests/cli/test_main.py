@@ -20,13 +20,15 @@ from fedloom.cli.main import main
 from fedloom.cli.show import progress, size
 from fedloom.data.load import DATASETS
 from fedloom.data.partition import PARTITIONS
+from fedloom.goals.numbers import RMSE
 from fedloom.methods import METHODS
 from fedloom.models import MODELS
 from fedloom.runs.experiment import Experiment
 
 SMALL = ["--clients", "4", "--rounds", "2", "--set", "per_round=2", "--set", "epochs=1", "--set", "batch=32"]
 SUMMARY = [
-    *("run", "method", "rounds", "accuracy", "best_accuracy", "personal_accuracy", "loss"),
+    *("run", "method", "rounds", "score_name", "score", "best_score", "personal_score"),
+    *("accuracy", "best_accuracy", "top5", "personal_accuracy", "loss"),
     *("examples_trained", "bytes_up", "bytes_down", "virtual_seconds", "joules", "rejected", "wall_seconds"),
 ]
 FILES = {"experiment.json", "rounds.parquet", "clients.parquet", "model.safetensors", "log.txt", "checkpoint"}
@@ -406,7 +408,7 @@ def test_help_teaches(fedloom, monkeypatch):
 
 def test_a_bar_on_a_terminal():
     screen = Console(file=io.StringIO(), force_terminal=True, width=120)
-    row = {"accuracy": 0.5, "loss": 1.25, "training_loss": 1.0}
+    row = {"score": 0.5, "loss": 1.25, "training_loss": 1.0}
     with progress(screen, "fedavg", 3) as watch:
         for number in (1, 2, 3):
             watch({"round": number, **row})
@@ -414,6 +416,16 @@ def test_a_bar_on_a_terminal():
     shown = screen.file.getvalue()
     for word in ("fedavg", "3/3", "accuracy 0.5000", "loss 1.2500"):
         assert word in shown
+
+
+def test_progress_names_the_score():
+    screen = Console(file=io.StringIO(), width=120)
+    with progress(screen, "fedavg", 2, RMSE) as watch:
+        watch({"round": 1, "score": 12.345, "loss": 150.0, "training_loss": 1.0})
+        watch({"round": 2, "score": None, "loss": None, "training_loss": 1.0})
+    assert isinstance(screen.file, io.StringIO)
+    assert screen.file.getvalue().splitlines() == [
+        "round 1/2 RMSE 12.35  loss 150.0000", "round 2/2 training loss 1.0"]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def test_a_plan_needs_devices_and_a_target() -> None:
         plan(Experiment(**SMALL), 0.5, ["fedavg"])
     with pytest.raises(BadExperiment, match=r"target is 1\.5; the accuracy to reach lies above 0 and up to 1"):
         plan(Experiment(**SMALL, fleet="iot"), 1.5, ["fedavg"])
-    with pytest.raises(BadExperiment, match=r"target is -2; the RMSE to reach is a number and at least 0"):
+    with pytest.raises(BadExperiment, match=r"target is -2; the RMSE to reach is a number of at least 0"):
         plan(Experiment(**SMALL, fleet="iot", goal="numbers", data="mine.npz", partition="iid"), -2, ["fedavg"])
 
 

@@ -110,10 +110,13 @@ def comparison_table(contenders: list[Contender], target: float | None) -> Table
     """The comparison as a table; ratios are to the first method."""
     rows = comparison_rows(contenders, target)
     score = contenders[0].metric
-    what = "of the whole run" if target is None else f"to reach {label_of(score)} {target:g}"
+    name, wide = label_of(score), max(map(len, label_of(score).split()), default=0)
+    what = "of the whole run" if target is None else f"to reach {name} {target:g}"
     caption = f"mean over seeds ± 95 % interval; costs {what}, below them relative to {rows[0]['method']}, seed by seed"
-    caption += f"; {label_of(score)}: {direction(score)}" if direction(score) else ""
-    table = Table(Column("method", no_wrap=True), label_of(score), "reached", title="comparison", caption=caption)
+    caption += f"; {name}: {direction(score)}" if direction(score) else ""
+    table = Table(
+        Column("method", no_wrap=True), Column(name, min_width=wide), "reached", title="comparison", caption=caption
+    )
     table.title_justify = "left"
     writers: dict[str, Callable[[float], str]] = {
         "rounds": lambda v: f"{v:.1f}",

@@ -51,7 +51,7 @@ def check_target(metric: Metric, target: float) -> None:
     else:
         fits = isfinite(target) and low <= target <= high
         bounds = [f"{word} {bound:g}" for word, bound in (("at least", low), ("at most", high)) if isfinite(bound)]
-        words = " and ".join(["is a number", *bounds])
+        words = "is a number" + (f" of {' and '.join(bounds)}" if bounds else "")
     if not fits:
         raise BadExperiment(f"target is {target:g}; the {label_of(metric)} to reach {words}.")
 

@@ -47,13 +47,12 @@ def scores_in(about: dict[str, Any]) -> Scores:
 
 
 def _metric(told: dict[str, Any]) -> MetricFacts:
-    """A metric as JSON has it; a limit that is null is infinite, and limits that are not told are not known."""
+    """A metric as JSON has it; a limit that is null is infinite."""
     if told["best"] not in ("high", "low"):
         raise ValueError(f"best of score {told['name']} is {told['best']}")
     low, high = told.get("limits") or (None, None)
     limits = (-inf if low is None else float(low), inf if high is None else float(high))
-    known = ACCURACY.limits if told["name"] in ("accuracy", "top5") and "limits" not in told else limits
-    return MetricFacts(str(told["name"]), told["best"], known)
+    return MetricFacts(str(told["name"]), told["best"], limits)
 
 
 def names_in(about: dict[str, Any], key: str) -> list[str]:

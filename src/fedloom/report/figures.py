@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -127,9 +127,7 @@ def _bars(chart: Bars) -> Any:
             error = np.nan_to_num([heights - as_floats(one.low), as_floats(one.high) - heights]).clip(min=0)
         x = places + (place - (len(chart.series) - 1) / 2) * each
         axes.bar(x, heights, each, yerr=error, color=one.colour, label=plain_text(one.label), error_kw={"lw": 0.6})
-    long = max((len(name) for name in chart.categories), default=0) > 4
-    names = [plain_text(name) for name in chart.categories]
-    axes.set_xticks(places, names, **({"rotation": 45, "ha": "right"} if long else {}))
+    _names_across(axes, places.tolist(), chart.categories)
     axes.set(xlabel=chart.across, ylabel=chart.unit, ylim=(0, chart.top))
     _percent(axes.yaxis)
     _legend(figure)
@@ -156,7 +154,7 @@ def _map(chart: Maps, label: str, what: str) -> Any:
     if chart.square:
         image = axes.imshow(_array(table.z), cmap=COLOURS, interpolation="nearest")
         every = max(1, len(table.x) // 8)
-        axes.set_xticks(range(0, len(table.x), every), [plain_text(str(name)) for name in table.x[::every]])
+        _names_across(axes, range(0, len(table.x), every), [str(name) for name in table.x[::every]])
         axes.set_yticks(range(0, len(table.y), every), [plain_text(str(name)) for name in table.y[::every]])
     else:
         down = np.arange(len(table.y)) if _named(table) else np.array(table.y)
@@ -185,6 +183,13 @@ def _strips(chart: Strips, label: str) -> Any:
     many[0].set_title(plain_text(label))
     figure.colorbar(image, ax=list(many), label=chart.scale)
     return figure
+
+
+def _names_across(axes: Any, places: Sequence[int], names: list[str]) -> None:
+    """Names below the places of the horizontal axis, slanted where they are longer than numbers."""
+    long = max((len(name) for name in names), default=0) > 4
+    slanted = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if long else {}
+    axes.set_xticks(places, [plain_text(name) for name in names], **slanted)
 
 
 def _named(table: Map) -> bool:

@@ -34,7 +34,8 @@ def sections_of(groups: list[Group], targets: tuple[float, ...], chosen: bool) -
     several = any(len(group.runs) > 1 for group in groups)
     over = " Means over seeds; ± is the 95 % interval (Student's t)." if several else ""
     score = groups[0].scores.score
-    name, better = label_of(score), f" {title(direction(score))}." if direction(score) else ""
+    name = label_of(score)
+    better = f" {title(name)}: {direction(score)}." if direction(score) else ""
     key = "accuracy" if score.name == "accuracy" else "score"
     whisker = " Whiskers reach from the lowest to the highest seed." if several else ""
     sections = [Section("result", "Results", f"At the last evaluation; costs are of the whole run.{over}{better}",

@@ -176,11 +176,11 @@ def _describe(
 
 def _score(goal: Goal) -> dict[str, Any]:
     """What the run is judged by, for reports; a limit that is infinite is None."""
-    score = goal.score
-    limits = [value if isfinite(value) else None for value in score.limits]
-    metrics = [{"name": one.name, "best": one.best} for one in goal.metrics]
-    facts = {"name": score.name, "best": score.best, "limits": limits}
-    return {**facts, "personal": goal.personal.name, "metrics": metrics}
+    metrics = [
+        {"name": one.name, "best": one.best, "limits": [value if isfinite(value) else None for value in one.limits]}
+        for one in goal.metrics
+    ]
+    return {**metrics[0], "personal": goal.personal.name, "metrics": metrics}
 
 
 class _File(logging.FileHandler):
