@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fedloom.core.goal import Goal, Transform
 from fedloom.data.augment import FACTS, TRANSFORMS, Own, build_transform, facts_of, transform_of
 from fedloom.errors import BadExperiment, unknown
+from fedloom.goals import classes
 from fedloom.runs.settings import fit
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def check_augment(chosen: Sequence[Choice]) -> None:
             raise BadExperiment(unknown("augment", one.name, TRANSFORMS))
         else:
             fitted = fit(f"augment '{one.name}'", TRANSFORMS[one.name], one.settings, FACTS)
-            build_transform(one.name, fitted, {})
+            build_transform(one.name, fitted, facts_of(classes(), 2))
 
 
 def every_transform(chosen: Sequence[Choice], given: Transform | None, goal: Goal, classes: int) -> Transform | None:
