@@ -49,13 +49,13 @@ lock:
 audit:
 	pip-audit --strict --require-hashes --disable-pip --requirement requirements.lock
 
-# the lock first, in which nothing asks for torch; then torch, pinned, so that no other build is pulled in; then fedloom,
-# which finds all it needs, its build tool as well
+# the lock first, whole and alone, since torchmetrics would pull in a torch of its own choice; then torch, pinned; then
+# fedloom, which finds all it needs, its build tool as well
 $(VENV)/.ready: pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "fedloom needs Python 3.11 or newer; try make PYTHON=python3.11"; exit 1; }
 	@echo "Setting up $(VENV): a few minutes the first time, nothing afterwards"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet --require-hashes --requirement requirements.lock
+	$(PIP) install --quiet --no-deps --require-hashes --requirement requirements.lock
 	$(PIP) install --quiet torch==2.13.0
 	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@

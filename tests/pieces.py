@@ -41,6 +41,13 @@ class Forced(Select):
         return Cohort(ids, torch.ones_like(ids, dtype=torch.bool)), memory
 
 
+def frozen(network: nn.Module, *names: str) -> nn.Module:
+    """The network with these layers or parameters frozen."""
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(not any(name == one or name.startswith(f"{one}.") for one in names))
+    return network
+
+
 def scattered(chance: Chance, ids: Tensor, numbers: int, share: float) -> Tensor:
     """A mask [C, P] that depends on nothing but chance and the client."""
     return chance.uniform("scattered", ids[:, None], torch.arange(numbers)) < share
@@ -74,4 +81,11 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
         nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Dropout(0.4), nn.Linear(8, CLASSES))
     ),
     "text": MeanOfWords,
+    "frozen": lambda: frozen(
+        nn.Sequential(
+            nn.Conv2d(1, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(27, 6), nn.ReLU(), nn.Linear(6, CLASSES),
+        ),
+        "0",
+    ),
 }  # fmt: skip

@@ -14,6 +14,7 @@ with _uncollected():
     from fedloom.data.dataset import Dataset
     from fedloom.data.load import load as load_data
     from fedloom.errors import BadData, BadExperiment, BadModel, FedloomError, RunStopped
+    from fedloom.layout import Layout, flatten, layout_of, load as load_vector
     from fedloom.method import Method
     from fedloom.neurons.extract import extract, scatter
     from fedloom.neurons.map import NeuronMap
@@ -42,6 +43,7 @@ __all__ = [
     "Fleet",
     "FromTorchmetrics",
     "Goal",
+    "Layout",
     "LocalRule",
     "Mean",
     "Method",
@@ -56,8 +58,11 @@ __all__ = [
     "Task",
     "Whole",
     "extract",
+    "flatten",
+    "layout_of",
     "load_data",
     "load_model",
+    "load_vector",
     "neuron_map",
     "play_round",
     "resume",

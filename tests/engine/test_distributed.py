@@ -95,6 +95,14 @@ def test_two_ranks_equal_local(name: str, lead: Lead) -> None:
     same(ours, play(here, method, here.local(method)))
 
 
+@pytest.mark.parametrize("name", ["fedavg", "heterofl"])
+def test_two_ranks_have_a_base_each(name: str, lead: Lead) -> None:
+    here, method = world("frozen"), method_of(name)
+    with lead("frozen", name) as engine:
+        ours = play(here, method, engine)
+    same(ours, play(here, method, here.local(method)))
+
+
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedspu", "feddd"])
 def test_any_cohort(name: str, lead: Lead) -> None:
     here, method = world("mlp"), method_of(name, COHORTS)

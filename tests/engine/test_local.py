@@ -95,14 +95,3 @@ def test_the_loop_says_whose_fault_it_was() -> None:
     with pytest.raises(RunStopped, match=r"client 2 .*round 1.*more than it can bear") as caught:
         play(here, method, here.loop(method))
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
-
-
-def test_frozen_layers_are_not_trained() -> None:
-    network = nn.Sequential(nn.Flatten(), nn.Linear(36, 4), nn.ReLU(), nn.Linear(4, 3))
-    network[1].requires_grad_(False)
-    here = world_of(network, world("mlp").data, torch.arange(sum(SIZES)).split(list(SIZES)))
-    split, method = here.setting.layout.split, small(fedavg())
-    for engine in (here.local(method), here.loop(method)):
-        model = play(here, method, engine).model
-        torch.testing.assert_close(split(model)["1.weight"], split(here.model)["1.weight"], rtol=0, atol=1e-6)
-        assert not torch.equal(split(model)["3.weight"], split(here.model)["3.weight"])

@@ -14,7 +14,7 @@ from fedloom.engine.gradient.fastest import fastest_gradient
 from fedloom.engine.protocol import Engine
 from fedloom.layout import base_of
 from fedloom.method import Method
-from pieces import CLASSES
+from pieces import CLASSES, frozen
 from worlds import (
     METHODS,
     SIZES,
@@ -27,13 +27,6 @@ from worlds import (
     world,
     world_of,
 )
-
-
-def frozen(network: nn.Module, *names: str) -> nn.Module:
-    """The network with these layers or parameters frozen."""
-    for name, parameter in network.named_parameters():
-        parameter.requires_grad_(not any(name == one or name.startswith(f"{one}.") for one in names))
-    return network
 
 
 def conv() -> nn.Sequential:

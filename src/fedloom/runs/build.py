@@ -21,6 +21,7 @@ from fedloom.engine.protocol import Engine
 from fedloom.engine.ranks import ranks_here
 from fedloom.layout import flatten
 from fedloom.method import Method
+from fedloom.runs.base import hash_of_base
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.inputs import Inputs, clients_of, inputs_of
 from fedloom.world.attack import Attacked
@@ -111,6 +112,8 @@ def _in_world(
 def _alike(one: Setting, other: Setting) -> bool:
     """Whether goals are equal and two networks answer alike once they have the same weights."""
     if one.layout != other.layout or one.goal != other.goal or one.transform != other.transform:
+        return False
+    if hash_of_base(one.module, one.layout) != hash_of_base(other.module, other.layout):
         return False
     tensors = one.layout.split(flatten(one.module, one.layout))
     with torch.no_grad():

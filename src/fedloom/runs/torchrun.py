@@ -26,7 +26,8 @@ def run_on_ranks(experiment: Experiment, play: Callable[[], Result], build: Call
         except BaseException as problem:
             stop_ranks(ranks, {"stopped": str(problem) or type(problem).__name__})
             raise
-        weights = {f"model.{name}": value for name, value in result.model.state_dict().items()}
+        frozen = {name for name, value in result.model.named_parameters() if not value.requires_grad}
+        weights = {f"model.{name}": v for name, v in result.model.state_dict().items() if name not in frozen}
         kept = {f"kept.{name}": value for name, value in result.kept.items()}
         facts = {"rounds": result.rounds, "seconds": result.wall_seconds, "outcome": result.outcome}
         stop_ranks(ranks, facts, weights | kept)
@@ -49,6 +50,6 @@ def _serve(ranks: Ranks, experiment: Experiment, build: Callable[[], Prepared]) 
     if "stopped" in facts or prepared is None:
         raise RunStopped(f"rank 0 stopped: {facts.get('stopped')}")
     network = prepared.inputs.network.cpu().eval()
-    network.load_state_dict(without_prefix("model.", tensors))
+    network.load_state_dict(without_prefix("model.", tensors), strict=False)  # every rank has the frozen parameters
     kept = without_prefix("kept.", tensors)
     return Result(experiment, network, facts["rounds"], facts["seconds"], None, kept, facts["outcome"])
