@@ -25,6 +25,9 @@ PARTITIONS: dict[str, Callable[..., schemes.Ownership]] = {
 }
 
 
+BY_CLASS = PARTITIONS.keys() - {"iid", "lognormal", "own"}  # they need the classes of examples
+
+
 class Partition(NamedTuple):
     """The training examples of each client."""
 
