@@ -54,7 +54,22 @@ SIZES = [
     ("resnet18", {}, CIFAR, 10, 11_173_962, 11_183_562),
     ("resnet18", {"norm": "group"}, CIFAR, 10, 11_173_962, 11_173_962),
     ("har-cnn", {}, HAR, 6, 38_470, 38_470),
+    # 16 * 9 + 16, 2 * (16 * 16 * 9 + 16), 16 * 3 + 3
+    ("fcn", {}, (1, 24, 24), 3, 4_851, 4_851),
+    ("fcn", {"width": 8}, CIFAR, 3, 1_419, 1_419),
+    ("unet", {}, (1, 24, 24), 3, 29_635, 29_635),
+    ("unet", {"norm": "instance"}, (1, 24, 24), 3, 29_955, 29_955),
 ]
+
+# the same of networks for tokens, with 66 of them
+SIZES_OF_TEXTS = [
+    ("fasttext", {}, 4, 66 * 128 + 128 * 129 + 129 * 4),
+    ("char-conv", {}, 66, 66 * 64 + 3 * (64 * 64 * 3 + 64) + 65 * 66),
+    ("char-conv", {"width": 8, "layers": 1}, 5, 66 * 8 + 8 * 8 * 3 + 8 + 9 * 5),
+    ("char-gru", {}, 66, 66 * 64 + 3 * 64 * (64 + 64 + 2) + 65 * 66),
+    ("char-gru", {"width": 8, "layers": 2}, 5, 66 * 8 + 2 * 3 * 8 * (8 + 8 + 2) + 9 * 5),
+]
+PLACES = ("fcn", "unet")  # answer at every pixel
 
 
 @pytest.mark.parametrize(("name", "set_to", "shape", "classes", "train", "travel"), SIZES)
@@ -69,8 +84,14 @@ def test_fasttext_has_the_size_of_the_published_code():
         assert trained(build("fasttext", TEXT, 4, vocabulary=98_635)) == 98_635 * 128 + 128 * 129 + 129 * 4
 
 
+@pytest.mark.parametrize(("name", "set_to", "classes", "train"), SIZES_OF_TEXTS)
+def test_sizes_of_networks_for_tokens(name, set_to, classes, train):
+    with torch.device("meta"):
+        assert trained(build(name, TEXT, classes, vocabulary=66, **set_to)) == train
+
+
 def test_every_model_has_its_size_checked_and_says_what_it_is():
-    assert {name for name, *_ in SIZES} | {"fasttext"} == set(MODELS)
+    assert {name for name, *_ in (*SIZES, *SIZES_OF_TEXTS)} == set(MODELS)
     assert all(entry.about and "\n" not in entry.about for entry in MODELS.values())
 
 
@@ -89,19 +110,27 @@ def test_sub_models_of_a_family_have_the_global_models_names():
 )
 @settings(max_examples=40, deadline=None)
 def test_image_models_take_every_shape_from_their_smallest_on(name, channels, height, width, classes):
-    smallest = MODELS[name].smallest
-    shape = (channels, smallest + height, smallest + width)
+    smallest, step = MODELS[name].smallest, 4 if name == "unet" else 1
+    shape = (channels, smallest + step * height, smallest + step * width)
+    places = shape[1:] if name in PLACES else ()
     with torch.device("meta"):
-        assert build(name, shape, classes)(example(shape)).shape == (2, classes)
+        assert build(name, shape, classes)(example(shape)).shape == (2, classes, *places)
+
+
+@pytest.mark.parametrize(("height", "width"), [(24, 26), (25, 24), (6, 6)])
+def test_unet_refuses_images_that_cannot_be_halved_twice(height, width):
+    with pytest.raises(BadModel, match=rf"multiples of 4; got 1x{height}x{width}; pad them, or try fcn"):
+        build("unet", (1, height, width), 3)
 
 
 @pytest.mark.parametrize("name", [name for name, entry in MODELS.items() if entry.smallest > 1])
 def test_one_pixel_less_than_the_smallest_is_refused(name):
     entry = MODELS[name]
-    axes = 2 if entry.takes == "images" else 1
-    assert build(name, (1, *[entry.smallest] * axes), 3)(torch.zeros(2, 1, *[entry.smallest] * axes)).shape == (2, 3)
+    axes = [entry.smallest] * (2 if entry.takes == "images" else 1)
+    places = axes if name in PLACES else []
+    assert build(name, (1, *axes), 3)(torch.zeros(2, 1, *axes)).shape == (2, 3, *places)
     with pytest.raises(BadModel, match="of at least"):
-        build(name, (1, *[entry.smallest] * (axes - 1), entry.smallest - 1), 3)
+        build(name, (1, *axes[1:], entry.smallest - 1), 3)
 
 
 @pytest.mark.parametrize(
@@ -145,9 +174,28 @@ def test_classes_must_be_counted():
         ("mlp", {"widths": [100, 0]}, "widths must be a whole number of neurons, 1 or more; got 0"),
         ("mlp", {"widths": 100}, "widths must be a list of hidden layer sizes such as [100, 64]; got 100"),
         ("2nn", {"width": 2.5}, "width must be a whole number of neurons, 1 or more; got 2.5"),
+        ("fcn", {"width": 0}, "width must be a whole number of neurons, 1 or more; got 0"),
+        ("unet", {"width": "8"}, "width must be a whole number of neurons, 1 or more; got '8'"),
+        ("unet", {"norm": "batch"}, "unknown norm 'batch'"),
     ],
 )
 def test_names_and_settings_that_do_not_exist(name, set_to, text):
     with pytest.raises(BadExperiment) as error:
         build(name, CIFAR, 10, **set_to)
+    assert str(error.value).startswith(text)
+
+
+@pytest.mark.parametrize("name", ["char-conv", "char-gru"])
+@pytest.mark.parametrize(
+    ("set_to", "text"),
+    [
+        ({"width": 0}, "width must be a whole number of neurons, 1 or more; got 0"),
+        ({"layers": 0}, "layers must be a whole number from 1 to "),
+        ({"layers": 9}, "layers must be a whole number from 1 to "),
+        ({"layers": True}, "layers must be a whole number from 1 to "),
+    ],
+)
+def test_settings_of_networks_for_tokens(name, set_to, text):
+    with pytest.raises(BadExperiment) as error:
+        build(name, TEXT, 66, 66, **set_to)
     assert str(error.value).startswith(text)

@@ -10,6 +10,7 @@ from fedloom.models import MODELS, build, example
 
 DIGITS, MNIST, CIFAR, WORDS = (1, 8, 8), (1, 28, 28), (3, 32, 32), 50
 GROUP = {"resnet20": {"norm": "group"}, "resnet18": {"norm": "group"}}
+PIXELS, PLACES = ("fcn", "unet"), ("char-conv", "char-gru")  # answer at every pixel or place
 # het-a-1 stands for its ten relatives where every network would take too long
 FEW = [name for name in MODELS if not name.startswith("het") or name == "het-a-1"]
 
@@ -25,6 +26,11 @@ def shapes(name: str) -> list[tuple[int, ...]]:
     }[entry.takes]
 
 
+def per_example(name: str, output: Tensor) -> Tensor:
+    """One row of scores for each example [n, classes]: the sum over the places of those that answer at every place."""
+    return output.sum(1) if name in PLACES else output.flatten(2).sum(2) if name in PIXELS else output
+
+
 def made(name: str, shape: tuple[int, ...], classes: int, **settings: object) -> tuple[nn.Module, Tensor]:
     """A network in evaluation, and four random examples for it."""
     torch.manual_seed(3)
@@ -37,12 +43,14 @@ def made(name: str, shape: tuple[int, ...], classes: int, **settings: object) ->
 @pytest.mark.parametrize(("name", "shape"), [(name, shape) for name in MODELS for shape in shapes(name)])
 def test_scores_for_every_class_on_own_and_other_shapes(name, shape):
     model, x = made(name, shape, 7)
+    places = shape if name in PLACES else shape[1:] if name in PIXELS else ()
+    expected = (*places, 7) if name in PLACES else (7, *places)
     scores = model(x)
-    assert scores.shape == (4, 7)
+    assert scores.shape == (4, *expected)
     assert scores.isfinite().all()
     assert not torch.equal(scores[0], scores[1])
     blank = example(shape, WORDS if MODELS[name].takes == "tokens" else 0)
-    assert model.train()(blank).shape == (2, 7)
+    assert model.train()(blank).shape == (2, *expected)
 
 
 @pytest.mark.parametrize("name", FEW)
@@ -54,7 +62,7 @@ def test_traced_is_the_same_network(name):
 @pytest.mark.parametrize("name", FEW)
 def test_gradient_reaches_every_parameter(name):
     model, x = made(name, shapes(name)[0], 5)
-    cross_entropy(model(x), torch.arange(4)).backward()
+    cross_entropy(per_example(name, model(x)), torch.arange(4)).backward()
     assert [key for key, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
 
 
@@ -91,11 +99,11 @@ def test_a_cohorts_gradients_are_its_clients_gradients(name):
     assert not buffers
 
     def loss(params: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return cross_entropy(functional_call(clients[0], params, (x,)), y)
+        return cross_entropy(per_example(name, functional_call(clients[0], params, (x,))), y)
 
     stacked = vmap(grad(loss))(params, x, y)
     for row, client in enumerate(clients):
-        cross_entropy(client(x[row]), y[row]).backward()
+        cross_entropy(per_example(name, client(x[row])), y[row]).backward()
         for key, p in client.named_parameters():
             torch.testing.assert_close(stacked[key][row], p.grad, rtol=1e-3, atol=1e-5, msg=f"{key} of client {row}")
 
@@ -119,3 +127,43 @@ def test_fasttext_means_the_words_and_not_the_padding():
         torch.testing.assert_close(scores[2], model.output(model.dense1(torch.zeros(128))))
         model.embedding.weight[0] = 1e6
         torch.testing.assert_close(model(text), scores)
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_no_place_sees_a_later_one(name):
+    model, x = made(name, (12,), 5)
+    before = model(x)
+    x[:, 7:] = torch.randint(1, WORDS, (4, 5))
+    after = model(x)
+    torch.testing.assert_close(after[:, :7], before[:, :7], rtol=0, atol=0)
+    assert not torch.equal(after[:, 7:], before[:, 7:])
+
+
+@pytest.mark.parametrize("layers", [1, 2, 4])
+def test_char_conv_looks_back_as_far_as_it_says(layers):
+    model, x = made("char-conv", (40,), 5, layers=layers)
+    seen = model.embedding(x).detach().requires_grad_()
+    model.embedding = nn.Identity()
+    model(seen)[:, -1].sum().backward()
+    reached = seen.grad.abs().sum((0, 2)) > 0
+    assert reached.tolist() == [place >= 39 - 2 * (2**layers - 1) for place in range(40)]
+
+
+def test_pixels_of_a_unet_see_far_and_near():
+    model, x = made("unet", (1, 24, 24), 3)
+    x.requires_grad_()
+    model(x)[0, :, 12, 12].sum().backward()
+    seen = x.grad[0, 0] != 0
+    assert seen[12, 12]
+    assert seen[4, 12]
+    assert seen[12, 20]
+
+
+@pytest.mark.parametrize("name", ["char-conv", "char-gru", "fcn", "unet"])
+@pytest.mark.parametrize("set_to", [{}, {"width": 8}])
+def test_double_gives_the_same_network(name, set_to):
+    model, x = made(name, shapes(name)[0], 5, **set_to)
+    expected = model(x)
+    wide = model.double()(x if name in PLACES else x.double())
+    assert wide.dtype == torch.float64
+    torch.testing.assert_close(wide.float(), expected)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.errors import BadExperiment, BadModel, unknown
-from fedloom.models import conv, dense, resnet
+from fedloom.models import conv, dense, pixels, resnet, text
 
 Takes = Literal["numbers", "images", "signals", "tokens"]
 AXES = {"images": ("channels", "height", "width"), "signals": ("channels", "length")}
@@ -50,6 +50,18 @@ MODELS: dict[str, Entry] = {
     "resnet18": Entry(resnet.resnet18, "FedUMF's network for CIFAR-10: 64 to 512 wide (setting: norm)", "images"),
     "har-cnn": entry(conv.HAR, "for UCI-HAR's signals: conv 32, 64, 64 of 5", "signals"),
     "fasttext": Entry(dense.fasttext, "RA-Fed's bag of words for AG News (setting: width)", "tokens"),
+    "char-conv": Entry(
+        text.char_conv, "causal convolutions, scores at every place of a text (settings: width, layers)", "tokens"
+    ),
+    "char-gru": Entry(
+        text.char_gru, "gated recurrent units, scores at every place of a text (settings: width, layers)", "tokens"
+    ),
+    "fcn": Entry(
+        pixels.fcn, "dilated convolutions of 3x3, scores at every pixel of an image (setting: width)", "images"
+    ),
+    "unet": Entry(
+        pixels.unet, "a U-Net of two levels, scores at every pixel of an image (settings: width, norm)", "images", 4
+    ),
 }
 
 
