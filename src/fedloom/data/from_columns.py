@@ -75,6 +75,7 @@ def from_columns(
     targets = _listed(y) or _found_target(train, file)
     special = {"client": client, "stratum": stratum}
     special = {kind: own or (kind if kind in train else None) for kind, own in special.items()}
+    _check_columns(train, [*targets, *_listed(x), *(own for own in special.values() if own)], file)
     inputs = _listed(x) or _inputs(train, [*targets, *(own for own in special.values() if own)], file)
     used = [*inputs, *targets, *(own for own in special.values() if own)]
     parts = []

@@ -166,6 +166,7 @@ def _describe(
         "score": _score(prepared.inputs.setting.goal),
         "base": hash_of_base(prepared.inputs.network, prepared.inputs.setting.layout),
         "partition": prepared.inputs.dealt,
+        "dealt_by": prepared.inputs.dealt_by,
         "client_names": prepared.inputs.client_names,
         "class_names": prepared.inputs.class_names,
         "memory": prepared.inputs.placement.record(),

@@ -53,6 +53,7 @@ class Inputs(NamedTuple):
     clients: list[int]  # the partition's number of each client in the fleet; empty clients are left out
     placement: Placement  # where examples and client states lie
     dealt: str  # how the data were dealt, in words
+    dealt_by: str  # the name of the partition
     client_names: tuple[str, ...] | None = None  # of the partition's clients, where the data name them
     class_names: tuple[str, ...] | None = None
 
@@ -106,7 +107,7 @@ def inputs_of(
     )
     return Inputs(
         method, setting, network, start, train, shards, held_out, own_test, test, outputs, present.tolist(),
-        placement, dealt.note, client_names(dataset, dealt), dataset.class_names,
+        placement, dealt.note, dealt.name, client_names(dataset, dealt), dataset.class_names,
     )  # fmt: skip
 
 
