@@ -74,6 +74,7 @@ def arranged(
 def renewed(data: Dataset, file: str) -> Dataset:
     """A dataset that somebody built, with arrays of the types and layouts that `from_arrays` gives them."""
     arrays = {key: getattr(data, key) for key in (*NEEDED, *OPTIONAL)}
+    arrays = {key: one for key, one in arrays.items() if key[0] != "y" or (one is not None and np.size(one))}
     made = arranged(data.name, arrays, file, data.classes, needed=("x_train", "x_test"))
     return made._replace(
         vocabulary=max(data.vocabulary, made.vocabulary), divided=data.divided,

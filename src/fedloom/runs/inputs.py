@@ -37,6 +37,14 @@ from fedloom.runs.experiment import Experiment
 from fedloom.world.fleets import make_devices
 
 
+class Widths(NamedTuple):
+    """What nodes with data of their own must know of the server's."""
+
+    classes: int = 0  # of targets
+    vocabulary: int = 0  # of inputs that are tokens
+    outputs: int = 0  # of the network
+
+
 class Inputs(NamedTuple):
     """What a run is made from."""
 
@@ -56,6 +64,7 @@ class Inputs(NamedTuple):
     dealt_by: str  # the name of the partition
     client_names: tuple[str, ...] | None = None  # of the partition's clients, where the data name them
     class_names: tuple[str, ...] | None = None
+    widths: Widths = Widths()
 
 
 def inputs_of(
@@ -108,6 +117,7 @@ def inputs_of(
     return Inputs(
         method, setting, network, start, train, shards, held_out, own_test, test, outputs, present.tolist(),
         placement, dealt.note, dealt.name, client_names(dataset, dealt), dataset.class_names,
+        Widths(dataset.classes, dataset.vocabulary, outputs),
     )  # fmt: skip
 
 
