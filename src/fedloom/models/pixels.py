@@ -65,8 +65,10 @@ class UNet(nn.Module):
         return scores
 
 
-def unet(shape: tuple[int, ...], classes: int, vocabulary: int = 0, *, width: int = 8, norm: str = "none") -> nn.Module:
-    """A U-Net of two levels, `width`, 2 `width` and 4 `width` wide; norm is none or instance."""
+def unet(
+    shape: tuple[int, ...], classes: int, vocabulary: int = 0, *, width: int = 8, norm: str = "instance"
+) -> nn.Module:
+    """A U-Net of two levels, `width`, 2 `width` and 4 `width` wide; norm is instance or none."""
     if not isinstance(norm, str) or norm not in NORMS:
         raise BadExperiment(unknown("norm", str(norm), NORMS))
     if any(size % STEP for size in shape[1:]):

@@ -93,7 +93,8 @@ def check_input(name: str, shape: tuple[int, ...], vocabulary: int) -> None:
     takes, smallest = MODELS[name].takes, MODELS[name].smallest
     got = "x".join(map(str, shape))
     if vocabulary and takes != "tokens":
-        raise BadModel(f"{name} needs numbers; got {got} word numbers (vocabulary {vocabulary}); try fasttext")
+        hint = "try fasttext, or char-conv for an answer at every place"
+        raise BadModel(f"{name} needs numbers; got {got} word numbers (vocabulary {vocabulary}); {hint}")
     if vocabulary and len(shape) != 1:
         raise BadModel(f"{name} needs one axis of word numbers; got {got}; join the axes of the data")
     other = "har-cnn" if len(shape) == 2 and shape[1] >= MODELS["har-cnn"].smallest else "mlp"
