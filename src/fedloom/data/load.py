@@ -9,6 +9,7 @@ from typing import Any
 from fedloom.accel.machine import cache_folder
 from fedloom.core.goal import Goal
 from fedloom.data.dataset import NEEDED, Dataset
+from fedloom.data.diabetes import diabetes
 from fedloom.data.digits import digits
 from fedloom.data.files import TABLES, find_tables, pair, read_arrays, read_columns, read_mapped
 from fedloom.data.from_columns import from_columns
@@ -16,16 +17,31 @@ from fedloom.data.from_images import from_images, has_images
 from fedloom.data.hub import fetch
 from fedloom.data.named import NAMED
 from fedloom.data.prepare import from_arrays
+from fedloom.data.shakespeare import shakespeare
+from fedloom.data.shapes import shapes
+from fedloom.data.spoken import spoken
 from fedloom.data.synthetic import synthetic
 from fedloom.data.targets import for_goal
 from fedloom.data.text import encode
 from fedloom.errors import BadData, BadExperiment, unknown
 from fedloom.goals import GOALS
 
-MADE: dict[str, Callable[..., Dataset]] = {"digits": digits, "synthetic": synthetic}  # need no file
+MADE: dict[str, Callable[..., Dataset]] = {  # need no file
+    "digits": digits,
+    "synthetic": synthetic,
+    "diabetes": diabetes,
+    "shakespeare": shakespeare,
+    "shapes": shapes,
+    "spoken": spoken,
+}
 DATASETS = {
     "digits": "handwritten digits, 1,797 grey images of 8x8, 10 classes; comes with scikit-learn, needs no file",
     "synthetic": "invented data of unlike clients (Synthetic(alpha, beta) of FedProx), 10 classes, own clients",
+    "diabetes": "a number for each of 442 patients from 10 measurements, standardised; for goal numbers; needs no file",
+    "shakespeare": "speeches as windows of characters, for goal next-token; 20 roles as clients, all 298 with the file "
+    "tiny_shakespeare.txt",
+    "shapes": "drawn grey images of 24x24 with a class for every pixel, for goal pixels; 20 cameras as clients",
+    "spoken": "synthetic spoken digits as 32x32 spectrograms, no recordings, 10 classes; 40 speakers as clients",
     **{name: named.about for name, named in NAMED.items()},
 }
 TEXT_SETTINGS = ("vocabulary_size", "length")
@@ -42,8 +58,9 @@ def load(name: str, /, folder: Path | None = None, goal: Goal | str | None = Non
         raise BadExperiment(f"folder of data '{name}' is {folder!r}; expected a path.")
     folder, goal = data_folder() if folder is None else Path(folder), _goal(goal)
     if name in MADE:
-        _allow(name, settings, tuple(signature(MADE[name]).parameters))
-        return for_goal(MADE[name](**settings), goal, f"data '{name}'")
+        _allow(name, settings, tuple(settings_of(name)))
+        where = {"folder": folder} if "folder" in signature(MADE[name]).parameters else {}
+        return for_goal(MADE[name](**where, **settings), goal, f"data '{name}'")
     if name in NAMED:
         return _named(name, folder, goal, settings)
     path = _path(name, folder)
@@ -66,7 +83,7 @@ def is_path(name: str) -> bool:
 def settings_of(name: str) -> dict[str, Any]:
     """A dataset's settings and their defaults."""
     if name in MADE:
-        return {p.name: p.default for p in signature(MADE[name]).parameters.values()}
+        return {p.name: p.default for p in signature(MADE[name]).parameters.values() if p.name != "folder"}
     if name in NAMED:
         return {} if NAMED[name].rows else _defaults(encode, TEXT_SETTINGS)
     return _settings_of_path(Path(name).expanduser())

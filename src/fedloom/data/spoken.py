@@ -60,7 +60,7 @@ def spoken(speakers: int = 40, repeats: int = 5, noise: float = 0.1, seed: int =
     client_train, client_test = (np.repeat(np.arange(speakers), len(DIGITS) * count) for count in counts)
     return Dataset(
         "spoken", x_train, y_train, x_test, y_test, client_train, client_test, classes=len(DIGITS), vocabulary=0,
-        client_names=tuple(f"speaker-{speaker:02}" for speaker in range(speakers)), class_names=DIGITS,
+        client_names=tuple(f"speaker-{speaker:02}" for speaker in range(speakers)), class_names=DIGITS, divided=True,
     )  # fmt: skip
 
 
