@@ -7,7 +7,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from fedloom.data.load import DATASETS, data_folder, load
+from fedloom.data.load import DATASETS, MADE, data_folder, load
 from fedloom.errors import BadData, BadExperiment
 
 
@@ -43,7 +43,7 @@ def test_digits_never_change():
 def test_every_named_set_has_a_line_and_loads_or_says_what_is_missing(tmp_path):
     for name, about in DATASETS.items():
         assert about
-        if name in ("digits", "synthetic"):
+        if name in MADE:
             assert load(name).name == name
         else:
             with pytest.raises(BadData, match=f"data '{name}' are missing") as caught:

@@ -37,8 +37,11 @@ class ExperimentOptions:
         str, typer.Option(help="a name from `fedloom list models`, or my_file.py:my_network; auto: by the goal")
     ] = "auto"
     goal: Annotated[
-        str, typer.Option(help="what is trained for and judged by: `fedloom list goals`, or my_file.py:my_goal")
-    ] = "classes"
+        str,
+        typer.Option(
+            help="what is trained for and judged by: `fedloom list goals`, or my_file.py:my_goal; auto: by the data"
+        ),
+    ] = "auto"
     fleet: Annotated[
         str, typer.Option(help="devices: a name from `fedloom list fleets`, your own .csv or .parquet, or none")
     ] = "none"

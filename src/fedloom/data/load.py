@@ -34,6 +34,7 @@ MADE: dict[str, Callable[..., Dataset]] = {  # need no file
     "shapes": shapes,
     "spoken": spoken,
 }
+USUAL = {"diabetes": "numbers", "shakespeare": "next-token", "shapes": "pixels"}  # goals; of all others: classes
 DATASETS = {
     "digits": "handwritten digits, 1,797 grey images of 8x8, 10 classes; comes with scikit-learn, needs no file",
     "synthetic": "invented data of unlike clients (Synthetic(alpha, beta) of FedProx), 10 classes, own clients",
@@ -52,11 +53,11 @@ def load(name: str, /, folder: Path | None = None, goal: Goal | str | None = Non
 
     Paths are an .npz, a .csv or .parquet, and folders of tables, of arrays (.npy), which stay on disk, or of pictures.
     Named datasets are read from `folder`, else from FEDLOOM_DATA, else from fedloom's cache folder. Targets are checked
-    for `goal`, one class per example if left out. `settings_of` lists the settings of a name or path.
+    for `goal`, the usual one of the name if left out. `settings_of` lists the settings of a name or path.
     """
     if not isinstance(folder, str | Path | None):
         raise BadExperiment(f"folder of data '{name}' is {folder!r}; expected a path.")
-    folder, goal = data_folder() if folder is None else Path(folder), _goal(goal)
+    folder, goal = data_folder() if folder is None else Path(folder), _goal(goal or usual_goal(name))
     if name in MADE:
         _allow(name, settings, tuple(settings_of(name)))
         where = {"folder": folder} if "folder" in signature(MADE[name]).parameters else {}
@@ -108,13 +109,18 @@ def _is_mapped(path: Path) -> bool:
     return (path / "x_train.npy").is_file()
 
 
-def _goal(goal: Goal | str | None) -> Goal:
+def usual_goal(name: str) -> str:
+    """The goal that data are for, by their name or path."""
+    return USUAL.get(name, "classes")
+
+
+def _goal(goal: Goal | str) -> Goal:
     """A goal by name or as it is."""
     if isinstance(goal, str):
         if goal not in GOALS:
             raise BadExperiment(unknown("goal", goal, GOALS))
         return GOALS[goal]()
-    return goal or GOALS["classes"]()
+    return goal
 
 
 def data_folder() -> Path:

@@ -108,7 +108,8 @@ def halved(whole: Part) -> tuple[Part, Part]:
     """A fixed fifth of every stratum or class, else of all examples, apart for testing."""
     y = None if whole.y is None else _array(whole.y)
     strata = _array(whole.stratum) if whole.stratum is not None else y
-    if strata is None or strata.ndim != 1 or strata.dtype.kind == "f":
+    labelled = strata is not None and strata.ndim == 1 and strata.dtype.kind != "f"
+    if strata is None or not labelled or 2 * len(np.unique(strata)) > len(strata):  # numbers rather than classes
         strata = np.zeros(len(whole.x), np.int64)
     chosen = held_out(strata)
     return whole.take(np.flatnonzero(~chosen)), whole.take(np.flatnonzero(chosen))

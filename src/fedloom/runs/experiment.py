@@ -12,7 +12,7 @@ from torch import nn
 from fedloom.codec import Codec
 from fedloom.core.goal import Goal
 from fedloom.core.section import Section
-from fedloom.data.load import DATASETS, is_path
+from fedloom.data.load import DATASETS, is_path, usual_goal
 from fedloom.data.partition import PARTITIONS, settings_of as partition_settings
 from fedloom.errors import BadExperiment, BadModel, unknown
 from fedloom.goals import GOALS
@@ -34,7 +34,7 @@ CHANNELS: dict[str, type[Channel]] = {"bernoulli": Bernoulli, "bursty": Bursty}
 CHOSEN = ("aggregate", "admit", "attack")  # chosen by name for any method
 SECTIONS = ("method", "data", "partition", "model", "goal", "fleet", "channel", *CHOSEN)  # a name with its settings
 GROUPS: dict[str, type[Section]] = {"training": Training, "world": World, "codec": Codec}  # settings without a name
-AUTO = "auto"  # the default partition and model: by the data and the goal
+AUTO = "auto"  # the default goal, model and partition: by the data
 NETWORKS = {"tokens": "char-conv", "next-token": "char-conv", "pixels": "fcn"}  # of goals; of all others: mlp
 SUPPLIED = ("shape", "classes", "vocabulary")  # a model's facts about the data, not settings
 
@@ -66,7 +66,7 @@ class Experiment(Section):
     data: Named = Choice(name="digits")
     partition: Named = Choice(name=AUTO)
     model: Named = Choice(name=AUTO)
-    goal: Named = Choice(name="classes")
+    goal: Named = Choice(name=AUTO)
     augment: tuple[Named, ...] = Field((), description="transforms of training examples, in order: crop, flip")
     fleet: Named = Choice(name="none")
     channel: Named = Choice(name="bernoulli")
@@ -182,11 +182,13 @@ def network_for(goal: str) -> str:
 
 
 def _left_open(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Model and partition where they were left open: the goal's network, and dirichlet if it has settings."""
-    model, dealt = (_entry(values.get(key, AUTO)) for key in ("model", "partition"))
+    """What was left open: the data's usual goal, the goal's network, and dirichlet where a partition has settings."""
+    goal, model, dealt = (_entry(values.get(key, AUTO)) for key in ("goal", "model", "partition"))
     found: dict[str, Any] = {}
+    if goal["name"] == AUTO:
+        goal = found["goal"] = {**goal, "name": usual_goal(str(_entry(values.get("data", "digits"))["name"]))}
     if model["name"] == AUTO:
-        found["model"] = {**model, "name": network_for(str(_entry(values.get("goal", "classes"))["name"]))}
+        found["model"] = {**model, "name": network_for(str(goal["name"]))}
     if dealt["name"] == AUTO and dealt.get("settings"):
         found["partition"] = {**dealt, "name": "dirichlet"}
     return found

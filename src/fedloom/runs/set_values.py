@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedloom.data.load import settings_of as data_settings
+from fedloom.data.load import settings_of as data_settings, usual_goal
 from fedloom.data.partition import PARTITIONS, settings_of as partition_settings
 from fedloom.errors import BadExperiment, unknown
 from fedloom.goals import GOALS
@@ -66,10 +66,11 @@ def _section_of(name: str, values: dict[str, Any]) -> str:
     takes: dict[str, list[str]] = {group: list(kind.model_fields) for group, kind in GROUPS.items()}
     takes["method"] = list(settings_of(method_maker(values["method"]["name"])))
     takes["data"] = list(data_settings(values["data"]["name"]))
-    dealt, model = values["partition"]["name"], values["model"]["name"]
+    dealt, model, goal = (values[section]["name"] for section in ("partition", "model", "goal"))
+    goal = usual_goal(values["data"]["name"]) if goal == AUTO else goal
     dealt, model = (
         "dirichlet" if dealt == AUTO else dealt,
-        network_for(values["goal"]["name"]) if model == AUTO else model,
+        network_for(goal) if model == AUTO else model,
     )
     if dealt in PARTITIONS:
         takes["partition"] = list(partition_settings(dealt))
@@ -77,7 +78,7 @@ def _section_of(name: str, values: dict[str, Any]) -> str:
         takes["model"] = list(settings_of(MODELS[model].make, SUPPLIED))
     elif (own := own_function(model)) is not None:
         takes["model"] = list(settings_of(own.load("model")))
-    takes["goal"] = _takes_of_goal(values["goal"]["name"])
+    takes["goal"] = _takes_of_goal(goal)
     if values["channel"]["name"] in CHANNELS:
         takes["channel"] = list(settings_of(CHANNELS[values["channel"]["name"]]))
     takes |= {kind: takes_of(kind, values[kind]["name"]) for kind in CHOSEN}
