@@ -79,7 +79,7 @@ def assert_same(ours: Result, theirs: Result, tolerance: float = 1e-5) -> None:
     for one, other in zip(ours.rounds, theirs.rounds, strict=True):
         for name in ("round", "clients", "arrived", "rejected"):
             assert one[name] == other[name], name
-        for name in ("accuracy", "personal_accuracy", "training_loss", "loss"):
+        for name in ("score", "personal_score", "training_loss", "loss"):
             assert (one[name] is None) == (other[name] is None), name
             if one[name] is not None:
-                assert abs(one[name] - other[name]) < 1e-4, name
+                assert abs(one[name] - other[name]) < 1e-4 * max(1, abs(other[name])), name

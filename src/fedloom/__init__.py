@@ -12,7 +12,13 @@ with _uncollected():
     from fedloom.core.types import Cohort, Fleet, Reply, Setting, Task
     from fedloom.data.augment.mixing import Seeded
     from fedloom.data.dataset import Dataset
+    from fedloom.data.from_columns import from_frame
+    from fedloom.data.from_hub import from_hub
+    from fedloom.data.from_images import from_images
+    from fedloom.data.from_torch import from_clients, from_torch
     from fedloom.data.load import load as load_data
+    from fedloom.data.prepare import from_arrays
+    from fedloom.data.sources import as_dataset
     from fedloom.errors import BadData, BadExperiment, BadModel, FedloomError, RunStopped
     from fedloom.layout import Layout, flatten, layout_of, load as load_vector
     from fedloom.method import Method
@@ -57,8 +63,15 @@ __all__ = [
     "Targets",
     "Task",
     "Whole",
+    "as_dataset",
     "extract",
     "flatten",
+    "from_arrays",
+    "from_clients",
+    "from_frame",
+    "from_hub",
+    "from_images",
+    "from_torch",
     "layout_of",
     "load_data",
     "load_model",

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from fedloom.data.dataset import Dataset, check
-from fedloom.data.prepare import from_arrays
+from fedloom.data.prepare import from_arrays, renewed
+from fedloom.data.targets import for_goal
 from fedloom.errors import BadData
+from fedloom.goals import classes
 
 
 def arrays(**changes):
@@ -52,25 +54,27 @@ X, Y = arrays()["x_train"], arrays()["y_train"]
             "array y_train, row 1 holds 1000000000; expected a label from 0 to 999999",
         ),
         ({"y_train": -1 - Y}, "array y_train, row 0 holds -1"),
-        ({"y_train": Y.astype(str)}, "array y_train has type <U"),
-        ({"y_train": Y[:, None]}, r"array y_train has shape \(6, 1\)"),
+        ({"y_train": Y.astype(object)}, "array y_train has type object"),
+        ({"y_train": Y[:, None] * np.ones(2, int)}, r"array y_train has shape \(6, 2\); goal 'classes' needs classes"),
+        ({"y_test": Y[:4, None, None]}, r"array y_test has shape \(4, 1, 1\); goal 'classes' needs .*goal pixels"),
         ({"y_test": np.array([0, 1, 3, 0])}, "array y_test, row 2 holds 3; expected a label from 0 to 2"),
-        ({"client_train": np.arange(5)}, "array client_train has 5 rows, y_train has 6"),
+        ({"client_train": np.arange(5)}, "array client_train has 5 rows, x_train has 6"),
         ({"client_test": np.arange(4) + 0.5}, "array client_test, row 0 holds 0.5; expected a whole number"),
-        ({"client_train": np.array(list("abcdef"))}, "array client_train has type <U1"),
+        ({"stratum_train": np.arange(5)}, "array stratum_train has 5 rows, x_train has 6"),
+        ({"stratum_train": np.arange(6) + 0.5}, "array stratum_train, row 0 holds 0.5; expected a whole number"),
     ],
 )
 def test_bad_arrays_are_named(changes, says):
     with pytest.raises(BadData, match=says):
-        check(arrays(**changes), "f.npz")
+        from_arrays("f", arrays(**changes), "f.npz")
 
 
 def test_the_client_of_a_bad_row_is_named():
     ids = np.array([4, 4, 9, 9, 5, 5])
     with pytest.raises(BadData, match=r"x_train, row 3 \(client 9\) holds nan"):
-        check(arrays(x_train=with_value(X, (3, 0), np.nan), client_train=ids), "f.npz")
+        from_arrays("f", arrays(x_train=with_value(X, (3, 0), np.nan), client_train=ids), "f.npz")
     with pytest.raises(BadData, match=r"y_train, row 4 \(client 5\) holds 7"):
-        check(arrays(y_train=with_value(Y, 4, 7), client_train=ids), "f.npz", classes=3)
+        from_arrays("f", arrays(y_train=with_value(Y, 4, 7), client_train=ids), "f.npz", classes=3)
 
 
 def test_a_bad_value_beyond_the_first_block_has_its_row():
@@ -80,9 +84,11 @@ def test_a_bad_value_beyond_the_first_block_has_its_row():
         check(arrays(x_train=x, y_train=y, x_test=x[:1], y_test=y[:1]), "f.npz")
 
 
-def test_a_dataset_passes_its_own_check():
+def test_a_dataset_is_made_ready_once():
     data = from_arrays("mine", arrays())
-    check(data._asdict(), "mine", data.classes)
+    again = for_goal(renewed(data, "mine"), classes(), "mine")
+    assert all(one is other for one, other in zip(again[1:5], data[1:5]))
+    assert again[5:] == data[5:]
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.bool_])

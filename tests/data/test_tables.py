@@ -74,12 +74,16 @@ def test_clients_of_a_table(tmp_path):
 @pytest.mark.parametrize(
     ("header", "rows", "says"),
     [
-        ("words,label", ROWS, "column text is missing; expected text and label, found words, label"),
+        ("words,label", ROWS, "column text is missing, and column words holds texts; choose inputs by data.x="),
+        (
+            "text,tag",
+            ROWS,
+            r"no column is named label, target or y; say which are targets, data.y=NAME",
+        ),
         ("text,label", [], "the table has no rows"),
-        ("text,label", [("a", 0), ("b", "x")], "column label, row 1 holds 'x'"),
-        ("text,label", [("a", 0), ("b", "")], "column label, row 1 holds ''"),
-        ("text,label", [("a", 0), ("b", 0), ("c", -1)], "column label, row 2 holds '-1'"),
-        ("text,label", [("a", 0), ("b", 1.5)], "column label, row 1 holds '1.5'"),
+        ("text,label", [("a", 0), ("b", "")], "column label, row 1 is empty"),
+        ("text,label", [("a", 0), ("b", 0), ("c", -1)], "column label, row 2 holds -1; expected a class, from 0"),
+        ("text,label", [("a", 0), ("b", 1.5)], "column label, row 1 holds 1.5; expected a whole number"),
         ("text,label", [("a", 0), ("b", 0, 0)], "cannot be read as a table"),
         ("text,label", [("a", 0), ("b", 1)], r"array x_test has shape \(0, 64\)"),
     ],

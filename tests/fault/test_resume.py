@@ -51,7 +51,7 @@ def prepared(method: Method, codec: Codec, here: worlds.World) -> Prepared:
     world = Simulated(wire, method, here.setting, price=parts.prices, channel=Bursty(enter=0.3, leave=0.5))
     inputs = Inputs(
         method, here.setting, here.setting.module, here.model, here.data, here.shards, None, None, here.data, 3,
-        list(range(len(worlds.SIZES))), None, "",
+        list(range(len(worlds.SIZES))), None, "", "own",
     )  # type: ignore[arg-type]  # where things lie is not asked for  # fmt: skip
     return Prepared(inputs, world, [], engine)
 

@@ -25,14 +25,17 @@ TYPED = ParameterSource.COMMANDLINE
 class ExperimentOptions:
     """Keys of an experiment that have options of their own; `--set` takes all others."""
 
-    data: Annotated[str, typer.Option(help="a name from `fedloom list data`, or a .npz, .csv or .parquet file")] = (
-        "digits"
-    )
-    partition: Annotated[str, typer.Option(help="how data are dealt to clients: `fedloom list partitions`")] = (
-        "dirichlet"
-    )
+    data: Annotated[
+        str, typer.Option(help="a name from `fedloom list data`, a .npz, .csv or .parquet file, or a folder")
+    ] = "digits"
+    partition: Annotated[
+        str,
+        typer.Option(help="how data are dealt to clients: `fedloom list partitions`; auto: dirichlet, or by the data"),
+    ] = "auto"
     clients: Annotated[int, typer.Option(help="clients in the fleet")] = 100
-    model: Annotated[str, typer.Option(help="a name from `fedloom list models`, or my_file.py:my_network")] = "mlp"
+    model: Annotated[
+        str, typer.Option(help="a name from `fedloom list models`, or my_file.py:my_network; auto: by the goal")
+    ] = "auto"
     goal: Annotated[
         str, typer.Option(help="what is trained for and judged by: `fedloom list goals`, or my_file.py:my_goal")
     ] = "classes"

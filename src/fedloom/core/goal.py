@@ -23,7 +23,7 @@ Transform = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 class Targets(NamedTuple):
     """What targets look like."""
 
-    kind: Literal["class", "number"] = "class"  # int64 or float32
+    kind: Literal["class", "number", "any"] = "class"  # int64, float32, or whichever of the two the data have
     shape: tuple[int | None, ...] | None = ()  # behind n; None in a place: any size; None altogether: any shape
     ignore: int | None = None  # a class that counts for nothing
 

@@ -1,4 +1,4 @@
-"""Readers of arrays (.npz) and tables of texts (.csv, .parquet); errors name file, array or column, and row."""
+"""Readers of arrays (.npz, .npy) and tables (.csv, .parquet); errors name file, array or column, and row."""
 
 import glob
 import lzma
@@ -6,7 +6,7 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,19 +21,6 @@ DAMAGE = (
     *(OSError, ValueError, EOFError, MemoryError, NotImplementedError, RuntimeError),
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
 )
-
-
-class Table(NamedTuple):
-    """Texts, their labels and, if known, their clients."""
-
-    text: list[str]
-    label: Ints
-    client: list[str] | None
-
-    def take(self, rows: Ints) -> "Table":
-        """Some of the rows, in the order given."""
-        client = None if self.client is None else [self.client[row] for row in rows]
-        return Table([self.text[row] for row in rows], self.label[rows], client)
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -57,18 +44,35 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def read_tables(paths: Sequence[Path]) -> Table:
-    """Read tables and join them in the order given."""
+def read_mapped(folder: Path) -> dict[str, NDArray[Any]]:
+    """The arrays `x_train.npy` and so on of a folder; they stay on disk, mapped into memory."""
+    arrays = {}
+    for name in (*NEEDED, *OPTIONAL):
+        path = folder / f"{name}.npy"
+        if path.is_file():
+            try:
+                arrays[name] = np.load(path, mmap_mode="c", allow_pickle=False)
+            except DAMAGE as error:
+                raise BadData(f"{path} cannot be read ({error}); expected an array of numbers (np.save)") from error
+    return arrays
+
+
+def read_columns(paths: Sequence[Path]) -> dict[str, NDArray[Any]]:
+    """Read tables and join them in the order given: numbers, or objects where a column holds anything else."""
     tables = [_read_table(path) for path in paths]
-    texts = [text for table in tables for text in table.text]
-    labels = np.concatenate([table.label for table in tables])
-    clients = [table.client for table in tables]
-    if all(client is None for client in clients):
-        return Table(texts, labels, None)
-    for path, client in zip(paths, clients):
-        if client is None:
-            raise BadData(f"{path}: column client is missing; the other tables have one")
-    return Table(texts, labels, [one for client in clients for one in client or ()])
+    names = dict.fromkeys(name for table in tables for name in table)
+    for path, table in zip(paths, tables):
+        for name in names:
+            if name not in table:
+                raise BadData(f"{path}: column {name} is missing; the other tables have one")
+    return {name: _concatenated([table[name] for table in tables]) for name in names}
+
+
+def _concatenated(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    """Parts of a column; numbers become texts where another part holds texts."""
+    if {part.dtype.kind == "O" for part in parts} == {True, False}:
+        parts = [part if part.dtype.kind == "O" else np.array([str(one) for one in part], object) for part in parts]
+    return np.concatenate(parts)
 
 
 def find_tables(path: Path) -> tuple[list[Path], list[Path]]:
@@ -120,15 +124,15 @@ def _names(files: Sequence[Path]) -> str:
     return ", ".join(file.name for file in files) or "none"
 
 
-def _read_table(path: Path) -> Table:
-    """Read one table with columns text, label and optionally client."""
+def _read_table(path: Path) -> dict[str, NDArray[Any]]:
+    """The columns of one table."""
     import pyarrow as pa  # here, since it is slow to import and most data are arrays
     import pyarrow.csv
     import pyarrow.parquet
 
     try:
         if path.suffix == ".csv":
-            columns = pa.csv.ConvertOptions(column_types=dict.fromkeys(("text", "label", "client"), pa.string()))
+            columns = pa.csv.ConvertOptions(column_types={"text": pa.string()})
             multiline = pa.csv.ParseOptions(newlines_in_values=True)
             table = pa.csv.read_csv(path, parse_options=multiline, convert_options=columns)
         else:
@@ -136,28 +140,12 @@ def _read_table(path: Path) -> Table:
                 table = file.read()
     except (pa.ArrowException, OSError, ValueError) as error:
         raise BadData(f"{path} cannot be read as a table ({str(error).splitlines()[0]})") from error
-    found: dict[str, list[Any]] = {name: table.column(name).to_pylist() for name in dict.fromkeys(table.column_names)}
-    for column in ("text", "label"):
-        if column not in found:
-            raise BadData(f"{path}: column {column} is missing; expected text and label, found {', '.join(found)}")
-    if not found["text"]:
+    if not table.num_rows:
         raise BadData(f"{path}: the table has no rows")
-    for row, text in enumerate(found["text"]):
-        if not isinstance(text, str):
-            raise BadData(f"{path}: column text, row {row} holds {text!r}; expected a text")
-    labels = np.array([_label(value, path, row) for row, value in enumerate(found["label"])], np.int64)
-    client = found.get("client")
-    if client is not None and None in client:
-        raise BadData(f"{path}: column client, row {client.index(None)} is empty; expected the client of the example")
-    return Table(found["text"], labels, None if client is None else [str(one) for one in client])
+    return {name: _numbers_or_objects(table.column(name)) for name in dict.fromkeys(table.column_names)}
 
 
-def _label(value: object, path: Path, row: int) -> int:
-    """A label as an int; anything but a whole number from 0 is refused."""
-    try:
-        label = int(value) if isinstance(value, str) else value
-        if isinstance(label, int | float) and label == int(label) and 0 <= label < 2**31:
-            return int(label)
-    except (ValueError, OverflowError):
-        pass
-    raise BadData(f"{path}: column label, row {row} holds {value!r}; expected a whole number, classes count from 0")
+def _numbers_or_objects(column: Any) -> NDArray[Any]:
+    """A column as numbers, empty cells as NaN; as objects where it holds anything else."""
+    values = column.to_numpy()
+    return values if values.dtype.kind in "fiub" else np.array([*column.to_pylist(), None], object)[:-1]

@@ -25,12 +25,16 @@ PARTITIONS: dict[str, Callable[..., schemes.Ownership]] = {
 }
 
 
+BY_CLASS = PARTITIONS.keys() - {"iid", "lognormal", "own"}  # they need the classes of examples
+
+
 class Partition(NamedTuple):
     """The training examples of each client."""
 
     clients: Sequence[Ints]  # sorted indices of training examples
     left_out: int  # examples without a client
     note: str  # what was done, in one sentence
+    name: str = "own"  # of the scheme
 
 
 class Split(NamedTuple):
@@ -66,7 +70,7 @@ def partition(
     else:
         clients = whole("clients", clients, 1, len(labels))
     dealt = function(labels, clients, stream(seed, "partition"), **settings)
-    return _collect(dealt, int(dealt.owner.max()) + 1 if clients is None else clients)
+    return _collect(dealt, int(dealt.owner.max()) + 1 if clients is None else clients)._replace(name=name)
 
 
 def settings_of(name: str) -> dict[str, Any]:

@@ -34,14 +34,14 @@ def own(
     Args:
         loss: `(outputs [B, ...], targets [B, ...]) -> [B]`, one loss per example.
         metrics: `fedloom.Mean`, `Sums`, `Whole` or torchmetrics objects; the first is the score. The loss if empty.
-        targets: what targets look like; any numbers by default.
+        targets: what targets look like; by default of any shape, whole numbers as int64 and others as float32.
         outputs: the width of the answer, which networks by name are told as their number of classes.
         weigh: the weight of an example from its target; None: every example counts 1.
         strata: whether targets [n] are classes that partitions can deal by.
         name: what tables call the goal.
     """
     found = tuple(as_metric(one) for one in metrics) or (Mean("test_loss", loss, "low", weigh=weigh),)
-    shape = targets or Targets("number", None)
+    shape = targets or Targets("any", None)
     return Goal(name, loss, shape, found, outputs, "any", weigh=weigh, strata=strata)
 
 

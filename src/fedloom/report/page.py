@@ -114,7 +114,11 @@ def title_of(groups: list[Group]) -> str:
 
 def setup_of(groups: list[Group]) -> str:
     """One line with what all runs have in common, and the values of its settings in which they differ."""
-    every = [flat(run.experiment) for group in groups for run in group.runs]
+    every = [
+        flat(run.experiment) | ({"partition": run.about["dealt_by"]} if "dealt_by" in run.about else {})
+        for group in groups
+        for run in group.runs
+    ]
     parts = []
     for key in SETUP:
         values = {plain(one.get(key)) for one in every}

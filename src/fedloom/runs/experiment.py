@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -12,7 +12,7 @@ from torch import nn
 from fedloom.codec import Codec
 from fedloom.core.goal import Goal
 from fedloom.core.section import Section
-from fedloom.data.load import DATASETS
+from fedloom.data.load import DATASETS, is_path
 from fedloom.data.partition import PARTITIONS, settings_of as partition_settings
 from fedloom.errors import BadExperiment, BadModel, unknown
 from fedloom.goals import GOALS
@@ -34,6 +34,8 @@ CHANNELS: dict[str, type[Channel]] = {"bernoulli": Bernoulli, "bursty": Bursty}
 CHOSEN = ("aggregate", "admit", "attack")  # chosen by name for any method
 SECTIONS = ("method", "data", "partition", "model", "goal", "fleet", "channel", *CHOSEN)  # a name with its settings
 GROUPS: dict[str, type[Section]] = {"training": Training, "world": World, "codec": Codec}  # settings without a name
+AUTO = "auto"  # the default partition and model: by the data and the goal
+NETWORKS = {"tokens": "char-conv", "next-token": "char-conv", "pixels": "fcn"}  # of goals; of all others: mlp
 SUPPLIED = ("shape", "classes", "vocabulary")  # a model's facts about the data, not settings
 
 
@@ -62,8 +64,8 @@ class Experiment(Section):
 
     method: Named = Choice(name="fedavg")
     data: Named = Choice(name="digits")
-    partition: Named = Choice(name="dirichlet")
-    model: Named = Choice(name="mlp")
+    partition: Named = Choice(name=AUTO)
+    model: Named = Choice(name=AUTO)
     goal: Named = Choice(name="classes")
     augment: tuple[Named, ...] = Field((), description="transforms of training examples, in order: crop, flip")
     fleet: Named = Choice(name="none")
@@ -91,6 +93,7 @@ class Experiment(Section):
     def __init__(self, **values: Any) -> None:
         for key in values:
             _check_name("key of an experiment", key, type(self).model_fields)
+        values = {**values, **_left_open(values)}
         try:
             super().__init__(**values)
         except ValidationError as problem:
@@ -105,8 +108,8 @@ class Experiment(Section):
         else:
             _check_name("model", self.model.name, MODELS)
             fit(f"model '{self.model.name}'", MODELS[self.model.name].make, self.model.settings, SUPPLIED)
-        _check_name("partition", self.partition.name, PARTITIONS)
-        takes = partition_settings(self.partition.name)
+        _check_name("partition", self.partition.name, (AUTO, *PARTITIONS))
+        takes = {} if self.partition.name == AUTO else partition_settings(self.partition.name)
         for name in self.partition.settings:
             if name not in takes:
                 raise BadExperiment(unknown(f"setting of partition '{self.partition.name}'", name, takes))
@@ -121,7 +124,7 @@ class Experiment(Section):
             raise BadExperiment(
                 "channel and world settings need devices, and fleet is 'none'; choose one: fleet=equal."
             )
-        if not self.data.name.endswith((".npz", ".csv", ".parquet")) and "/" not in self.data.name:
+        if not is_path(self.data.name):
             _check_name("data set", self.data.name, DATASETS)
         if min(self.split) < 0 or abs(sum(self.split) - 1) > 1e-9 or self.split[0] == 0:
             raise BadExperiment(
@@ -171,6 +174,28 @@ class Experiment(Section):
                 raise BadExperiment(f"per_round is {self.per_round}, but '{self.method.name}' chooses its own cohort.")
             method = replace(method, select=select)
         return with_parts(method, self)
+
+
+def network_for(goal: str) -> str:
+    """The network that a goal trains unless another is named."""
+    return NETWORKS.get(goal, "mlp")
+
+
+def _left_open(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Model and partition where they were left open: the goal's network, and dirichlet if it has settings."""
+    model, dealt = (_entry(values.get(key, AUTO)) for key in ("model", "partition"))
+    found: dict[str, Any] = {}
+    if model["name"] == AUTO:
+        found["model"] = {**model, "name": network_for(str(_entry(values.get("goal", "classes"))["name"]))}
+    if dealt["name"] == AUTO and dealt.get("settings"):
+        found["partition"] = {**dealt, "name": "dirichlet"}
+    return found
+
+
+def _entry(value: Any) -> dict[str, Any]:
+    """A name with its settings as a dictionary; values of other types, which validation refuses, have no name."""
+    value = choice(value)
+    return {"name": None, **dict(value)} if isinstance(value, Choice | dict) else {"name": None}
 
 
 def _with_work(method: Method) -> Method:

@@ -10,7 +10,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from torch import Tensor
+
 from fedloom.core.goal import Goal
+from fedloom.core.types import Setting
 from fedloom.errors import BadData, BadExperiment, RunStopped
 from fedloom.files import replace_file, writing
 from fedloom.runs.base import hash_of_base
@@ -18,6 +21,7 @@ from fedloom.runs.build import Prepared
 from fedloom.runs.checkpoint import store
 from fedloom.runs.checkpoint.fingerprint import changes, fingerprint, refuse_another, refuse_other_inputs, surroundings
 from fedloom.runs.checkpoint.saver import Checkpoints, Saver
+from fedloom.runs.checkpoint.tensors import pack
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.lock import locked
 
@@ -162,6 +166,9 @@ def _describe(
         "score": _score(prepared.inputs.setting.goal),
         "base": hash_of_base(prepared.inputs.network, prepared.inputs.setting.layout),
         "partition": prepared.inputs.dealt,
+        "dealt_by": prepared.inputs.dealt_by,
+        "client_names": prepared.inputs.client_names,
+        "class_names": prepared.inputs.class_names,
         "memory": prepared.inputs.placement.record(),
         "engine": prepared.engine.describe(),
         "notes": prepared.notes,
@@ -172,6 +179,11 @@ def _describe(
     replace_file(folder / ABOUT, [f"{json.dumps(about, indent=2)}\n".encode()])
     for note in (prepared.inputs.dealt, *prepared.notes):
         log.info(note)
+
+
+def save_model(folder: Path, setting: Setting, weights: Tensor) -> None:
+    """Write the model's tensors into the run folder."""
+    replace_file(folder / "model.safetensors", pack(setting.layout.split(weights)))
 
 
 def _score(goal: Goal) -> dict[str, Any]:

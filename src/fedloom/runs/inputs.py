@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import warnings
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedloom.accel.machine import device_of
@@ -14,11 +16,11 @@ from fedloom.core.devices import Devices
 from fedloom.core.goal import Goal, Transform
 from fedloom.core.types import Examples, Fleet, Setting
 from fedloom.data.augment import check_transform
-from fedloom.data.dataset import Dataset, check
+from fedloom.data.dataset import Dataset
 from fedloom.data.lists import Lists, from_ranges
-from fedloom.data.load import load
-from fedloom.data.partition import Partition, Split, partition, split
+from fedloom.data.partition import Partition, Split, split
 from fedloom.data.sampling import Ints
+from fedloom.data.targets import strata_of
 from fedloom.engine.clients import ClientExamples, Clients
 from fedloom.engine.gradient.dropout import keyed
 from fedloom.engine.ranks import rank_device
@@ -30,8 +32,17 @@ from fedloom.layout import flatten, layout_of
 from fedloom.method import Method
 from fedloom.models.check import FIRST, check_buffers, check_network, moving_buffers, own_copy
 from fedloom.runs.augment import every_transform
+from fedloom.runs.dealing import client_names, dataset_of, deal
 from fedloom.runs.experiment import Experiment
 from fedloom.world.fleets import make_devices
+
+
+class Widths(NamedTuple):
+    """What nodes with data of their own must know of the server's."""
+
+    classes: int = 0  # of targets
+    vocabulary: int = 0  # of inputs that are tokens
+    outputs: int = 0  # of the network
 
 
 class Inputs(NamedTuple):
@@ -50,6 +61,10 @@ class Inputs(NamedTuple):
     clients: list[int]  # the partition's number of each client in the fleet; empty clients are left out
     placement: Placement  # where examples and client states lie
     dealt: str  # how the data were dealt, in words
+    dealt_by: str  # the name of the partition
+    client_names: tuple[str, ...] | None = None  # of the partition's clients, where the data name them
+    class_names: tuple[str, ...] | None = None
+    widths: Widths = Widths()
 
 
 def inputs_of(
@@ -64,22 +79,18 @@ def inputs_of(
 ) -> Inputs:
     """Load, deal and place; things of the user's own may replace what the experiment names.
 
-    `sibling`: the inputs of another run on the same `data` and device, whose examples are used again.
+    `sibling`: the inputs of another run on the same `data`, which are ready for its goal, and on the same device; its
+    examples are used again.
     """
     _check_kind("method", method, Method)
     _check_kind("model", model, nn.Module)
     _check_kind("data", data, Dataset)
     _check_kind("goal", goal, Goal)
-    if data is not None and sibling is None:
-        check(data._asdict(), f"data '{data.name}'", data.classes)
     method = method or experiment.build_method()
     device = device_of(rank_device(experiment.device) if experiment.engine == "distributed" else experiment.device)
     goal = goal or experiment.build_goal()
-    dataset = data or load(experiment.data.name, **experiment.data.settings)
-    dealt = partition(
-        experiment.partition.name, dataset.y_train, experiment.clients, experiment.seed,
-        client_ids=dataset.client_train, **experiment.partition.settings,
-    )  # fmt: skip
+    dataset = data if data is not None and sibling is not None else dataset_of(experiment, goal, data)
+    dealt = deal(experiment, dataset, goal)
     parts = split(dealt, experiment.split, experiment.seed)
     present = np.flatnonzero(parts.train.sizes)  # empty clients are left out
     if not len(present):
@@ -89,7 +100,7 @@ def inputs_of(
     module = keyed(network)
     transform = every_transform(experiment.augment, transform, goal, outputs)
     fleet = _fleet(experiment, dataset, goal, parts.train.at(present), present, device)
-    x, y = (torch.from_numpy(part[:FIRST]).to(device) for part in (dataset.x_train, dataset.y_train))
+    x, y = (tensor_of(part[:FIRST]).to(device) for part in (dataset.x_train, dataset.y_train))
     layout = layout_of(module, moving_buffers(module, x))
     check_buffers(module, layout)
     setting = Setting(fleet, module, layout, goal, x[:2], transform)
@@ -105,7 +116,8 @@ def inputs_of(
     )
     return Inputs(
         method, setting, network, start, train, shards, held_out, own_test, test, outputs, present.tolist(),
-        placement, dealt.note,
+        placement, dealt.note, dealt.name, client_names(dataset, dealt), dataset.class_names,
+        Widths(dataset.classes, dataset.vocabulary, outputs),
     )  # fmt: skip
 
 
@@ -121,10 +133,9 @@ def _fleet(
     experiment: Experiment, dataset: Dataset, goal: Goal, own: Lists, present: Ints, device: torch.device
 ) -> Fleet:
     """How many examples every client has, of which strata, and on what device."""
-    strata: Ints | None = dataset.y_train if goal.strata else None
-    count = dataset.classes if goal.strata else 1
-    if dataset.stratum_train is not None:
-        strata, count = dataset.stratum_train, int(dataset.stratum_train.max()) + 1
+    strata, count = strata_of(dataset, goal), 1
+    if strata is not None:
+        count = dataset.classes if dataset.stratum_train is None else int(strata.max()) + 1
     whose = own.owner * count + (0 if strata is None else strata[own.examples])
     labels = np.bincount(whose, minlength=len(own) * count)
     return Fleet(
@@ -153,7 +164,7 @@ def _examples(
         train, test = sibling.train, sibling.test
     else:
         train, test = (
-            Examples(torch.from_numpy(x), torch.from_numpy(y))
+            Examples(tensor_of(x), tensor_of(y))
             for x, y in ((dataset.x_train, dataset.y_train), (dataset.x_test, dataset.y_test))
         )
         train = place_examples(train, device, "device") if where == "device" else train
@@ -181,9 +192,18 @@ def _placement(
 ) -> Placement:
     """Where examples and client states will lie; `dealt` are every client's examples, own test included."""
     device, chunk = setting.example.device, 1 if experiment.engine == "loop" else experiment.chunk
-    examples = sum(part.nbytes for part in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test))
+    arrays = (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test)
+    stay = device.type == "cpu"  # arrays of the user's own files need no memory: they are read where they lie
+    examples = sum(part.nbytes for part in arrays if not (stay and isinstance(part, np.memmap)))
     sizes = sizes_of(method, setting, model, examples, dealt.sizes.tolist(), experiment.rounds, chunk)
     return place(sizes, budget_of(device, experiment.memory, examples), str(device))
+
+
+def tensor_of(array: NDArray[Any]) -> Tensor:
+    """A tensor on the array's own memory, which may be a file that can only be read: examples are never written."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
 
 
 def devices_of(experiment: Experiment, present: Ints, device: torch.device) -> Devices | None:

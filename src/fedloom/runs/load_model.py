@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import load_file
 from torch import nn
 
-from fedloom.data.dataset import Dataset
-from fedloom.data.load import load
+from fedloom.data.sources import as_dataset
 from fedloom.errors import BadModel
 from fedloom.layout import layout_of, load as load_into
 from fedloom.runs.base import hash_of_base
+from fedloom.runs.dealing import dataset_of
 from fedloom.runs.folder import base_in, experiment_in
 from fedloom.runs.inputs import network_of
 
 
-def load_model(folder: str | Path, data: Dataset | None = None) -> nn.Module:
+def load_model(folder: str | Path, data: Any = None) -> nn.Module:
     """Load the trained network of the run in `folder`, in evaluation mode.
 
     The network is built as in the run: a network of your own is found at its path, from the same working directory, and
@@ -26,8 +27,9 @@ def load_model(folder: str | Path, data: Dataset | None = None) -> nn.Module:
     experiment, file = experiment_in(Path(folder)), Path(folder) / "model.safetensors"
     if not file.is_file():
         raise BadModel(f"there is no '{file}': the run has not finished a round yet, or was kept elsewhere.")
-    dataset = data or load(experiment.data.name, **experiment.data.settings)
-    network = network_of(experiment, dataset, experiment.build_goal().outputs(dataset))
+    goal = experiment.build_goal()
+    dataset = dataset_of(experiment, goal, None if data is None else as_dataset(data))
+    network = network_of(experiment, dataset, goal.outputs(dataset))
     saved = load_file(file)
     try:
         layout = layout_of(network, frozenset(saved))

@@ -12,7 +12,6 @@ from fedloom.accel.kept_memory import kept_memory
 from fedloom.accel.precision import computing
 from fedloom.core.types import State
 from fedloom.data.dataset import Dataset
-from fedloom.data.load import load
 from fedloom.engine.client import Chunk, Learnt, initial_state
 from fedloom.engine.joint import Answer, JointTraining, training_parts, why_apart, why_rule_apart
 from fedloom.engine.local import Local
@@ -20,6 +19,7 @@ from fedloom.engine.storage.placement import training_budget
 from fedloom.method import Method
 from fedloom.runs.build import Prepared, prepare
 from fedloom.runs.coroutine_thread import CoroutineThread
+from fedloom.runs.dealing import dataset_of
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.play import play, run
 from fedloom.runs.result import Result
@@ -166,7 +166,7 @@ def kind_of(experiment: Experiment, method: Method) -> tuple[Any, ...] | None:
 
 def _prepared(experiments: Sequence[Experiment], data: Dataset | None) -> tuple[list[Prepared], str]:
     """The first of these runs with as many others as can be trained together, and why not more."""
-    data = data or load(experiments[0].data.name, **experiments[0].data.settings)
+    data = dataset_of(experiments[0], experiments[0].build_goal(), data)
     runs = [prepare(experiments[0], data=data)]
     most, why = most_together(runs[0])
     taken = 1 / most  # cohorts may differ, so each run takes a different part

@@ -18,11 +18,10 @@ from fedloom.chance import Chance
 from fedloom.core.clock import processed
 from fedloom.core.goal import Goal, Loss, Transform
 from fedloom.core.part import NobodyLeft
-from fedloom.core.types import Setting
-from fedloom.data.dataset import Dataset
+from fedloom.data.sources import as_dataset
 from fedloom.errors import BadExperiment, RunStopped
 from fedloom.evaluate.score import evaluate
-from fedloom.files import replace_file, writing
+from fedloom.files import writing
 from fedloom.goals.own import changed
 from fedloom.layout import load
 from fedloom.method import Method
@@ -31,9 +30,8 @@ from fedloom.runs.build import Prepared, prepare
 from fedloom.runs.checkpoint.saver import Checkpoints, Saver
 from fedloom.runs.checkpoint.snapshot import Progress, restore_snapshot, take_snapshot
 from fedloom.runs.checkpoint.store import Found
-from fedloom.runs.checkpoint.tensors import pack
 from fedloom.runs.experiment import Experiment
-from fedloom.runs.folder import check, experiment_in, open_folder
+from fedloom.runs.folder import check, experiment_in, open_folder, save_model
 from fedloom.runs.inputs import Inputs
 from fedloom.runs.interrupt import delayed_interrupt
 from fedloom.runs.ledger import Ledger
@@ -52,7 +50,7 @@ def run(
     *,
     method: Method | None = None,
     model: nn.Module | None = None,
-    data: Dataset | None = None,
+    data: Any = None,
     goal: Goal | None = None,
     loss: Loss | None = None,
     metrics: Sequence[Any] | None = None,
@@ -69,7 +67,7 @@ def run(
         experiment: what to run; every name and setting in it has been checked.
         method: a method of your own in place of the experiment's.
         model: a network of your own in place of the experiment's.
-        data: a data set of your own in place of the experiment's.
+        data: data of your own in place of the experiment's, of any kind that `fedloom.as_dataset` takes.
         goal: a goal of your own in place of the experiment's.
         loss: a loss of your own in place of the goal's: `(outputs, targets) -> [B]`, one number per example.
         metrics: metrics of your own in place of the goal's; the first is the score.
@@ -84,10 +82,10 @@ def run(
         The trained network and one row per round. On Ctrl-C the round is finished and saved, and then the interrupt is
         raised; a second Ctrl-C does not wait for the round.
     """
-
     if loss is not None or metrics is not None:
         goal = changed(goal or experiment.build_goal(), loss, metrics)
-    made = partial(prepare, experiment, method, model, data, goal=goal, transform=transform)
+    given = None if data is None else as_dataset(data, tell)
+    made = partial(prepare, experiment, method, model, given, goal=goal, transform=transform)
 
     def play() -> Result:
         return _run(experiment, made, out, resume, checkpoints, watch, tell or (lambda note: None))
@@ -155,7 +153,7 @@ def resume(
     rounds: int | None = None,
     method: Method | None = None,
     model: nn.Module | None = None,
-    data: Dataset | None = None,
+    data: Any = None,
     goal: Goal | None = None,
     loss: Loss | None = None,
     metrics: Sequence[Any] | None = None,
@@ -240,7 +238,7 @@ def _play_and_save(
             finally:
                 with writing(folder):
                     ledger.write(folder)
-                    _save_model(folder, prepared.inputs.setting, at.model)
+                    save_model(folder, prepared.inputs.setting, at.model)
 
 
 def _play(
@@ -300,8 +298,3 @@ def _score(ledger: Ledger, prepared: Prepared, weights: Tensor, clock: Callable[
     own = prepared.engine.personal(weights)
     score = evaluate(inputs.setting, weights, inputs.test, inputs.outputs)
     ledger.score(score, own, clock() - began)
-
-
-def _save_model(folder: Path, setting: Setting, weights: Tensor) -> None:
-    """Write the model's tensors into the run folder."""
-    replace_file(folder / "model.safetensors", pack(setting.layout.split(weights)))

@@ -10,6 +10,7 @@ from fedloom.errors import BadExperiment, unknown
 from fedloom.goals import GOALS
 from fedloom.models import MODELS
 from fedloom.runs.experiment import (
+    AUTO,
     CHANNELS,
     CHOSEN,
     GROUPS,
@@ -19,6 +20,7 @@ from fedloom.runs.experiment import (
     Experiment,
     choice,
     method_maker,
+    network_for,
 )
 from fedloom.runs.named_parts import takes as takes_of
 from fedloom.runs.own_function import own_function
@@ -64,9 +66,13 @@ def _section_of(name: str, values: dict[str, Any]) -> str:
     takes: dict[str, list[str]] = {group: list(kind.model_fields) for group, kind in GROUPS.items()}
     takes["method"] = list(settings_of(method_maker(values["method"]["name"])))
     takes["data"] = list(data_settings(values["data"]["name"]))
-    if values["partition"]["name"] in PARTITIONS:
-        takes["partition"] = list(partition_settings(values["partition"]["name"]))
-    model = values["model"]["name"]
+    dealt, model = values["partition"]["name"], values["model"]["name"]
+    dealt, model = (
+        "dirichlet" if dealt == AUTO else dealt,
+        network_for(values["goal"]["name"]) if model == AUTO else model,
+    )
+    if dealt in PARTITIONS:
+        takes["partition"] = list(partition_settings(dealt))
     if model in MODELS:
         takes["model"] = list(settings_of(MODELS[model].make, SUPPLIED))
     elif (own := own_function(model)) is not None:

@@ -82,7 +82,7 @@ def test_rounds_are_the_products(monkeypatch):
     play.round()
     play.round()
     result = run(experiment.model_copy(update={"rounds": 2}), data=data)
-    assert float(play.score.accuracy) == result.accuracy
+    assert float(play.score.metrics["accuracy"]) == result.accuracy
     assert float(play.score.loss) == result.rounds[-1]["loss"]
 
 

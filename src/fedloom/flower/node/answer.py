@@ -17,6 +17,7 @@ from fedloom.flower.protocol.process_age import seconds_since_start
 from fedloom.flower.protocol.records import NodeMessage, Payload, fact, pack, unpack
 from fedloom.flower.protocol.round_id import RoundId
 from fedloom.runs.base import hash_of_base
+from fedloom.runs.inputs import Widths
 from fedloom.runs.threads import threads_for
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ def answer(kind: str, content: RecordDict, context: Context, data: OwnData | Non
     began = time.time()
     try:
         message = unpack(content)
-        hosted = hosted_clients(context.run_config, context.node_config, data, fact(message.facts, "classes", int))
+        widths = Widths(*(fact(message.facts, name, int) for name in Widths._fields))
+        hosted = hosted_clients(context.run_config, context.node_config, data, widths)
         with threads_for([hosted.inputs]), computing(hosted.experiment.precision):
             found = _answer(kind, message, hosted, context)
     except FedloomError as problem:

@@ -21,7 +21,8 @@ def restrict(inputs: Inputs, places: Mapping[int, int], size: int) -> Inputs:
     old = torch.tensor([places[client] for client in sorted(places)])
     fleet = inputs.setting.fleet
     if size != fleet.size:
-        fleet = Fleet(_scattered(fleet.examples, old, at, size), _scattered(fleet.labels, old, at, size))
+        examples, labels = (_scattered(counts, old, at, size) for counts in (fleet.examples, fleet.labels))
+        fleet = Fleet(examples, labels, by_class=fleet.by_class)
     train, shards = _restrict_split((inputs.train, inputs.shards), places, size)
     return inputs._replace(
         setting=replace(inputs.setting, fleet=fleet),

@@ -14,7 +14,7 @@ from fedloom.flower.protocol.assignment import parse_ranges
 from fedloom.flower.protocol.experiment import read_experiment
 from fedloom.runs.build import trainer_of
 from fedloom.runs.experiment import Experiment
-from fedloom.runs.inputs import Inputs, inputs_of
+from fedloom.runs.inputs import Inputs, Widths, inputs_of
 from fedloom.world.message_parts import MessageParts
 
 
@@ -30,21 +30,21 @@ class HostedClients(NamedTuple):
 
 
 def hosted_clients(
-    run_config: Mapping[str, Any], node_config: Mapping[str, Any], data: OwnData | None, classes: int
+    run_config: Mapping[str, Any], node_config: Mapping[str, Any], data: OwnData | None, widths: Widths
 ) -> HostedClients:
-    """The clients that a node's settings name; `classes` is the number of classes in the server's data."""
+    """The clients that a node's settings name; `widths` are those of the server's data."""
     folder = str(node_config.get("data", ""))
     text, clients = str(run_config["experiment"]), clients_setting(node_config, run_config)
-    return build_clients(text, clients, folder, data, classes)
+    return build_clients(text, clients, folder, data, widths)
 
 
 @lru_cache(maxsize=16)  # a process that answers messages of several rounds builds once
-def build_clients(text: str, clients: str, folder: str, data: OwnData | None, classes: int) -> HostedClients:
+def build_clients(text: str, clients: str, folder: str, data: OwnData | None, widths: Widths) -> HostedClients:
     """Build what trains the clients `0-4,7` of the experiment `text`."""
     experiment, numbers = read_experiment(text), parse_ranges(clients)
     own_data = data is not None or bool(folder)
     if own_data:
-        inputs = inputs_from_own_data(experiment, numbers, data or read_folder(folder), classes)
+        inputs = inputs_from_own_data(experiment, numbers, data or read_folder(folder), widths)
         here = {number: number for number in numbers}
     else:
         whole = inputs_of(experiment)

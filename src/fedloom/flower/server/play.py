@@ -84,7 +84,7 @@ def serve(
     out, resume, deadline = run_config.out, run_config.resume, run_config.deadline
     check(out, experiment, resume)
     inputs = inputs_of(experiment)
-    mailbox = Mailbox(grid, {"classes": inputs.outputs}, 2 * deadline + 60, interval, began)
+    mailbox = Mailbox(grid, inputs.widths._asdict(), 2 * deadline + 60, interval, began)
     base = hash_of_base(inputs.network, inputs.setting.layout)
     roster = Roster(mailbox, inputs.clients, inputs.setting.fleet, experiment.clients, fedloom.__version__, base)
     roster.wait(run_config.patience, log.info)

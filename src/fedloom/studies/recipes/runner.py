@@ -13,8 +13,8 @@ import torch
 
 from fedloom.accel.machine import device_of
 from fedloom.data.dataset import Dataset
-from fedloom.data.load import load
 from fedloom.errors import BadData, FedloomError
+from fedloom.runs.dealing import dataset_of
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.many_runs import kind_of, run_all
 from fedloom.runs.result import Result
@@ -142,7 +142,8 @@ class Runner:
         key = data_key(experiment)
         if self._data[0] != key and key not in self._missing:
             try:
-                self._data = (key, load(experiment.data.name, folder=self.data_dir, **experiment.data.settings))
+                goal = experiment.build_goal()
+                self._data = (key, dataset_of(experiment, goal, folder=self.data_dir))
             except BadData as problem:
                 self._missing[key] = str(problem)
                 self.tell(str(problem))
