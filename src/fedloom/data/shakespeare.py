@@ -45,7 +45,7 @@ def shakespeare(folder: Path | None = None, *, length: int = 48, roles: int | No
     nothing = [np.zeros(len(x), np.int64) for x in (x_train, x_test)]
     return Dataset(
         "shakespeare", x_train, nothing[0], x_test, nothing[1], client_train, client_test, classes=1,
-        vocabulary=len(letters) + 1, stratum_train=client_train.copy(), client_names=tuple(enough),
+        vocabulary=len(letters) + 1, stratum_train=client_train.copy(), client_names=tuple(enough), divided=True,
     )  # fmt: skip
 
 

@@ -33,7 +33,7 @@ def shapes(clients: int = 20, examples: int = 75, size: int = 24, alpha: float =
     client_train, client_test = (np.repeat(np.arange(clients), count) for count in (examples - tested, tested))
     return Dataset(
         "shapes", x_train, y_train, x_test, y_test, client_train, client_test, classes=len(KINDS) + 1,
-        vocabulary=0, stratum_train=first[:, kept[0]].ravel(), class_names=("background", *KINDS),
+        vocabulary=0, stratum_train=first[:, kept[0]].ravel(), class_names=("background", *KINDS), divided=True,
     )  # fmt: skip
 
 

@@ -61,6 +61,7 @@ def spoken(speakers: int = 40, repeats: int = 5, noise: float = 0.1, seed: int =
     return Dataset(
         "spoken", x_train, y_train, x_test, y_test, client_train, client_test, classes=len(DIGITS), vocabulary=0,
         client_names=tuple(f"speaker-{speaker:02}" for speaker in range(speakers)), class_names=DIGITS,
+        divided=True,
     )  # fmt: skip
 
 
