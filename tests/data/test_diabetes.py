@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from fedloom.data.diabetes import diabetes
+from fedloom.errors import BadExperiment
 
 
 def test_rows_and_types():
@@ -31,12 +33,20 @@ def test_a_patient_is_in_one_part_only():
     assert len(rows) + len({row.tobytes() for row in data.x_test}) == 442
 
 
-def test_strata_are_quarters_of_the_targets():
-    data = diabetes()
+def test_strata_are_equal_parts_of_the_targets():
+    assert diabetes().stratum_train is None
+    data = diabetes(strata=4)
     assert data.stratum_train is not None
     assert np.bincount(data.stratum_train).tolist() == [88, 88, 89, 89]
     for low, high in zip(range(3), range(1, 4)):
         assert data.y_train[data.stratum_train == low].max() <= data.y_train[data.stratum_train == high].min()
+    np.testing.assert_array_equal(data.y_train, diabetes().y_train)
+
+
+@pytest.mark.parametrize("strata", [-1, 2.0, 1000])
+def test_strata_that_make_no_sense(strata):
+    with pytest.raises(BadExperiment, match="strata"):
+        diabetes(strata=strata)
 
 
 def test_it_is_the_same_every_time():

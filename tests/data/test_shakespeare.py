@@ -51,6 +51,7 @@ def test_the_embedded_part():
     assert (data.x_train.min(), data.x_train.max(), data.x_test.min()) == (1, 63, 0)  # a role's last window is padded
     assert data.client_names is not None
     assert len(data.client_names) == 20
+    assert data.divided
     assert {"ROMEO", "JULIET", "GLOUCESTER"} < set(data.client_names)
     assert set(data.client_train.tolist()) == set(data.client_test.tolist()) == set(range(20))
     assert not data.y_train.any()

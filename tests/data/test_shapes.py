@@ -18,6 +18,7 @@ def test_sizes_and_types():
     assert data.class_names == ("background", *KINDS)
     assert np.bincount(data.client_train).tolist() == [60] * 20
     assert np.bincount(data.client_test).tolist() == [15] * 20
+    assert data.divided
     np.testing.assert_allclose((data.x_train.mean(), data.x_train.std()), (0, 1), atol=1e-5)
 
 

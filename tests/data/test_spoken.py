@@ -22,6 +22,7 @@ def test_sizes_and_types(data):
     assert (data.classes, data.vocabulary, data.class_names) == (10, 0, DIGITS)
     assert data.client_names[:2] == ("speaker-00", "speaker-01")
     assert len(data.client_names) == 40
+    assert data.divided
     np.testing.assert_allclose((data.x_train.mean(), data.x_train.std()), (0, 1), atol=1e-5)
 
 

@@ -27,8 +27,8 @@ def shapes(name: str) -> list[tuple[int, ...]]:
 
 
 def per_example(name: str, output: Tensor) -> Tensor:
-    """One row of scores for each example [n, classes]: the sum over the places of those that answer at every place."""
-    return output.sum(1) if name in PLACES else output.flatten(2).sum(2) if name in PIXELS else output
+    """One row of scores for each example [n, classes]: the mean over the places of those that answer at every place."""
+    return output.mean(1) if name in PLACES else output.flatten(2).mean(2) if name in PIXELS else output
 
 
 def made(name: str, shape: tuple[int, ...], classes: int, **settings: object) -> tuple[nn.Module, Tensor]:

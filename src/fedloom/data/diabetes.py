@@ -7,27 +7,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedloom.data.dataset import Dataset
-from fedloom.data.sampling import stream
+from fedloom.data.sampling import stream, whole
 
 FILES = ("diabetes_data_raw.csv.gz", "diabetes_target.csv.gz")
 TESTED = 0.2  # share of the patients that is for testing
-STRATA = 4  # quarters of the targets, which partitions deal by
 
 
-def diabetes() -> Dataset:
+def diabetes(*, strata: int = 0) -> Dataset:
     """How far diabetes progresses within a year, from ten measurements of each of 442 patients.
 
     A fixed fifth of the patients is for testing. Inputs and targets have mean 0 and standard deviation 1 over the
-    training patients, so an error of 1 is one standard deviation of the targets: 78 of the table's units. Partitions
-    that deal by class deal by quarters of the targets.
+    training patients, so an error of 1 is one standard deviation of the targets: 78 of the table's units. With
+    `strata`, partitions that deal by class deal by so many equal parts of the training patients, from the smallest
+    targets to the largest.
     """
+    strata = whole("strata", strata, 0, 100)
     x, y = _rows()
     test = np.zeros(len(y), bool)
     test[stream(0, "held out").permutation(len(y))[: round(TESTED * len(y))]] = True
     x, y = (((part - part[~test].mean(0)) / part[~test].std(0)).astype(np.float32) for part in (x, y))
-    quarter = np.searchsorted(np.quantile(y[~test], np.arange(1, STRATA) / STRATA), y[~test], side="right")
+    ends = np.quantile(y[~test], np.arange(1, strata) / max(strata, 1))
+    part = np.searchsorted(ends, y[~test], side="right") if strata else None
     return Dataset(
-        "diabetes", x[~test], y[~test], x[test], y[test], None, None, classes=1, vocabulary=0, stratum_train=quarter
+        "diabetes", x[~test], y[~test], x[test], y[test], None, None, classes=1, vocabulary=0, stratum_train=part
     )
 
 

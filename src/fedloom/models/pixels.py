@@ -34,10 +34,11 @@ def fcn(shape: tuple[int, ...], classes: int, vocabulary: int = 0, *, width: int
 
 
 def _block(inputs: int, width: int, norm: Norm) -> nn.Sequential:
-    """Two 3x3 convolutions with norm and ReLU."""
+    """Two 3x3 convolutions with norm and ReLU; a norm of single channels would take away a bias before it."""
     parts: list[nn.Module] = []
+    bias = norm is NORMS["none"]
     for channels in (inputs, width):
-        parts += [nn.Conv2d(channels, width, 3, padding=1), norm(width), nn.ReLU()]
+        parts += [nn.Conv2d(channels, width, 3, padding=1, bias=bias), norm(width), nn.ReLU()]
     return nn.Sequential(*parts)
 
 
