@@ -57,6 +57,11 @@ def texts() -> Tensor:
     return torch.where(torch.arange(LENGTH) < end[:, None], words, 0)
 
 
+def by_text(outputs: int) -> nn.Module:
+    """Scores for a whole text."""
+    return nn.Sequential(nn.Embedding(WORDS, 6), nn.Flatten(), nn.Linear(6 * LENGTH, outputs))
+
+
 def class_of(what: str, count: int, *shape: int) -> Tensor:
     """Classes below `count`."""
     return (drawn(what, *shape) * count).long()
@@ -94,6 +99,7 @@ CASES: dict[str, Case] = {
     "classes": Case(classes(), lambda: plain(CLASSES), images, some_classes),
     "classes-weighted": Case(classes((0.5, 2.0, 0.0), 0.1), lambda: plain(CLASSES), images, some_classes),
     "classes-focal": Case(classes(focal=2.0), lambda: plain(CLASSES), images, some_classes),
+    "classes-of-texts": Case(classes(), lambda: by_text(CLASSES), texts, some_classes),
     "labels": Case(labels(2.0), lambda: plain(4), images, lambda: class_of("labels", 2, N, 4)),
     "binary": Case(binary(), lambda: plain(1), images, lambda: class_of("binary", 2, N)),
     "numbers": Case(numbers(), lambda: plain(1), images, lambda: drawn("numbers", N) * 2 - 1),

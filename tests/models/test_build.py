@@ -59,6 +59,11 @@ SIZES = [
     ("fcn", {"width": 8}, CIFAR, 3, 1_419, 1_419),
     ("unet", {}, (1, 24, 24), 3, 29_795, 29_795),
     ("unet", {"norm": "none"}, (1, 24, 24), 3, 29_635, 29_635),
+    # patches 48 * 64 + 64, positions 64 * 64, blocks of 2 norms, q, k, v, output, 64 * 256 + 256 and back; norm, output
+    ("vit", {}, CIFAR, 10, 307_530, 307_530),
+    ("vit", {"width": 8, "depth": 1, "heads": 2, "patch": 8}, MNIST, 10, 1_618, 1_618),
+    ("mobilenet", {}, CIFAR, 10, 191_930, 197_882),
+    ("mobilenet", {"norm": "group", "width": 8}, CIFAR, 10, 52_706, 52_706),
 ]
 
 # the same of networks for tokens, with 66 of them
@@ -68,6 +73,12 @@ SIZES_OF_TEXTS = [
     ("char-conv", {"width": 8, "layers": 1}, 5, 66 * 8 + 8 * 8 * 3 + 8 + 9 * 5),
     ("char-gru", {}, 66, 66 * 64 + 3 * 64 * (64 + 64 + 2) + 65 * 66),
     ("char-gru", {"width": 8, "layers": 2}, 5, 66 * 8 + 2 * 3 * 8 * (8 + 8 + 2) + 9 * 5),
+    # of a text of 64 words: a block has 4 width^2 in attention, 8 width^2 in the feed-forward layer, and 13 width
+    ("transformer", {}, 4, (66 + 64) * 64 + 2 * (12 * 64**2 + 13 * 64) + 2 * 64 + 65 * 4),
+    ("transformer", {"width": 8, "depth": 1, "places": True}, 66, 130 * 8 + 12 * 64 + 13 * 8 + 16 + 9 * 66),
+    ("lstm", {}, 4, 66 * 64 + 4 * 64 * (64 + 64 + 2) + 65 * 4),
+    ("lstm", {"width": 8, "layers": 2, "places": True}, 66, 66 * 8 + 2 * 4 * 8 * (8 + 8 + 2) + 9 * 66),
+    ("gru", {}, 4, 66 * 64 + 3 * 64 * (64 + 64 + 2) + 65 * 4),
 ]
 PLACES = ("fcn", "unet")  # answer at every pixel
 
@@ -183,6 +194,11 @@ def test_classes_must_be_counted():
         ("fcn", {"width": 0}, "width must be a whole number of neurons, 1 or more; got 0"),
         ("unet", {"width": "8"}, "width must be a whole number of neurons, 1 or more; got '8'"),
         ("unet", {"norm": "batch"}, "unknown norm 'batch'"),
+        ("vit", {"width": 30}, "width must be a multiple of heads; got width 30 and 4 heads"),
+        ("vit", {"depth": 0}, "depth must be a whole number 1 or more; got 0"),
+        ("vit", {"patch": 2.0}, "patch must be a whole number 1 or more; got 2.0"),
+        ("mobilenet", {"norm": "layer"}, "unknown norm 'layer'"),
+        ("mobilenet", {"norm": "group", "width": 3}, "width must be even with norm 'group', which has two groups"),
     ],
 )
 def test_names_and_settings_that_do_not_exist(name, set_to, text):
@@ -205,3 +221,27 @@ def test_settings_of_networks_for_tokens(name, set_to, text):
     with pytest.raises(BadExperiment) as error:
         build(name, TEXT, 66, 66, **set_to)
     assert str(error.value).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "set_to", "text"),
+    [
+        ("transformer", {"heads": 3}, "width must be a multiple of heads; got width 64 and 3 heads"),
+        ("transformer", {"depth": True}, "depth must be a whole number 1 or more; got True"),
+        ("lstm", {"width": 0}, "width must be a whole number of neurons, 1 or more; got 0"),
+        ("gru", {"layers": 0}, "layers must be a whole number 1 or more; got 0"),
+    ],
+)
+def test_settings_of_networks_for_texts(name, set_to, text):
+    with pytest.raises(BadExperiment) as error:
+        build(name, TEXT, 66, 66, **set_to)
+    assert str(error.value) == text
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru"])
+def test_recurrent_networks_take_signals_too(name):
+    model = build(name, HAR, 6, width=8)
+    assert model(torch.zeros(2, *HAR)).shape == (2, 6)
+    assert build(name, HAR, 6, width=8, places=True)(torch.zeros(2, *HAR)).shape == (2, 128, 6)
+    with pytest.raises(BadModel, match=rf"{name} needs sequences \[channels, length\]; got 3x32x32; try mlp"):
+        build(name, CIFAR, 6)

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from fedloom.models import MODELS, build, example
 
 DIGITS, MNIST, CIFAR, WORDS = (1, 8, 8), (1, 28, 28), (3, 32, 32), 50
-GROUP = {"resnet20": {"norm": "group"}, "resnet18": {"norm": "group"}}
+GROUP = {name: {"norm": "group"} for name in ("resnet20", "resnet18", "mobilenet")}
 PIXELS, PLACES = ("fcn", "unet"), ("char-conv", "char-gru")  # answer at every pixel or place
 # het-a-1 stands for its ten relatives where every network would take too long
 FEW = [name for name in MODELS if not name.startswith("het") or name == "het-a-1"]
@@ -23,6 +23,7 @@ def shapes(name: str) -> list[tuple[int, ...]]:
         "images": [CIFAR, DIGITS if entry.smallest <= 8 else MNIST if entry.smallest <= 28 else (1, 37, 41)],
         "signals": [(9, 128), (3, 50)],
         "tokens": [(12,), (5,)],
+        "sequences": [(12,), (5,)],
     }[entry.takes]
 
 
@@ -34,7 +35,7 @@ def per_example(name: str, output: Tensor) -> Tensor:
 def made(name: str, shape: tuple[int, ...], classes: int, **settings: object) -> tuple[nn.Module, Tensor]:
     """A network in evaluation, and four random examples for it."""
     torch.manual_seed(3)
-    tokens = MODELS[name].takes == "tokens"
+    tokens = MODELS[name].takes in ("tokens", "sequences")
     model = build(name, shape, classes, WORDS if tokens else 0, **settings)
     x = torch.randint(1, WORDS, (4, *shape)) if tokens else torch.randn(4, *shape)
     return model.eval(), x
@@ -49,7 +50,7 @@ def test_scores_for_every_class_on_own_and_other_shapes(name, shape):
     assert scores.shape == (4, *expected)
     assert scores.isfinite().all()
     assert not torch.equal(scores[0], scores[1])
-    blank = example(shape, WORDS if MODELS[name].takes == "tokens" else 0)
+    blank = example(shape, WORDS if MODELS[name].takes in ("tokens", "sequences") else 0)
     assert model.train()(blank).shape == (2, *expected)
 
 
@@ -72,7 +73,8 @@ def test_functional_call_is_the_same_network(name):
     twin, _ = made(name, shapes(name)[0], 5)
     for tensor in twin.state_dict().values():
         tensor.zero_()  # whatever the call uses, it must take it from the dictionary
-    torch.testing.assert_close(functional_call(twin, model.state_dict(), (x,)), model(x), rtol=0, atol=0)
+    with torch.no_grad():  # nn.TransformerEncoder has a quicker way in evaluation, without gradients
+        torch.testing.assert_close(functional_call(twin, model.state_dict(), (x,)), model(x), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", ["spu-emnist", "spu-cifar", "spu-speech", "resnet20"])
@@ -87,6 +89,7 @@ def test_functional_call_moves_the_statistics_it_was_given(name):
     assert not any(torch.equal(given[key], before[key]) for key, _ in model.named_buffers())
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop because")  # vmap runs such a call client by client
 @pytest.mark.parametrize("name", [name for name in FEW if not name.startswith("spu") and name != "resnet18"])
 def test_a_cohorts_gradients_are_its_clients_gradients(name):
     shape = shapes(name)[0]
@@ -129,14 +132,32 @@ def test_fasttext_means_the_words_and_not_the_padding():
         torch.testing.assert_close(model(text), scores)
 
 
-@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("name", [*PLACES, "transformer", "lstm", "gru"])
 def test_no_place_sees_a_later_one(name):
-    model, x = made(name, (12,), 5)
+    model, x = made(name, (12,), 5, **({} if name in PLACES else {"places": True}))
     before = model(x)
     x[:, 7:] = torch.randint(1, WORDS, (4, 5))
     after = model(x)
     torch.testing.assert_close(after[:, :7], before[:, :7], rtol=0, atol=0)
     assert not torch.equal(after[:, 7:], before[:, 7:])
+
+
+@pytest.mark.parametrize("name", ["transformer", "lstm", "gru"])
+def test_padding_at_the_end_of_a_text_does_not_count(name):
+    model, x = made(name, (12,), 5)
+    x[1:, 7:] = 0
+    x[3] = 0
+    before = model(x)
+    assert before.isfinite().all()
+    with torch.no_grad():
+        model.embedding.weight[0] = 1e3
+    torch.testing.assert_close(model(x)[:3], before[:3])
+
+
+def test_vit_takes_images_that_are_no_multiples_of_its_patches():
+    model, x = made("vit", (1, 9, 6), 3)
+    padded, _ = made("vit", (1, 12, 8), 3)
+    torch.testing.assert_close(model(x), padded(nn.functional.pad(x, (0, 2, 0, 3))), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("layers", [1, 2, 4])
@@ -159,11 +180,13 @@ def test_pixels_of_a_unet_see_far_and_near():
     assert seen[12, 20]
 
 
-@pytest.mark.parametrize("name", ["char-conv", "char-gru", "fcn", "unet"])
+@pytest.mark.parametrize(
+    "name", ["char-conv", "char-gru", "transformer", "lstm", "gru", "fcn", "unet", "vit", "mobilenet"]
+)
 @pytest.mark.parametrize("set_to", [{}, {"width": 8}])
 def test_double_gives_the_same_network(name, set_to):
     model, x = made(name, shapes(name)[0], 5, **set_to)
     expected = model(x)
-    wide = model.double()(x if name in PLACES else x.double())
+    wide = model.double()(x.double() if x.is_floating_point() else x)
     assert wide.dtype == torch.float64
     torch.testing.assert_close(wide.float(), expected)

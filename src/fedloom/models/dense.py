@@ -80,3 +80,11 @@ def check_width(argument: str, width: int) -> int:
     if isinstance(width, bool) or not isinstance(width, int) or width < 1:
         raise BadExperiment(f"{argument} must be a whole number of neurons, 1 or more; got {width!r}")
     return width
+
+
+def check_whole(argument: str, value: int, most: int | None = None) -> int:
+    """The number; anything but a whole number from 1 to `most` is refused."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1 or (most is not None and value > most):
+        upto = "1 or more" if most is None else f"from 1 to {most}"
+        raise BadExperiment(f"{argument} must be a whole number {upto}; got {value!r}")
+    return value

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.errors import BadExperiment, BadModel, unknown
-from fedloom.models import conv, dense, pixels, resnet, text
+from fedloom.models import attention, conv, dense, mobilenet, pixels, recurrent, resnet, text
 
-Takes = Literal["numbers", "images", "signals", "tokens"]
-AXES = {"images": ("channels", "height", "width"), "signals": ("channels", "length")}
+Takes = Literal["numbers", "images", "signals", "tokens", "sequences"]  # sequences: tokens or signals
+SIGNALS = ("channels", "length")
+AXES = {"images": ("channels", "height", "width"), "signals": SIGNALS, "sequences": SIGNALS}
 
 
 class Entry(NamedTuple):
@@ -56,6 +57,21 @@ MODELS: dict[str, Entry] = {
     "char-gru": Entry(
         text.char_gru, "gated recurrent units, scores at every place of a text (settings: width, layers)", "tokens"
     ),
+    "transformer": Entry(
+        attention.transformer, "blocks of attention for texts (settings: width, depth, heads, places)", "tokens"
+    ),
+    "lstm": Entry(
+        recurrent.lstm, "long short-term memory for texts or signals (settings: width, layers, places)", "sequences"
+    ),
+    "gru": Entry(
+        recurrent.gru, "gated recurrent units for texts or signals (settings: width, layers, places)", "sequences"
+    ),
+    "vit": Entry(
+        attention.vit, "a vision transformer for small images (settings: width, depth, heads, patch)", "images"
+    ),
+    "mobilenet": Entry(
+        mobilenet.mobilenet, "a MobileNet of version 2 for small images (settings: width, norm)", "images"
+    ),
     "fcn": Entry(
         pixels.fcn, "dilated convolutions of 3x3, scores at every pixel of an image (setting: width)", "images"
     ),
@@ -92,7 +108,7 @@ def check_input(name: str, shape: tuple[int, ...], vocabulary: int) -> None:
         raise BadModel(f"shape must be the size of each axis of one example, 1 or more; got {tuple(shape)}")
     takes, smallest = MODELS[name].takes, MODELS[name].smallest
     got = "x".join(map(str, shape))
-    if vocabulary and takes != "tokens":
+    if vocabulary and takes not in ("tokens", "sequences"):
         hint = "try fasttext, or char-conv for an answer at every place"
         raise BadModel(f"{name} needs numbers; got {got} word numbers (vocabulary {vocabulary}); {hint}")
     if vocabulary and len(shape) != 1:
@@ -100,7 +116,7 @@ def check_input(name: str, shape: tuple[int, ...], vocabulary: int) -> None:
     other = "har-cnn" if len(shape) == 2 and shape[1] >= MODELS["har-cnn"].smallest else "mlp"
     if takes == "tokens" and not vocabulary:
         raise BadModel(f"{name} needs word numbers, with vocabulary above 0; got {got} numbers; try {other}")
-    if takes not in AXES:
+    if takes not in AXES or vocabulary:
         return
     axes = AXES[takes]
     if len(shape) != len(axes):

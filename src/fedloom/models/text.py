@@ -4,8 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom.errors import BadExperiment
-from fedloom.models.dense import check_width
+from fedloom.models.dense import check_whole, check_width
 
 KERNEL = 3  # places that a convolution looks at
 MOST_LAYERS = 8  # the last of so many convolutions looks 256 places back
@@ -34,7 +33,7 @@ def char_conv(
     shape: tuple[int, ...], classes: int, vocabulary: int = 0, *, width: int = 64, layers: int = 3
 ) -> nn.Module:
     """Causal dilated convolutions; the last place looks back over 2 * (2^layers - 1) places."""
-    return CharConv(vocabulary, check_width("width", width), _check_layers(layers, MOST_LAYERS), classes)
+    return CharConv(vocabulary, check_width("width", width), check_whole("layers", layers, MOST_LAYERS), classes)
 
 
 class CharGru(nn.Module):
@@ -57,11 +56,4 @@ def char_gru(
     shape: tuple[int, ...], classes: int, vocabulary: int = 0, *, width: int = 64, layers: int = 1
 ) -> nn.Module:
     """One or two layers of gated recurrent units."""
-    return CharGru(vocabulary, check_width("width", width), _check_layers(layers, 2), classes)
-
-
-def _check_layers(layers: int, most: int) -> int:
-    """The number of layers; anything but a whole number from 1 to `most` is refused."""
-    if isinstance(layers, bool) or not isinstance(layers, int) or not 1 <= layers <= most:
-        raise BadExperiment(f"layers must be a whole number from 1 to {most}; got {layers!r}")
-    return layers
+    return CharGru(vocabulary, check_width("width", width), check_whole("layers", layers, 2), classes)
