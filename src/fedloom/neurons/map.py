@@ -30,8 +30,8 @@ class NeuronMap:
     """A model's neurons, made by `neuron_map`.
 
     What slices a model may rely on: `counts[i]` entries of `lists[i]` are kept, `tensors` have them along their axes,
-    `attributes` of layers count them, the answers of the calls `told` have them, and the groups of each tuple in `alike`
-    keep equally many. A layer's tensors, attributes and calls speak of the same kept neurons.
+    `attributes` of layers count them, the answers of the calls `told` have them, and the groups of each tuple in
+    `alike` keep equally many. All of these speak of the same kept neurons.
     """
 
     groups: tuple[str, ...]  # hidden groups, in the order of a keep
@@ -45,7 +45,7 @@ class NeuronMap:
     steps: dict[str, int]  # group -> number that its kept neurons must be a multiple of
     lists: tuple[Tensor, ...]  # neuron numbers along an axis; K + O for what is never cut
     told: tuple[Told, ...] = ()  # calls that are told sizes which count neurons, in their order
-    alike: tuple[tuple[str, ...], ...] = ()  # groups that can be sliced only if they keep equally many, such as an LSTM's
+    alike: tuple[tuple[str, ...], ...] = ()  # groups that must keep equally many to be sliced, as an LSTM's
     base_flops: int = 0  # of one example's forward pass through frozen weights, which are not in the vector
 
     @cached_property

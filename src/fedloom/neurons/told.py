@@ -1,7 +1,7 @@
 """Calls that are told sizes: what a network's code writes as numbers, and a cut network must be told otherwise.
 
-Code such as `x.view(batch, tokens, heads, size)` names the number of heads. A cut network runs the same code, so it stands
-in the way of these calls and gives the sizes of what was kept.
+Code such as `x.view(batch, tokens, heads, size)` names the number of heads. A cut network runs the same code, and these
+calls are told the sizes of what was kept.
 """
 
 from collections.abc import Callable
@@ -23,11 +23,13 @@ class Told(NamedTuple):
 
     number: int
     function: str  # its name; a run that meets another at this number takes another way than the one listened to
-    axes: tuple[tuple[tuple[int, int], ...], ...]  # for each tensor of the answer: (axis >= 0, number of the map's list)
+    axes: tuple[
+        tuple[tuple[int, int], ...], ...
+    ]  # for each tensor of the answer: (axis >= 0, number of the map's list)
 
     # A list has one entry for each entry of the whole network's axis, also where a reshape has merged heads and their
-    # size or laid q, k and v behind one another. So the size of a cut axis is the kept entries of its list, `counts[list]`
-    # as `slices` returns them. All other sizes are as the code asks: batch and length are the run's own, -1 stays -1.
+    # size or laid q, k and v behind one another. So the size of a cut axis is the kept entries of its list, as in
+    # `counts[list]` of `slices`. All other sizes are as the code asks: batch and length are the run's own, -1 stays -1.
 
 
 def told_name(function: Callable[..., Any]) -> str | None:
