@@ -56,17 +56,17 @@ class StackedGradient:
         graph = traced(setting.module)
         layers = {node.target: setting.module.get_submodule(str(node.target)) for node in graph.nodes
                   if node.op == "call_module"}  # fmt: skip
+        self._inside = {*self.layout.names, *(name for name, _ in self.layout.aliases)}  # what is in the vector
+        tied = {name for pair in self.layout.aliases for name in pair}
         self._base: dict[str, Tensor] = {}  # frozen tensors of layers that are stacked
         for name, layer in layers.items():
             own = {f"{name}.{key}".lstrip("."): value for key, value in tensors_of(layer).items()}
-            if any(value.requires_grad for key, value in own.items() if key not in self.layout.names):
-                raise NotImplementedError(f"layer '{name}' shares a parameter with another layer")
             if type(layer) in LAYERS:
                 self._base |= {} if self._runs_as_is(str(name), layer) else {
                     key: value.detach() for key, value in own.items()
-                    if key not in self.layout.names and value.is_floating_point()
+                    if key not in self._inside and value.is_floating_point()
                 }  # fmt: skip
-            elif any(key in self.layout.names for key in own):
+            elif any(key in self._inside for key in own):
                 raise NotImplementedError(f"layer '{name}' ({type(layer).__name__}) has no stacked form")
         if any(node.op == "get_attr" for node in graph.nodes):
             raise NotImplementedError("the network uses a parameter outside any layer")
@@ -76,6 +76,7 @@ class StackedGradient:
             str(name)
             for name, layer in layers.items()
             if type(layer) in FUSED and uses[name] == 1 and all(p.requires_grad for p in layer.parameters())
+            and not any(f"{name}.{key}".lstrip(".") in tied for key in tensors_of(layer))
         )
         self._dropouts = [layer for layer in layers.values() if isinstance(layer, KeyedDropout)]
         self._now = _Now()
@@ -90,10 +91,11 @@ class StackedGradient:
         """Whether a layer treats all clients alike and every example by itself."""
         if type(layer) not in LAYERS:
             return True
-        return type(layer) in ALONE and not any(f"{name}.{key}" in self.layout.names for key in tensors_of(layer))
+        return type(layer) in ALONE and not any(f"{name}.{key}" in self._inside for key in tensors_of(layer))
 
     def _with_base(self, tensors: dict[str, Tensor], clients: int) -> dict[str, Tensor]:
-        """The cohort's tensors, and for each client those frozen ones that a stacked layer needs."""
+        """The cohort's tensors by all their names, and for each client those frozen ones that a stacked layer needs."""
+        tensors = self.layout.with_aliases(tensors)
         if not self._base:
             return tensors
         return tensors | {name: t.expand(clients, *t.shape).contiguous() for name, t in self._base.items()}
