@@ -191,7 +191,7 @@ def test_another_branch_is_refused() -> None:
     with resized(net, sizes):
         assert net(torch.randn(2, 2)).shape == (2, 2)
     with (
-        pytest.raises(BadModel, match="number 0 .* is 'reshape', and was 'view' .* another branch"),
+        pytest.raises(BadModel, match=r"number 0 .* is 'reshape', and was 'view' .* another branch"),
         resized(net, sizes),
     ):
         net.eval()(torch.randn(2, 2))

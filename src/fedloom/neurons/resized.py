@@ -31,7 +31,7 @@ class Kept(NamedTuple):
     """The entries of one axis of an answer."""
 
     axis: int
-    count: int  # that are kept
+    here: int  # that are kept
     whole: int  # of the whole network
 
 
@@ -157,7 +157,7 @@ def _unflattened(func: Any, axes: Axes, x: Tensor, dim: int, sizes: Any) -> Tens
 def _taken_apart(func: Any, axes: Axes, x: Tensor, told: Any = None, dim: int = 0, **kwargs: Any) -> Any:
     """An axis is cut into pieces; pieces without neurons keep the size that they were told."""
     told = next(iter(kwargs.values())) if told is None else told
-    kept = [next((k.count for k in piece if k.axis == dim % x.dim()), None) for piece in axes]
+    kept = [next((k.here for k in piece if k.axis == dim % x.dim()), None) for piece in axes]
     if all(count is None for count in kept):
         return func(x, told, dim)
     fixed = list(told) if isinstance(told, list | tuple) else [told] * len(kept)
