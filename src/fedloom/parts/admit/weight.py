@@ -14,10 +14,9 @@ from fedloom.parts.admit.check import Check
 
 @dataclass(frozen=True)
 class Weight(Check):
-    """Reports of 0, negative, infinite or NaN examples, or of such a weight, are refused; more than `most` examples
-    count as `most`.
+    """Reports of 0, negative, infinite or NaN examples are refused; more than `most` count as `most`.
 
-    With `most` None the limit is what the server knows of the client, the fleet's `examples`.
+    So are reported weights that are negative, infinite or NaN. With `most` None the limit is what the server knows of the client, the fleet's `examples`.
     """
 
     most: int | None = None
