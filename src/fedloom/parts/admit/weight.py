@@ -16,7 +16,8 @@ from fedloom.parts.admit.check import Check
 class Weight(Check):
     """Reports of 0, negative, infinite or NaN examples are refused; more than `most` count as `most`.
 
-    So are reported weights that are negative, infinite or NaN. With `most` None the limit is what the server knows of the client, the fleet's `examples`.
+    So are reported weights that are negative, infinite or NaN. With `most` None the limit is what the server knows of
+    the client, the fleet's `examples`.
     """
 
     most: int | None = None
