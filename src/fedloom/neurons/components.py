@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
@@ -36,9 +37,7 @@ class Components:
 
     def of(self, ids: Tensor) -> Tensor:
         """The roots of ids."""
-        if not ids.numel():
-            return ids
-        few = small(ids)
+        few = small(ids) if ids.numel() else ids
         places = torch.where(few >= LOOSE, few - LOOSE + self._wiring.count, few)
         found: Tensor = self._root[places].expand(ids.shape)
         return found
@@ -46,7 +45,8 @@ class Components:
     def roots(self, many: Iterable[Tensor]) -> Tensor:
         """All different roots of ids."""
         parts = [self.of(ids).flatten() for ids in many]
-        return torch.cat([torch.zeros(0, dtype=torch.int64), *parts]).unique()
+        found: Tensor = torch.cat([torch.zeros(0, dtype=torch.int64), *parts]).unique()
+        return found
 
     def _solved(self) -> Tensor:
         """The roots, from the edges."""
@@ -55,7 +55,7 @@ class Components:
         none = torch.zeros(0, dtype=torch.int64)
         one, other = (torch.cat([none, *(pair[side] for pair in ends)]).numpy() for side in (0, 1))
         graph = coo_array((np.ones(len(one), dtype=np.int8), (one, other)), shape=(count, count))
-        _, label = connected_components(graph, directed=False)
+        label: NDArray[np.int32] = connected_components(graph, directed=False)[1]
         smallest = np.full(count, count)
         np.minimum.at(smallest, label, np.arange(count))
         roots: Tensor = torch.from_numpy(smallest[label])

@@ -1,7 +1,8 @@
 """Listening to a network: it runs its own code on an example, and the neurons of every tensor are followed."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +15,13 @@ from fedloom.neurons.rules import own_layer, plain_name, rule_for
 from fedloom.neurons.told import told_name
 from fedloom.neurons.wiring import Wiring
 
-LOOKS = frozenset(("bool", "item", "float", "int", "index", "tolist", "numpy", "array", "equal", "allclose"))
+LOOKS = frozenset(("bool", "item", "float", "int", "index", "equal", "allclose"))
+LEAVES = frozenset(("numpy", "array", "tolist"))  # numbers go where nobody listens
 TRANSPOSES = frozenset(("t", "T", "mT", "transpose", "swapaxes", "permute"))
+
+
+class Unheard(Exception):
+    """Raised where a model runs, but not while it is listened to."""
 
 
 class Known(NamedTuple):
@@ -32,9 +38,10 @@ class Known(NamedTuple):
 class Listener(TorchFunctionMode):
     """Hears every call of torch's functions in a forward pass."""
 
-    def __init__(self, model: nn.Module, wiring: Wiring) -> None:
+    def __init__(self, model: nn.Module, wiring: Wiring, whole: Mapping[str, str]) -> None:
         super().__init__()
         self.wiring = wiring
+        self.whole = whole  # layers that have turned out not to be understood, and why
         self.names: dict[int, str] = {}
         self.owners: dict[int, list[tuple[str, nn.Module]]] = {}
         self.transposes: dict[int, Tensor] = {}
@@ -79,6 +86,9 @@ class Listener(TorchFunctionMode):
         if not answers:
             if name in LOOKS:
                 self.looked(given)
+            if name in LEAVES and any(id(x) in self.known and emitted(self.known[id(x)].ids) for x in given):
+                call = Call(self.wiring, self, function, name, args, kwargs, answer)
+                self.keep_whole(call, given, "its numbers leave what can be listened to")
             if name != "setitem":
                 return
             answers = [args[0]]
@@ -101,6 +111,8 @@ class Listener(TorchFunctionMode):
         strange = any(self.strange(x) for x in given if all(x is not part for part in answers))
         if own or strange or any(k.ids.numel() and (emitted(k.ids) or loose(k.ids)) for k in before):
             try:
+                if call.layer in self.whole:
+                    raise Spread(self.whole[call.layer])
                 if rule is None:
                     raise Spread("it has no rule")
                 ids = tensors_in(rule(call))
@@ -196,12 +208,18 @@ class Listener(TorchFunctionMode):
         self.stack.pop()
 
 
-def listen(model: nn.Module, inputs: tuple[Any, ...], wiring: Wiring) -> tuple[Listener, list[Tensor]]:
-    """Run a model in eval mode on the example; returns what was heard and the ids of the model's outputs."""
-    listener = Listener(model, wiring)
+def listen(
+    model: nn.Module, inputs: tuple[Any, ...], wiring: Wiring, whole: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Listener, list[Tensor]]:
+    """Run a model in eval mode on the example; returns what was heard and the ids of the model's outputs.
+
+    Layers in `whole` are kept whole, for the reasons given there.
+    """
+    listener = Listener(model, wiring, whole)
     for tensor in tensors_in(inputs):
         listener.known[id(tensor)] = Known(tensor, plain(tensor.shape), tensor.grad_fn, "", False, True)
     hooks = []
+    place, problem = listener.place, None
     for layer, module in model.named_modules():
         if module is not model or own_layer(module) is not None:
 
@@ -216,11 +234,23 @@ def listen(model: nn.Module, inputs: tuple[Any, ...], wiring: Wiring) -> tuple[L
     try:
         with torch.enable_grad(), listener:
             outputs = tensors_in(model(*inputs))
-    except Exception as error:  # user code may raise anything
-        layer, module = listener.place
-        where = f"layer '{layer}' of type {type(module).__name__}" if layer else f"{type(module).__name__}.forward"
-        raise BadModel(f"the model fails on the example at {where}: {str(error) or type(error).__name__}") from error
+    except Exception as error:  # noqa: BLE001  user code may raise anything
+        place, problem = listener.place, error
     finally:
         for hook in hooks:
             hook.remove()
+    if problem is not None:
+        refuse(model, inputs, place, problem)
     return listener, [listener.ids_of(x) for x in outputs]
+
+
+def refuse(model: nn.Module, inputs: tuple[Any, ...], place: tuple[str, nn.Module], problem: Exception) -> NoReturn:
+    """Say whether a model that has failed runs unheard."""
+    try:
+        with torch.no_grad():
+            model(*inputs)
+    except Exception as error:  # user code may raise anything
+        layer, module = place
+        where = f"layer '{layer}' of type {type(module).__name__}" if layer else f"{type(module).__name__}.forward"
+        raise BadModel(f"the model fails on the example at {where}: {str(error) or type(error).__name__}") from error
+    raise Unheard(str(problem) or type(problem).__name__) from problem

@@ -47,6 +47,7 @@ class NeuronMap:
     alike: tuple[tuple[str, ...], ...] = ()  # groups that must keep equally many to be sliced, as an LSTM's
     work: tuple[tuple[int, int], ...] = ()  # products of activations: list, floating-point operations of an entry
     words: dict[str, str] = field(default_factory=dict)  # group -> what its neurons are: heads, hidden units ...
+    note: str | None = None  # which layers are kept whole and why, in words
     base_flops: int = 0  # of one example's forward pass through frozen weights, which are not in the vector
 
     @cached_property

@@ -1,15 +1,25 @@
-"""Derive a model's neurons: its own code runs on an example, and is listened to."""
+"""Derive a model's neurons: its own code runs on an example, is listened to, and what was found is tried."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from fedloom.errors import BadModel
 from fedloom.layout import Layout, base_of, copied, layout_of
 from fedloom.neurons.assemble import assemble
-from fedloom.neurons.listen import listen
+from fedloom.neurons.calls import tensors_in
+from fedloom.neurons.ids import plain
+from fedloom.neurons.inputs import lively, other_inputs
+from fedloom.neurons.listen import Listener, Unheard, listen
 from fedloom.neurons.map import NeuronMap
+from fedloom.neurons.tried import Disagreement, tried
 from fedloom.neurons.wiring import Wiring
+
+TRIALS = 8  # layers that may turn out not to be understood before all are kept whole
+HINT = "`fedloom.neuron_rule` says what an unknown function or layer does to neurons."
 
 
 def neuron_map(
@@ -17,7 +27,8 @@ def neuron_map(
 ) -> NeuronMap:
     """Derive the neurons of a model from its code and one example input.
 
-    Neurons with frozen numbers are never cut.
+    Neurons with frozen numbers are never cut, nor are those that functions and layers without a rule read: the map's
+    `note` names these.
 
     Args:
         model: any module; it is left as it is.
@@ -28,9 +39,71 @@ def neuron_map(
     layout = layout_of(model) if layout is None else layout
     inputs = example if isinstance(example, tuple) else (example,)
     twin = copied(model).eval()  # it runs, and its statistics must not change
-    wiring = Wiring()
-    _, outputs = listen(twin, inputs, wiring)
-    if not outputs or any(ids.dim() < 2 or not len(ids) for ids in outputs):
-        shapes = [tuple(ids.shape) for ids in outputs]
-        raise BadModel(f"the model must give tensors [batch, classes, ...] for the example; got shapes {shapes}.")
-    return assemble(layout, wiring, outputs, base_of(model, layout), width)
+    whole: dict[str, str] = {}
+    while True:
+        wiring = Wiring()
+        try:
+            listener, outputs = listen(twin, inputs, wiring, whole)
+        except Unheard as error:
+            return nothing_cut(twin, inputs, layout, model, f"its code cannot be listened to: {error}")
+        if not outputs or any(ids.dim() < 2 or not len(ids) for ids in outputs):
+            shapes = [tuple(ids.shape) for ids in outputs]
+            raise BadModel(f"the model must give tensors [batch, classes, ...] for the example; got shapes {shapes}.")
+        if (way := another_way(twin, inputs, listener)) is not None:
+            why = f"its code looks at numbers {way} and may take another way for other inputs"
+            return nothing_cut(twin, inputs, layout, model, why)
+        found = assemble(layout, wiring, outputs, base_of(model, layout), width)
+        try:
+            tried(found, twin, lively(inputs))
+        except Disagreement as problem:
+            if not problem.layer or problem.layer in whole or len(whole) == TRIALS:
+                return nothing_cut(twin, inputs, layout, model, f"in a trial {str(problem).rstrip('.')}")
+            whole[problem.layer] = "with half of its neurons cut it is not what it is with the half masked"
+        except BadModel:  # the model itself fails on other inputs than the example
+            return replace(found, note=note_of(wiring.whole, found))
+        else:
+            return replace(found, note=note_of(wiring.whole, found))
+
+
+def nothing_cut(twin: nn.Module, inputs: tuple[Any, ...], layout: Layout, model: nn.Module, why: str) -> NeuronMap:
+    """The map of a model of which nothing is known but that it runs."""
+    with torch.no_grad():
+        outputs = tensors_in(twin(*inputs))
+    results = [plain(x.shape) for x in outputs]
+    note = f"{type(model).__name__}: {why}. All its layers are kept whole."
+    return replace(assemble(layout, Wiring(), results, base_of(model, layout)), note=note)
+
+
+def another_way(twin: nn.Module, inputs: tuple[Any, ...], listener: Listener) -> str | None:
+    """Where the code takes another way for other inputs; it looks at values that parameters decide, or is tried."""
+    if not listener.looks:
+        return None
+    place = next((layer for layer, deep in listener.looks.items() if deep), None)
+    if place is None:
+        for sign in (1, -1):
+            try:
+                other, _ = listen(twin, other_inputs(inputs, sign), Wiring())
+            except (BadModel, Unheard):
+                return where(next(iter(listener.looks)))
+            if other.trail != listener.trail:
+                return where(next(iter(listener.looks)))
+        return None
+    return where(place)
+
+
+def where(layer: str) -> str:
+    """A layer in words."""
+    return f"in layer '{layer}'" if layer else "in its forward"
+
+
+def note_of(whole: Mapping[str, str], neurons: NeuronMap) -> str | None:
+    """Which layers are kept whole, why, and what share of the parameters they hold."""
+    if not whole:
+        return None
+    trained = [tensor for tensor in neurons.tensors if tensor.trained]
+    total = sum(tensor.stop - tensor.start for tensor in trained)
+    held = sum(t.stop - t.start for t in trained if any(layer and t.name.startswith(f"{layer}.") for layer in whole))
+    layers = "; ".join(
+        f"'{layer}' ({why})" if layer else f"the network's own code ({why})" for layer, why in whole.items()
+    )
+    return f"kept whole, with {held / total:.0%} of the parameters: {layers}. {HINT}"
