@@ -23,6 +23,7 @@ from fedloom.data.sampling import Ints
 from fedloom.data.targets import strata_of
 from fedloom.engine.clients import ClientExamples, Clients
 from fedloom.engine.gradient.dropout import keyed
+from fedloom.engine.gradient.keyed_calls import draws_of
 from fedloom.engine.ranks import rank_device
 from fedloom.engine.storage.offload import offload, place_examples
 from fedloom.engine.storage.placement import Placement, budget_of, place, sizes_of
@@ -65,6 +66,7 @@ class Inputs(NamedTuple):
     client_names: tuple[str, ...] | None = None  # of the partition's clients, where the data name them
     class_names: tuple[str, ...] | None = None
     widths: Widths = Widths()
+    repeatable: bool = True  # False: the network draws random numbers that no seed of the run decides
 
 
 def inputs_of(
@@ -103,7 +105,8 @@ def inputs_of(
     x, y = (tensor_of(part[:FIRST]).to(device) for part in (dataset.x_train, dataset.y_train))
     layout = layout_of(module, moving_buffers(module, x))
     check_buffers(module, layout)
-    setting = Setting(fleet, module, layout, goal, x[:2], transform)
+    draws = draws_of(module, x)
+    setting = Setting(fleet, module, layout, goal, x[:2], transform, draws.keyed)
     _check_classes(method, setting)
     if sibling is None:  # else such a network was tried on the same data
         if transform is not None:
@@ -117,7 +120,7 @@ def inputs_of(
     return Inputs(
         method, setting, network, start, train, shards, held_out, own_test, test, outputs, present.tolist(),
         placement, dealt.note, dealt.name, client_names(dataset, dealt), dataset.class_names,
-        Widths(dataset.classes, dataset.vocabulary, outputs),
+        Widths(dataset.classes, dataset.vocabulary, outputs), not draws.unkeyed,
     )  # fmt: skip
 
 

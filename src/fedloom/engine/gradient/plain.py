@@ -6,11 +6,10 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from fedloom.core.types import Batch, Setting
-from fedloom.engine.gradient.dropout import keys_of
 from fedloom.engine.gradient.protocol import GradientKind
+from fedloom.engine.gradient.run_network import ask_network, train_network
 
 
 class PlainGradient:
@@ -47,19 +46,22 @@ class PlainGradient:
 
     def _differentiate(self, tensors: dict[str, Tensor], batch: Batch, row: int) -> tuple[tuple[Tensor, ...], Tensor]:
         """One client's gradients, by parameter, and its loss."""
-        module, setting = self.setting.module.train(), self.setting
+        setting, goal = self.setting, self.setting.goal
         leaves = [tensors[name].requires_grad_() for name in setting.layout.parameters]
         counts = batch.weight[row] > 0
         if not bool(counts.any()):  # nothing in the batch counts
             return tuple(torch.zeros_like(leaf) for leaf in leaves), batch.weight.new_zeros(())
-        real = slice(int(counts.sum())) if setting.goal.weigh is None else counts
-        output = functional_call(module, {**tensors, **keys_of(module, batch.keys[row])}, (batch.x[row, real],))
-        losses = setting.loss(output, batch.y[row, real])
-        loss = losses.mean() if setting.goal.weigh is None else (losses * batch.weight[row, real].to(losses)).sum()
-        return torch.autograd.grad(loss, leaves, materialize_grads=True), loss.detach()
+        real = slice(int(counts.sum())) if goal.weigh is None else counts
+
+        def differentiated(output: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+            losses = setting.loss(output, batch.y[row, real])
+            loss = losses.mean() if goal.weigh is None else (losses * batch.weight[row, real].to(losses)).sum()
+            return torch.autograd.grad(loss, leaves, materialize_grads=True), loss.detach()
+
+        return train_network(setting, tensors, batch.x[row, real], batch.keys[row], differentiated)
 
     def outputs(self, params: Tensor, x: Tensor) -> Tensor:
         """The outputs of each client's network for its own examples."""
-        module, layout = self.setting.module.eval(), self.setting.layout
+        split = self.setting.layout.split
         with torch.no_grad():
-            return torch.stack([functional_call(module, layout.split(flat), (own,)) for flat, own in zip(params, x)])
+            return torch.stack([ask_network(self.setting, split(flat), own) for flat, own in zip(params, x)])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import grad_and_value, vmap
 
 from fedloom.core.types import Batch, Setting
-from fedloom.engine.gradient.dropout import keys_of
 from fedloom.engine.gradient.protocol import GradientKind
+from fedloom.engine.gradient.run_network import ask_network, train_network
 
 
 class VmappedGradient:
@@ -24,21 +24,16 @@ class VmappedGradient:
 
     def __call__(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Gradients [C, P] and losses [C]."""
-        module = self.setting.module.train()
+        setting, split = self.setting, self.setting.layout.split
 
         def loss(flat: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor) -> Tensor:
-            tensors = {**self.setting.layout.split(flat), **keys_of(module, key)}
-            return (self.setting.loss(functional_call(module, tensors, (x,)), y) * weight).sum()
+            return train_network(setting, split(flat), x, key, lambda answer: (setting.loss(answer, y) * weight).sum())
 
         grads, losses = vmap(grad_and_value(loss))(params.detach(), *batch)
         return grads, losses
 
     def outputs(self, params: Tensor, x: Tensor) -> Tensor:
         """The outputs of each client's network for its own examples."""
-        module = self.setting.module.eval()
-
-        def output(flat: Tensor, x: Tensor) -> Tensor:
-            return functional_call(module, self.setting.layout.split(flat), (x,))  # type: ignore[no-any-return]
-
+        setting, split = self.setting, self.setting.layout.split
         with torch.no_grad():
-            return vmap(output)(params, x)
+            return vmap(lambda flat, own: ask_network(setting, split(flat), own))(params, x)
