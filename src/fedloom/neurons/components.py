@@ -9,7 +9,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from fedloom.neurons.ids import FIXED, LOOSE, moving, small
+from fedloom.neurons.ids import FIXED, LOOSE, moving, settled, small
 from fedloom.neurons.wiring import Wiring
 
 
@@ -90,6 +90,7 @@ class Components:
     def _one_axis(self, ids: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Edges that leave neurons along the longest of the axes that they run along."""
         found = self.of(ids)
+        found = settled(torch.where(found < self._wiring.count, found, -1))  # bare parameters that have met nobody yet
         axes = moving(found)
         if len(axes) < 2 or (len(axes) == 2 and self._stacked(found, axes)):
             return []

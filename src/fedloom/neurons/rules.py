@@ -30,6 +30,7 @@ RULES: dict[str, Rule] = {
     name: rule
     for rule, names in (
         (elementwise.elementwise, f"{ACTIVATIONS} {SOFTER} {ROOTS} {DROPS} {PAIRS} {MORE} {CASTS} {LIKES}"),
+        (elementwise.blank, "new_zeros new_ones new_empty new_full new_tensor empty_strided"),
         (elementwise.chosen, "where masked_fill copy"),
         (elementwise.softmax, "softmax log_softmax softmin"),
         (elementwise.reduction, "mean sum nansum amax amin max min var std prod logsumexp any all"),
