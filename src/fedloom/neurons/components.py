@@ -71,7 +71,7 @@ class Components:
                 extra += self._one_axis(ids)
             for own in self._wiring.entries.values():
                 if own.dim() > 1 and bool((self.of(own) < self._wiring.count).any()):
-                    extra += self._one_axis(own)
+                    extra += self._unused(own) or self._one_axis(own)
             if not extra:
                 return
             self._edges += extra
@@ -86,6 +86,22 @@ class Components:
         one, other = torch.broadcast_tensors(own, ids)
         new = self.of(one) != self.of(other)
         return [(one[new], other[new])] if bool(new.any()) else []
+
+    def _unused(self, own: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Edges for entries of a bare parameter that met nobody, to others at their place along the neurons' axis."""
+        roots = self.of(own)
+        met = roots < self._wiring.count
+        if bool(met.all()):
+            return []
+        far = torch.iinfo(roots.dtype).max
+        for axis in range(own.dim()):
+            others = [place for place in range(own.dim()) if place != axis]
+            least = torch.where(met, roots, far).amin(others, keepdim=True)
+            most = torch.where(met, roots, -1).amax(others, keepdim=True)
+            if bool(((least == most) | (most == -1)).all()) and len(least[most >= 0].unique()) > 1:
+                new = ~met & (most >= 0)
+                return [(own[new], most.expand(own.shape)[new])] if bool(new.any()) else []
+        return []
 
     def _one_axis(self, ids: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Edges that leave neurons along the longest of the axes that they run along."""

@@ -72,9 +72,9 @@ OWN: dict[Any, Rule] = {}  # rules that were added, by function or by the type o
 def neuron_rule(kind: Any, rule: Rule | None = None, *, like: str = "") -> Callable[[Rule], Rule]:
     """Say what a function or a type of layer does to neurons, so that networks with it can be cut there.
 
-    Without a rule the layers around an unknown function are kept whole. Written over a function, `@neuron_rule(MyLayer)`
-    makes that the rule; where every entry of the answer belongs to the neuron of the input's entry at its place, all it
-    does is `return call.ids(call.args[0])`.
+    Without a rule the layers around an unknown function are kept whole. `@neuron_rule(MyLayer)` over a function makes
+    that the rule; where every entry of the answer belongs to the neuron of the input's entry at its place, all it does
+    is `return call.ids(call.args[0])`.
 
     Args:
         kind: a function that PyTorch overrides (`torch.fft.fft`, an operator of your own in `torch.ops`), or the class
