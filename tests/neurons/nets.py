@@ -215,7 +215,7 @@ def cnns(draw: st.DrawFn) -> tuple[nn.Module, Tensor]:
 
 
 def random_keep(map: NeuronMap, seed: int, cohort: int | None = None) -> Tensor:
-    """Any neurons, at least one of every group, and of groups of one layer equally many; [K] or [cohort, K]."""
+    """Any neurons, at least one of every group; [K] or [cohort, K]."""
     chance = torch.Generator().manual_seed(seed)
     keep = torch.rand(cohort or 1, map.size, generator=chance) < 0.6
     for group, span in map.spans(map.size):
@@ -224,6 +224,5 @@ def random_keep(map: NeuronMap, seed: int, cohort: int | None = None) -> Tensor:
     spans = dict(map.spans(map.size))
     for first, *others in map.alike:
         for group in others:
-            order = torch.rand(len(keep), map.widths[group], generator=chance).argsort(1)
-            keep[:, spans[group]] = keep[:, spans[first]].gather(1, order)
+            keep[:, spans[group]] = keep[:, spans[first]].flip(-1)  # as many, and others
     return keep if cohort else keep[0]
