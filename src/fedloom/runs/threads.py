@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.accel.machine import cores
+from fedloom.core.clock import processed
 from fedloom.core.types import Setting
 from fedloom.runs.inputs import Inputs
 
@@ -38,6 +39,13 @@ def step_of(run: Inputs) -> int:
     """The multiply-adds of one step of the whole cohort, about."""
     cohort = run.method.select.cohort_size(run.setting.fleet.size)
     return multiply_adds(run.setting) * max(1, run.method.work.batch) * cohort
+
+
+def round_of(run: Inputs) -> float:
+    """The multiply-adds of a round of the whole cohort, about."""
+    method, fleet = run.method, run.setting.fleet
+    examples = processed(method.work, fleet.examples).double().mean()
+    return float(examples) * multiply_adds(run.setting) * method.select.cohort_size(fleet.size)
 
 
 def multiply_adds(setting: Setting) -> int:
