@@ -23,7 +23,10 @@ class KeyedDropout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Dropout for one client: `key` is a number, `x` [B, ...]."""
-        return x * self.scale(self.key, x.shape, x) if self.training and self.p > 0 else x
+        if not self.training or self.p == 0:
+            return x
+        with torch._C.DisableTorchFunction():  # its own calls are not the network's
+            return x * self.scale(self.key, x.shape, x)
 
     def scale(self, key: Tensor, shape: torch.Size, like: Tensor) -> Tensor:
         """0 for dropped units, else 1 / (1 - p); `key` [...] gives [..., *shape]."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from copy import copy
 
 import torch
 from torch import Tensor
@@ -11,6 +12,8 @@ from torch.func import functional_call
 from fedloom.core.types import Batch, Setting
 from fedloom.engine.gradient.dropout import keys_of
 from fedloom.engine.gradient.protocol import GradientKind
+from fedloom.layout import Layout
+from fedloom.neurons.resized import Sizes, resized, sizes_of
 
 
 class PlainGradient:
@@ -22,19 +25,26 @@ class PlainGradient:
 
     def __init__(self, setting: Setting) -> None:
         self.setting, self.layout = setting, setting.layout
+        self._sizes: Sizes | None = None  # of a sub-model
+
+    def of_shapes(self, layout: Layout, counts: Sequence[int]) -> PlainGradient:
+        """A copy for sub-models: the same code, which is told other sizes."""
+        other = copy(self)
+        other.layout, other._sizes = layout, sizes_of(self.setting.neurons, counts)
+        return other
 
     def __call__(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Gradients [C, P] and losses [C]."""
         grads, losses = torch.zeros_like(params), params.new_empty(len(params))
         for row, flat in enumerate(params):
-            tensors = {name: t.detach() for name, t in self.setting.layout.split(flat).items()}
+            tensors = {name: t.detach() for name, t in self.layout.split(flat).items()}
             found, losses[row] = self._differentiate(tensors, batch, row)
-            torch.cat([g.reshape(-1) for g in found], out=grads[row, : self.setting.layout.trained])
+            torch.cat([g.reshape(-1) for g in found], out=grads[row, : self.layout.trained])
         return grads, losses
 
     def descent(self, first: Tensor, batches: Iterable[Batch], rate: float, shrink: float) -> tuple[Tensor, Tensor]:
         """All steps of plain SGD, which change each client's own tensors in place."""
-        layout = self.setting.layout
+        layout = self.layout
         owned = [{name: t.detach().clone() for name, t in layout.split(flat).items()} for flat in first]
         total = first.new_zeros(len(first))
         for batch in batches:
@@ -48,18 +58,25 @@ class PlainGradient:
     def _differentiate(self, tensors: dict[str, Tensor], batch: Batch, row: int) -> tuple[tuple[Tensor, ...], Tensor]:
         """One client's gradients, by parameter, and its loss."""
         module, setting = self.setting.module.train(), self.setting
-        leaves = [tensors[name].requires_grad_() for name in setting.layout.parameters]
+        leaves = [tensors[name].requires_grad_() for name in self.layout.parameters]
         counts = batch.weight[row] > 0
         if not bool(counts.any()):  # nothing in the batch counts
             return tuple(torch.zeros_like(leaf) for leaf in leaves), batch.weight.new_zeros(())
         real = slice(int(counts.sum())) if setting.goal.weigh is None else counts
-        output = functional_call(module, {**tensors, **keys_of(module, batch.keys[row])}, (batch.x[row, real],))
+        tensors = {**tensors, **keys_of(module, batch.keys[row])}
+        x = batch.x[row, real]
+        with resized(module, self._sizes):
+            output = functional_call(module, tensors, (x,))
         losses = setting.loss(output, batch.y[row, real])
         loss = losses.mean() if setting.goal.weigh is None else (losses * batch.weight[row, real].to(losses)).sum()
         return torch.autograd.grad(loss, leaves, materialize_grads=True), loss.detach()
 
     def outputs(self, params: Tensor, x: Tensor) -> Tensor:
         """The outputs of each client's network for its own examples."""
-        module, layout = self.setting.module.eval(), self.setting.layout
+        module, found = self.setting.module.eval(), []
         with torch.no_grad():
-            return torch.stack([functional_call(module, layout.split(flat), (own,)) for flat, own in zip(params, x)])
+            for flat, own in zip(params, x):
+                tensors = self.layout.split(flat)
+                with resized(module, self._sizes):
+                    found.append(functional_call(module, tensors, (own,)))
+        return torch.stack(found)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import copy
+
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
@@ -9,6 +12,8 @@ from torch.func import functional_call, grad_and_value, vmap
 from fedloom.core.types import Batch, Setting
 from fedloom.engine.gradient.dropout import keys_of
 from fedloom.engine.gradient.protocol import GradientKind
+from fedloom.layout import Layout
+from fedloom.neurons.resized import Sizes, resized, sizes_of
 
 
 class VmappedGradient:
@@ -21,14 +26,23 @@ class VmappedGradient:
 
     def __init__(self, setting: Setting) -> None:
         self.setting, self.layout = setting, setting.layout
+        self._sizes: Sizes | None = None  # of a sub-model
+
+    def of_shapes(self, layout: Layout, counts: Sequence[int]) -> VmappedGradient:
+        """A copy for sub-models: the same code, which is told other sizes."""
+        other = copy(self)
+        other.layout, other._sizes = layout, sizes_of(self.setting.neurons, counts)
+        return other
 
     def __call__(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Gradients [C, P] and losses [C]."""
         module = self.setting.module.train()
 
         def loss(flat: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor) -> Tensor:
-            tensors = {**self.setting.layout.split(flat), **keys_of(module, key)}
-            return (self.setting.loss(functional_call(module, tensors, (x,)), y) * weight).sum()
+            tensors = {**self.layout.split(flat), **keys_of(module, key)}
+            with resized(module, self._sizes):
+                output = functional_call(module, tensors, (x,))
+            return (self.setting.loss(output, y) * weight).sum()
 
         grads, losses = vmap(grad_and_value(loss))(params.detach(), *batch)
         return grads, losses
@@ -38,7 +52,9 @@ class VmappedGradient:
         module = self.setting.module.eval()
 
         def output(flat: Tensor, x: Tensor) -> Tensor:
-            return functional_call(module, self.setting.layout.split(flat), (x,))  # type: ignore[no-any-return]
+            tensors = self.layout.split(flat)
+            with resized(module, self._sizes):
+                return functional_call(module, tensors, (x,))  # type: ignore[no-any-return]
 
         with torch.no_grad():
             return vmap(output)(params, x)
