@@ -224,8 +224,8 @@ class Engines:
             return "which is for CPUs"
         if gradient.low:
             return "and products that round to bfloat16 are of clients together"
-        if self._together.parts in ("sliced", "frozen"):
-            return f"and sub-models are {self._together.parts}, which is of clients together"
+        if self._together.parts == "frozen":
+            return "and what a client was not sent is frozen, which is of clients together"
         if way.startswith("per-core") and not clients.shards.resident:
             return "and examples are fetched for one client after another"
         if way.startswith("per-core") and any(
