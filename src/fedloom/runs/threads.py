@@ -54,6 +54,10 @@ def multiply_adds(setting: Setting) -> int:
 
     def count(layer: nn.Module, inputs: Any, output: Any) -> None:
         nonlocal found
+        if isinstance(layer, nn.RNNBase):
+            steps = inputs[0].numel() // (len(setting.example) * inputs[0].shape[-1])
+            found += steps * sum(weight.numel() for weight in layer.parameters() if weight.dim() > 1)
+            return
         weight = getattr(layer, "weight", None)
         if isinstance(weight, Tensor) and weight.dim() > 1 and isinstance(output, Tensor):
             found += weight.numel() * max(1, output.numel() // (len(setting.example) * weight.shape[0]))
