@@ -408,7 +408,8 @@ def main() -> None:
         threads, better, reached = judged(row)
         print(
             f"{name}: {threads:.2f} x two threads, {better:.2f} x the better, "
-            f"{'reached' if reached else 'NOT reached'}; apart {row['apart']:.0e}; {row['way']} ({time.perf_counter() - began:.0f} s)",
+            f"{'reached' if reached else 'NOT reached'}; apart {row['apart']:.0e}; {row['way']} "
+            f"({time.perf_counter() - began:.0f} s)",
             flush=True,
         )
         KEPT.write_text(json.dumps(rows, indent=1) + "\n")

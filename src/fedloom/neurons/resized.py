@@ -7,7 +7,7 @@ is made, and the network's tensors are the caller's: it runs under `functional_c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -47,8 +47,15 @@ class Sizes(NamedTuple):
         return max(self.calls, default=-1) + 1
 
 
+READ = frozenset(("hidden_size", "input_size", "groups", "num_features"))  # attributes that layers read in a run
+
+
 def sizes_of(map: NeuronMap, counts: Sequence[int]) -> Sizes:
-    """The sizes of a sub-model that keeps so many entries of each of the map's lists."""
+    """The sizes of a sub-model that keeps so many entries of each of the map's lists.
+
+    Of the attributes only those are set that layers cannot run without: what code computes from others is the whole
+    network's, and calls are told the rest.
+    """
     return Sizes(
         {
             told.number: (
@@ -57,7 +64,7 @@ def sizes_of(map: NeuronMap, counts: Sequence[int]) -> Sizes:
             )
             for told in map.told
         },
-        tuple((attribute, counts[which]) for attribute, which in map.attributes),
+        tuple((attribute, counts[which]) for attribute, which in map.attributes if attribute.name in READ),
     )
 
 
@@ -71,7 +78,7 @@ def resized(module: nn.Module, sizes: Sizes | None) -> Iterator[None]:
               for a, _ in sizes.attributes]  # fmt: skip
     mode = Resized(sizes)
     try:
-        set_attributes(module, sizes)
+        set_attributes(module, sizes.attributes)
         with mode:
             yield
     finally:
@@ -84,9 +91,9 @@ def resized(module: nn.Module, sizes: Sizes | None) -> Iterator[None]:
         )
 
 
-def set_attributes(module: nn.Module, sizes: Sizes) -> None:
+def set_attributes(module: nn.Module, attributes: Iterable[tuple[Attribute, int]]) -> None:
     """Set the attributes of layers that count neurons."""
-    for (layer, name, part), size in sizes.attributes:
+    for (layer, name, part), size in attributes:
         owner = module.get_submodule(layer)
         if part is not None:
             several = list(getattr(owner, name))

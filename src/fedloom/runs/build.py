@@ -35,6 +35,10 @@ from fedloom.world.trace import Trace, read_trace
 from fedloom.world.wire import Wire
 
 WORTH = 4_000_000_000  # multiply-adds of a round from which the ways are measured: about a second on two cores
+UNREPEATABLE = (
+    "this run cannot be repeated: in training the network draws random numbers from a generator (Python's, NumPy's, or "
+    "of a function of torch that is not known here) that the run's seed does not set; draw by torch.rand or dropout."
+)
 
 
 class Prepared(NamedTuple):
@@ -118,6 +122,7 @@ def notes_of(experiment: Experiment, inputs: Inputs) -> list[str]:
     """What should be known before a run begins."""
     rounding = precision_note(experiment.precision, inputs.model.device)
     own = inputs.method.notes(inputs.setting)
+    own += [] if inputs.repeatable else [UNREPEATABLE]
     return [*own, str(inputs.placement), *([] if rounding is None else [rounding])]
 
 
