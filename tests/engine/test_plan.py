@@ -206,5 +206,5 @@ def test_any_facts_have_a_plan_that_can_be_told(gradient: GradientKind) -> None:
         assert plan.parts != "sliced or compact" or plan.steps[0] in ("fused", "momentum")
         record = plan.record()
         assert json.loads(json.dumps(record)) == record
-        assert [name for name, _ in lines_of(record)[:3]] == ["gradients", "steps", "sub-models"]
+        assert [name for name, _ in lines_of(record)[:4]] == ["clients", "gradients", "steps", "sub-models"]
         assert all(sentence for _, sentence in lines_of(record))
