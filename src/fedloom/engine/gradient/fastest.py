@@ -63,7 +63,9 @@ def _fastest(setting: Setting, data: Examples) -> Chosen:
         if difference < tolerance:
             return Chosen(gradient, tuple(reasons))
         reasons.append((kind, f"it differs from plain PyTorch by {difference:.1e}"))
-    log.info("clients are trained by themselves: %s", "; ".join(f"{kind}: {why}" for kind, why in reasons))
+    text, gpu = "; ".join(f"{kind}: {why}" for kind, why in reasons), data.x.is_cuda
+    level, more = (logging.WARNING, ", which leaves a GPU idle") if gpu else (logging.INFO, "")
+    log.log(level, "clients train by themselves%s: %s", more, text)
     return Chosen(PlainGradient(setting), tuple(reasons))
 
 
