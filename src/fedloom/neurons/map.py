@@ -17,6 +17,7 @@ from fedloom.accel.capture import Captured
 from fedloom.accel.machine import own_kernels
 from fedloom.errors import BadExperiment, BadModel, unknown
 from fedloom.neurons.axes import FIXED_GROUP, Axes, Segment, on_axis, segments_of
+from fedloom.neurons.told import Told
 from fedloom.neurons.wiring import Attribute
 
 Rounding = Literal["floor", "half-up", "ceil"]
@@ -26,7 +27,12 @@ SHIFTS = {"floor": 0.0, "half-up": 0.5, "ceil": 1.0}  # added before rounding do
 
 @dataclass(frozen=True, eq=False)
 class NeuronMap:
-    """A model's neurons, made by `neuron_map`."""
+    """A model's neurons, made by `neuron_map`.
+
+    What slices a model may rely on: `counts[i]` entries of `lists[i]` are kept, `tensors` have them along their axes,
+    `attributes` of layers count them, the answers of the calls `told` have them, and the groups of each tuple in
+    `alike` keep equally many. All of these speak of the same kept neurons.
+    """
 
     groups: tuple[str, ...]  # hidden groups, in the order of a keep
     outputs: tuple[str, ...]  # the output classes, which only a keep of K + O can cut
@@ -38,6 +44,8 @@ class NeuronMap:
     written: tuple[tuple[str, int, int], ...]  # steps that reshape to a literal size: step, size, list
     steps: dict[str, int]  # group -> number that its kept neurons must be a multiple of
     lists: tuple[Tensor, ...]  # neuron numbers along an axis; K + O for what is never cut
+    told: tuple[Told, ...] = ()  # calls that are told sizes which count neurons, in their order
+    alike: tuple[tuple[str, ...], ...] = ()  # groups that must keep equally many to be sliced, as an LSTM's
     base_flops: int = 0  # of one example's forward pass through frozen weights, which are not in the vector
 
     @cached_property
