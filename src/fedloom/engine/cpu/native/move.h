@@ -7,7 +7,8 @@ enum { FIRST, SECOND, START, PUSH };  /* places in a layer's `beside`; as bits, 
 typedef struct {
     int64_t kind, uses;            /* uses: bits of `beside` */
     double rate, shrink, decay;    /* plain steps shrink weights; others add the decay to gradients */
-    double momentum, keep, eps;    /* adam: the parts of its first and second moments that stay */
+    double momentum, keep, eps;    /* keep: the part of adam's second moments that stays */
+    double blend, fresh;            /* adam: the parts of a gradient, and of its square, that are new in its moments */
     float *kept[2];                /* moments that outlast the round [clients][numbers]; 0: they begin at zero */
     const float *pull;             /* [clients] towards the weights that a client started from */
     const float *push;             /* [clients][numbers] */
@@ -17,12 +18,13 @@ typedef struct {
 /* the same for one client and one step */
 typedef struct {
     int64_t kind, uses;
-    float rate, shrink, decay, momentum, keep, eps, pull, second;
+    float rate, shrink, decay, momentum, keep, eps, blend, fresh, pull, second;
 } Move;
 
 static Move move_of(const Rule *rule, int64_t client) {
     return (Move){rule->kind, rule->uses, (float)rule->rate, (float)rule->shrink, (float)rule->decay,
-                  (float)rule->momentum, (float)rule->keep, (float)rule->eps, rule->pull ? rule->pull[client] : 0, 1};
+                  (float)rule->momentum, (float)rule->keep, (float)rule->eps, (float)rule->blend, (float)rule->fresh,
+                  rule->pull ? rule->pull[client] : 0, 1};
 }
 
 /* the move of a step; `place` counts the steps of all clients */
@@ -53,8 +55,8 @@ INLINE V moved(V w, V g, float *const *beside, int64_t at, Move how, I which) {
             first = how.momentum * first + g;
             next = w - how.rate * first;
         } else {
-            V second = how.keep * load(beside[SECOND] + at) + (1 - how.keep) * (g * g);
-            first += (1 - how.momentum) * (g - first);
+            V second = how.keep * load(beside[SECOND] + at) + how.fresh * (g * g);
+            first += how.blend * (g - first);
             store(beside[SECOND] + at, second);
             next = w - how.rate * (first / (root(how.second * second) + how.eps));
         }
@@ -74,7 +76,7 @@ INLINE float moved_one(float w, float g, float *const *beside, int64_t at, Move 
         return w - how.rate * *first;
     }
     float *second = beside[SECOND] + at;
-    *second = how.keep * *second + (1 - how.keep) * (g * g);
-    *first += (1 - how.momentum) * (g - *first);
+    *second = how.keep * *second + how.fresh * (g * g);
+    *first += how.blend * (g - *first);
     return w - how.rate * (*first / (__builtin_sqrtf(how.second * *second) + how.eps));
 }

@@ -30,6 +30,8 @@ class RuleFacts(ctypes.Structure):
         ("momentum", ctypes.c_double),
         ("keep", ctypes.c_double),
         ("eps", ctypes.c_double),
+        ("blend", ctypes.c_double),
+        ("fresh", ctypes.c_double),
         ("kept", ctypes.c_void_p * 2),
         ("pull", ctypes.c_void_p),
         ("push", ctypes.c_void_p),
@@ -86,7 +88,7 @@ class Moves:
         *kept, pulls, pushes, biases = (None if one is None else one.data_ptr() for one in tensors)
         facts = RuleFacts(
             self.kind, self.uses, self.rate, 1 - self.rate * optimiser.weight_decay, optimiser.weight_decay,
-            optimiser.momentum if adam is None else adam.beta1, adam.beta2 if adam else 0, adam.eps if adam else 0,
+            optimiser.momentum, *((adam.beta2, adam.eps, 1 - adam.beta1, 1 - adam.beta2) if adam else [0.0] * 4),
             tuple(kept), pulls, pushes, biases,
         )  # fmt: skip
         facts.memory = tensors  # as long as the addresses are
