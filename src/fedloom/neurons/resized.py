@@ -47,7 +47,9 @@ class Sizes(NamedTuple):
         return max(self.calls, default=-1) + 1
 
 
-READ = frozenset(("hidden_size", "input_size", "groups", "num_features"))  # attributes that layers read in a run
+READ = frozenset(
+    ("hidden_size", "input_size", "groups", "num_groups", "num_features")
+)  # attributes that layers read in a run
 
 
 def sizes_of(map: NeuronMap, counts: Sequence[int]) -> Sizes:
