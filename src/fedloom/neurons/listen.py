@@ -70,7 +70,7 @@ class Listener(TorchFunctionMode):
     ) -> Any:
         """Run a function, and follow the neurons through it."""
         number = None
-        if told_name(func) is not None:
+        if told_name(func, args) is not None:
             number = self.told
             self.told += 1
         answer = func(*args, **(kwargs or {}))
@@ -100,7 +100,7 @@ class Listener(TorchFunctionMode):
         if number is not None:
             found = tuple(self.known[id(part)].ids for part in answers)
             if any(map(emitted, found)):
-                self.wiring.told.append((number, told_name(function) or name, found))
+                self.wiring.told.append((number, told_name(function, args) or name, found))
 
     def follow(self, call: Call, rule: Rule | None, given: list[Tensor], answers: list[Tensor]) -> None:
         """Find the ids of the answers by a rule; where there is none, what the call reads is kept whole."""

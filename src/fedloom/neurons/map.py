@@ -175,9 +175,14 @@ class NeuronMap:
     def flops(self, keep: Tensor) -> Tensor:
         """Floating-point operations [...] of one example's forward pass, two per multiply-add.
 
-        Counts linear and convolution weights, but no biases, norms, activations, pooling or embedding look-ups.
+        Counts linear, convolution and recurrent weights and the products of attention, but no biases, norms,
+        activations, pooling or embedding look-ups.
         """
-        return self.base_flops + self.weighted(keep, [2 * tensor.positions for tensor in self.tensors], rows=False)
+        total = self.base_flops + self.weighted(keep, [2 * tensor.positions for tensor in self.tensors], rows=False)
+        if self.work:
+            kept = self.padded(keep)
+            total = total + sum(each * kept[..., self.lists[which]].sum(-1) for which, each in self.work)
+        return total
 
     def weighted(self, keep: Tensor, weights: list[int], rows: bool) -> Tensor:
         """Numbers kept, summed over the tensors with these weights [...]."""

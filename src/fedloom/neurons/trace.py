@@ -1,7 +1,7 @@
 """Derive a model's neurons: its own code runs on an example, is listened to, and what was found is tried."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -40,19 +40,23 @@ def neuron_map(
     inputs = example if isinstance(example, tuple) else (example,)
     twin = copied(model).eval()  # it runs, and its statistics must not change
     whole: dict[str, str] = {}
-    while True:
+
+    def hear(some: tuple[Any, ...]) -> tuple[Wiring, Listener, NeuronMap]:
         wiring = Wiring()
-        try:
-            listener, outputs = listen(twin, inputs, wiring, whole)
-        except Unheard as error:
-            return nothing_cut(twin, inputs, layout, model, f"its code cannot be listened to: {error}")
+        listener, outputs = listen(twin, some, wiring, whole)
         if not outputs or any(ids.dim() < 2 or not len(ids) for ids in outputs):
             shapes = [tuple(ids.shape) for ids in outputs]
             raise BadModel(f"the model must give tensors [batch, classes, ...] for the example; got shapes {shapes}.")
-        if (way := another_way(twin, inputs, listener)) is not None:
+        return wiring, listener, assemble(layout, wiring, outputs, base_of(model, layout), width)
+
+    while True:
+        try:
+            wiring, listener, found = hear(inputs)
+        except Unheard as error:
+            return nothing_cut(twin, inputs, layout, model, f"its code cannot be listened to: {error}")
+        if (way := another_way(inputs, listener, found, lambda some: hear(some)[1:])) is not None:
             why = f"its code looks at numbers {way} and may take another way for other inputs"
             return nothing_cut(twin, inputs, layout, model, why)
-        found = assemble(layout, wiring, outputs, base_of(model, layout), width)
         try:
             tried(found, twin, lively(inputs))
         except Disagreement as problem:
@@ -74,21 +78,37 @@ def nothing_cut(twin: nn.Module, inputs: tuple[Any, ...], layout: Layout, model:
     return replace(assemble(layout, Wiring(), results, base_of(model, layout)), note=note)
 
 
-def another_way(twin: nn.Module, inputs: tuple[Any, ...], listener: Listener) -> str | None:
-    """Where the code takes another way for other inputs; it looks at values that parameters decide, or is tried."""
+def another_way(
+    inputs: tuple[Any, ...],
+    listener: Listener,
+    found: NeuronMap,
+    hear: Callable[[tuple[Any, ...]], tuple[Listener, NeuronMap]],
+) -> str | None:
+    """Where the code takes another way for other inputs; it looks at values that parameters decide, or is tried.
+
+    Another way with the same neurons, such as one without a mask where nothing is padding, is as good.
+    """
     if not listener.looks:
         return None
     place = next((layer for layer, deep in listener.looks.items() if deep), None)
     if place is None:
         for sign in (1, -1):
             try:
-                other, _ = listen(twin, other_inputs(inputs, sign), Wiring())
+                other, theirs = hear(other_inputs(inputs, sign))
             except (BadModel, Unheard):
                 return where(next(iter(listener.looks)))
-            if other.trail != listener.trail:
+            if other.trail != listener.trail and not alike(found, theirs):
                 return where(next(iter(listener.looks)))
         return None
     return where(place)
+
+
+def alike(one: NeuronMap, other: NeuronMap) -> bool:
+    """Whether two maps of one network are of the same neurons."""
+    lists = len(one.lists) == len(other.lists) and all(map(torch.equal, one.lists, other.lists))
+    return lists and all(
+        getattr(one, part.name) == getattr(other, part.name) for part in fields(NeuronMap) if part.name != "lists"
+    )
 
 
 def where(layer: str) -> str:
