@@ -74,6 +74,8 @@ def test_tied_parameters_stand_once() -> None:
     layout = layout_of(Odd())
     assert "one.weight" in layout.names
     assert "two.weight" not in layout.names
+    assert layout.aliases == (("two.weight", "one.weight"),)
+    assert layout.with_aliases({"one.weight": 7, "gain": 1}) == {"one.weight": 7, "gain": 1, "two.weight": 7}
     module = load(Odd(), layout, torch.zeros(layout.total))
     assert module.two.weight is module.one.weight
 

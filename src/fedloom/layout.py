@@ -21,6 +21,7 @@ class Layout(NamedTuple):
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     parameters: tuple[str, ...]  # the names that are trained, first in `names`
+    aliases: tuple[tuple[str, str], ...] = ()  # other names of tied tensors, each with the one in `names`
 
     @property
     def sizes(self) -> list[int]:
@@ -41,6 +42,10 @@ class Layout(NamedTuple):
         """The tensors as views of `flat` [..., P]; leading axes stay."""
         pieces, lead = flat.split_with_sizes(self.sizes, -1), flat.shape[:-1]
         return {name: piece.view(lead + shape) for name, shape, piece in zip(self.names, self.shapes, pieces)}
+
+    def with_aliases(self, tensors: dict[str, Any]) -> dict[str, Any]:
+        """What belongs to each tensor, by all its names."""
+        return tensors | {name: tensors[first] for name, first in self.aliases} if self.aliases else tensors
 
     def join(self, tensors: dict[str, Tensor], lead: int) -> Tensor:
         """The opposite of `split`; `lead` leading axes are kept."""
@@ -73,10 +78,13 @@ def layout_of(module: nn.Module, moving: Set[str] | None = None) -> Layout:
         if value.is_floating_point() and (moving is None or name in moving)
     }
     tensors = {**trained, **buffers}
+    first = {id(value): name for name, value in tensors.items()}
+    every = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
     return Layout(
         names=tuple(tensors),
         shapes=tuple(tuple(t.shape) for t in tensors.values()),
         parameters=tuple(trained),
+        aliases=tuple((name, first[id(v)]) for name, v in every if id(v) in first and name not in tensors),
     )
 
 

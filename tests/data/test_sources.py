@@ -104,6 +104,12 @@ def test_clients_keep_a_fifth_each_and_their_names():
     assert own.client_test.tolist() == [0, 0, 0, 1]
 
 
+def test_a_client_without_examples_is_named():
+    one = (np.ones((4, 2)), np.arange(4) % 2)
+    with pytest.raises(BadData, match="client ben has no examples; leave"):
+        from_clients({"anna": one, "ben": (one[0][:0], one[1][:0])})
+
+
 def test_ids_of_clients_and_strata_go_with_a_torch_dataset():
     ids = ["a", "b", "c"] * 10
     found = from_torch(TRAIN, TEST, client=ids, client_test=["b"] * 10, stratum=np.arange(30) % 5)

@@ -76,6 +76,11 @@ def test_targets_that_do_not_fit_are_refused(goal, x, y, says):
         made(y, goal, x)
 
 
+def test_texts_are_no_numbers():
+    with pytest.raises(BadData, match=r"holds texts \('high', 'low', ...\); goal 'numbers' needs numbers"):
+        made(np.array(["low", "high"] * 3), numbers())
+
+
 def test_rows_of_targets_have_one_shape():
     with pytest.raises(BadData, match=r"y_train and y_test have shapes \(2,\) and \(3,\)"):
         made(np.ones((6, 2)), numbers(), y_test=np.ones((4, 3)))

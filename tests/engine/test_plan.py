@@ -75,8 +75,12 @@ TABLE: dict[str, Row] = {
         replace(PLAIN, traits=Traits(chooses=True)), ("native", "fused", "autograd"), "masked"
     ),
     "vmapped": Row(
-        Facts("vmapped", (("stacked", "no form"),), CUT), ("autograd",), "masked",
-        {"stacked": "no form", "native": "row", "fused": "vmap returns gradients", "sliced": "taken vmapped"},
+        Facts("vmapped", (("stacked", "no form"),), CUT), ("autograd",), "sliced",
+        {"stacked": "no form", "native": "row", "fused": "vmap returns gradients"},
+    ),
+    "one by one, cut": Row(
+        Facts("one by one", (("vmapped", "control flow"),), CUT), ("fused", "autograd"), "sliced",
+        {"vmapped": "control flow"},
     ),
     "one by one": Row(
         Facts("one by one", (("stacked", "no form"), ("vmapped", "control flow")), HELD), ("fused", "autograd"),

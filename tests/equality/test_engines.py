@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,10 @@ from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.core.work import Batches, Work
+from fedloom.engine.gradient.fastest import Chosen
+from fedloom.engine.gradient.plain import PlainGradient
+from fedloom.engine.gradient.vmapped import VmappedGradient
+from fedloom.engine.local import local_engine
 from fedloom.engine.protocol import Engine
 from fedloom.method import Method
 from pieces import NETWORKS
@@ -59,6 +64,16 @@ def test_smaller_networks_equal_masked_ones(name: str) -> None:
     here, method = world("normed"), dict(METHODS)[name]()
     masked = play(here, method, here.local(method, sliced=False), rounds=2)
     assert_close(everything(played("normed", method, 2)), everything(masked), 1e-5)
+
+
+@pytest.mark.parametrize("way", [PlainGradient, VmappedGradient])
+@pytest.mark.parametrize("name", ["fjord", "heterofl", "fedrolex", "federated-dropout-heavy"])
+def test_smaller_networks_are_differentiated_in_any_way(name: str, way: Any) -> None:
+    network = "normed" if way is PlainGradient else "cnn"  # vmap would count padding in batch statistics
+    here, method = world(network), dict(METHODS)[name]()
+    engine = local_engine(here.clients(method), chosen=Chosen(way(here.setting)))
+    assert engine.plan.parts == "sliced"
+    assert_close(everything(play(here, method, engine, rounds=2)), everything(played(network, method, 2)), 1e-5)
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,16 @@ def test_a_network_equals_the_simulator(goal: str, method: str, tmp_path: Path) 
     assert_same(served(fake(experiment), experiment), simulated(experiment))
 
 
+def test_clients_look_at_some_of_each_stratum(tmp_path: Path) -> None:
+    x, y, model = CASES["numbers"]
+    assert y is not None
+    arrays = {"x_train": x[:TOTAL], "y_train": y[:TOTAL], "x_test": x[TOTAL:], "y_test": y[TOTAL:]}
+    np.savez(tmp_path / "own.npz", **arrays, client_train=OWNER, stratum_train=RNG.integers(0, 3, TOTAL))
+    safari = {"name": "safari", "settings": {"pruner": "snip", "per_class": 1, "sparsity": 0.5}}
+    experiment = tiny(str(tmp_path / "own.npz"), goal="numbers", model=model, method=safari)
+    assert_same(served(fake(experiment), experiment), simulated(experiment))
+
+
 @pytest.mark.parametrize("goal", CASES)
 def test_own_data_are_trained_on_their_node(goal: str, tmp_path: Path) -> None:
     experiment = experiment_of(tmp_path, goal, split=(1.0, 0.0, 0.0))

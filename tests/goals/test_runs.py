@@ -104,6 +104,29 @@ def test_a_plain_function_is_no_metric_and_the_error_says_what_to_write():
         run(small(rounds=1), metrics=[Mean("all", lambda output, target: output)])
 
 
+def test_one_metric_needs_no_list():
+    assert list(run(small(rounds=1), metrics=Mean("margin", confidence)).goal.metrics) == [Mean("margin", confidence)]
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (nn.CrossEntropyLoss, r"loss is the class CrossEntropyLoss; .* CrossEntropyLoss\(reduction='none'\)"),
+        ("huber", "goal.loss=huber"),
+    ],
+)
+def test_what_is_no_loss_is_refused(loss, words):
+    with pytest.raises(BadExperiment, match=words):
+        run(small(), loss=loss)
+    with pytest.raises(BadExperiment, match=words):
+        own(loss)
+
+
+def test_class_weights_leave_no_class_out():
+    with pytest.raises(BadExperiment, match="has 2 numbers; expected one for each of the 10 classes"):
+        run(small(goal={"name": "classes", "settings": {"weights": [1, 2]}}))
+
+
 def test_a_diverged_run_has_no_score():
     result = run(small(rounds=2, training={"rate": 1e30, "epochs": 1}, admit="everything"), metrics=[
         Mean("size", lambda output, target: output.square().sum(1), "low")

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedloom.layout import flatten, layout_of, load
-from fedloom.neurons.extract import extract, scatter, slice_index
+from fedloom.neurons.extract import extract, scatter
+from fedloom.neurons.slicing import slice_index
 from fedloom.neurons.trace import neuron_map
 from neurons.nets import random_keep
 

@@ -10,8 +10,9 @@ from torch.func import functional_call, vmap
 
 from fedloom.errors import BadModel
 from fedloom.layout import flatten, layout_of
-from fedloom.neurons.extract import extract, scatter, slice_index
+from fedloom.neurons.extract import extract, scatter
 from fedloom.neurons.map import NeuronMap
+from fedloom.neurons.slicing import slice_index
 from fedloom.neurons.trace import neuron_map
 from neurons.nets import Apply, cnn, random_keep, resnet
 

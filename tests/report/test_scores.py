@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from fedloom import Experiment, run
 from fedloom.cli.main import app
 from fedloom.cli.watch_view import follow
 from fedloom.errors import BadData, BadExperiment
@@ -22,7 +23,7 @@ from fedloom.report.fleet import LOST, SHARE, fairness_of, shares_of
 from fedloom.report.group import Group, read_groups
 from fedloom.report.latex import latex_table
 from fedloom.report.models import classes_of, similarity_of
-from fedloom.report.page import page_of, write_report
+from fedloom.report.page import page_of, setup_of, write_report
 from fedloom.report.plotly_charts import plotly_chart
 from fedloom.report.recorded import read_run
 from fedloom.report.sections import sections_of
@@ -204,6 +205,17 @@ def test_classes_have_their_names(plain) -> None:
     assert bars is not None
     assert bars.categories == [f"digit {place}" for place in range(10)]
     assert class_names(folder)[3] == "digit 3"
+
+
+def test_clients_are_those_that_the_data_have(tmp_path: Path) -> None:
+    experiment = Experiment(data="shakespeare", goal="next-token", rounds=1, per_round=2, training={"steps": 1})
+    run(experiment, out=tmp_path / "run")
+    assert experiment.clients == 100
+    groups = read_groups([tmp_path / "run"])[0]
+    maps, _ = shares_of(groups)
+    assert maps is not None
+    assert len(maps.by["fedavg"][SHARE].y) == 20
+    assert "20 clients" in setup_of(groups)
 
 
 def test_names_stay_different() -> None:

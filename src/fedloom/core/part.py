@@ -224,6 +224,11 @@ class Aggregate(ServerPart):
         """Whether a user may put another aggregate in its place by name; not if it is what the method is about."""
         return False
 
+    @property
+    def reads_weight(self) -> bool:
+        """Whether clients report the sum of their examples' weights in a column `weight`."""
+        return False
+
     @abstractmethod
     def __call__(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> tuple[Tensor, State]:
         """Return the new model [P]."""

@@ -56,6 +56,7 @@ class Setting:
     goal: Goal
     example: Tensor  # [2, ...] two inputs, to trace the network with
     transform: Transform | None = None  # of training examples, when a batch is gathered
+    draws: bool = False  # whether functions in the network's code draw random numbers, as F.dropout does
 
     @property
     def loss(self) -> Loss:

@@ -70,6 +70,8 @@ def from_clients(train: Sequence[Any] | Mapping[str, Any], test: Any = None, *, 
     if not entries:
         raise BadData("there are no clients; expected one entry per client, such as (x, y).")
     own = [Part(*pair_of(one, f"client {name}", tell)) for name, one in zip(names, entries)]
+    if empty := [name for name, one in zip(names, own) if not len(one.x)]:
+        raise BadData(f"client {empty[0]} has no examples; leave clients without examples out.")
     tests: list[Part]
     if test is None:
         own, tests = (list(part) for part in zip(*map(halved, own)))

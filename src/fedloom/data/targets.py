@@ -23,6 +23,12 @@ def for_goal(data: Dataset, goal: Goal, file: str) -> Dataset:
     """
     if goal.derive is not None:
         data = _derived(data, goal, file)
+    elif goal.targets.kind == "number" and data.class_names is not None:
+        some = ", ".join(repr(name) for name in data.class_names[:3])
+        raise BadData(
+            f"{file}: array y_train holds texts ({some}, ...); goal '{goal.name}' needs {expected(goal)}; targets like "
+            "these are for goal classes"
+        )
     y_train, y_test = (
         _fitted(f"{file}: array y_{part}", y, goal, client)
         for part, y, client in (

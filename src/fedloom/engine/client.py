@@ -93,29 +93,38 @@ def choose_part(
     state: State,
     data: Examples,
     rows: Tensor,
+    strata: Tensor | None,
     chance: Chance,
 ) -> tuple[Task, State]:
-    """The task with the part that each client chooses to train, given its examples `rows` [C, M] (padded)."""
+    """The task with the part that each client chooses to train, given its examples `rows` [C, M] (padded).
+
+    `strata` [C, M]: the stratum of each of these, where the data have some apart from the goal's classes.
+    """
     own, moments = _split_moments(state)
     each = method.local.traits.looks  # examples of each class; 0: it chooses without data
-    look = [_look(data, ids, rows, setting.fleet.examples[ids], each, chance)] if each else []
+    if strata is None and setting.goal.strata:
+        strata = data.y[rows]
+    look = [_look(data, ids, rows, setting.fleet.examples[ids], strata, each, chance)] if each else []
     mask, own = method.local.narrow(setting, ids, task, own, look, chance)
     return task._replace(mask=mask, keep=None), _with_moments(own, moments)
 
 
-def _look(data: Examples, ids: Tensor, rows: Tensor, sizes: Tensor, each: int, chance: Chance) -> Batch:
-    """At most `each` examples of every class for each client, in an order that is fixed for the run.
+def _look(
+    data: Examples, ids: Tensor, rows: Tensor, sizes: Tensor, strata: Tensor | None, each: int, chance: Chance
+) -> Batch:
+    """At most `each` examples of every stratum for each client, in an order that is fixed for the run.
 
-    Where an example has no class of its own, the first `10 * each` examples.
+    Where there are no strata, the first `10 * each` examples.
     """
     place = torch.arange(rows.shape[1], device=rows.device)
     keys = chance._replace(round=0).key("look", ids[:, None], place)
     keys = keys.masked_fill(place >= sizes[:, None], torch.iinfo(torch.int64).max)  # padding goes last
-    rows = rows.gather(1, keys.argsort(dim=1, stable=True))
-    if data.y.dim() == 1 and not data.y.is_floating_point():
-        labels = data.y[rows]
-        one_hot = F.one_hot(labels, int(data.y.max()) + 1)
-        before = one_hot.cumsum(1).gather(2, labels[:, :, None])[:, :, 0]  # place within its class, counted from 1
+    order = keys.argsort(dim=1, stable=True)
+    rows = rows.gather(1, order)
+    if strata is not None:
+        strata = strata.gather(1, order)
+        one_hot = F.one_hot(strata)
+        before = one_hot.cumsum(1).gather(2, strata[:, :, None])[:, :, 0]  # place within its stratum, counted from 1
         chosen = before <= each
     else:
         chosen = place < 10 * each

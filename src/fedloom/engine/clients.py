@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
@@ -30,8 +31,13 @@ class Clients:
         held_out: ClientExamples | None = None,
         own_test: ClientExamples | None = None,
         states: Place = "device",
+        strata: Shards | None = None,
     ) -> None:
-        """`held_out`: examples that clients try their models on; `own_test`: those for their personal score."""
+        """`held_out`: examples that clients try their models on; `own_test`: those for their personal score.
+
+        `strata`: in place of row numbers, the stratum of each example in `shards`.
+        """
+        self.strata = strata
         self.method, self.setting, self.data, self.shards = method, setting, data, shards
         self.held_out, self.own_test = held_out, own_test
         self.states = ClientStates(setting.fleet.size, data.x.device, states)
@@ -58,7 +64,8 @@ class Clients:
         data, rows = self.shards.examples_of(self.data, ids, listed)
         batches = self.method.work.plan(ids, rows, sizes, chance)
         if traits.chooses:
-            task, state = choose_part(self.method, self.setting, ids, task, state, data, rows, chance)
+            strata = None if self.strata is None else self.strata.rows(ids, rows.shape[1])
+            task, state = choose_part(self.method, self.setting, ids, task, state, data, rows, strata, chance)
         return Chunk(ids, listed, data, task, task.model.expand(len(ids), -1), state, batches, width)
 
     def finish(self, chunk: Chunk, learnt: Learnt, state: State, gradient: Gradient, chance: Chance) -> Reply:
@@ -70,8 +77,21 @@ class Clients:
             data, rows = shards.examples_of(data, chunk.ids, chunk.listed)
             sizes = on_device([shards.sizes[i] for i in chunk.listed], chunk.ids.device)
             columns, state = judge(self.method, self.setting, gradient, chunk, learnt, state, (data, rows, sizes))
+        if self.method.aggregate.reads_weight:
+            columns["weight"] = self._weights(chunk)
         self.states.put(chunk.listed, state)
         return reply_of(self.method, self.setting, chunk, learnt, state, chance, columns)
+
+    def _weights(self, chunk: Chunk) -> Tensor:
+        """The sum of the weights of each client's examples [C], by their targets."""
+        sizes = on_device([self.shards.sizes[i] for i in chunk.listed], chunk.ids.device)
+        weigh = self.setting.goal.weigh
+        if weigh is None:
+            return sizes.double()
+        data, rows = self.shards.examples_of(self.data, chunk.ids, chunk.listed)
+        weight = weigh(data.y[rows].flatten(0, 1)).double().view(rows.shape)
+        real = torch.arange(rows.shape[1], device=rows.device) < sizes[:, None]
+        return torch.where(real, weight, 0).sum(1)
 
     def save(self) -> State:
         """States of all clients that were met, and what the network counts by itself."""

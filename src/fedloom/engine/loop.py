@@ -26,7 +26,7 @@ class Loop:
     def __init__(self, clients: Clients, precision: Precision = "default") -> None:
         self.clients = clients
         self.gradient = in_precision(Chosen(PlainGradient(clients.setting)), precision).gradient
-        self.plan = plan_steps(facts_of(clients, self.gradient))
+        self.plan = plan_steps(facts_of(clients, self.gradient, sliced=False))
 
     def train(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
         """Train the cohort; replies stand in the order of `ids`."""

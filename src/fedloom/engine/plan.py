@@ -208,7 +208,7 @@ def _cuts(facts: Facts) -> str | None:
     """Really smaller networks."""
     if not facts.traits.cuts:
         return ""
-    return _stacks(facts) or (None if facts.sliced else "execution is masked")
+    return None if facts.sliced else "execution is masked"
 
 
 def _compact(facts: Facts) -> str | None:

@@ -9,8 +9,8 @@ from fedloom.accel.capture import Captured
 from fedloom.core.types import Setting, State, Task
 from fedloom.engine.client import Learnt, learn
 from fedloom.engine.steps import Start, Steps
-from fedloom.neurons.extract import slice_index, slice_shapes, slices
 from fedloom.neurons.map import NeuronMap
+from fedloom.neurons.slicing import slice_index, slice_shapes, slices
 
 
 def widths(setting: Setting, keep: Tensor | None) -> list[tuple[int, ...]]:
@@ -46,7 +46,6 @@ def learn_sliced(start: Start, setting: Setting, counts: tuple[int, ...], steps:
     """
     task, state = start.task, start.state
     assert task.keep is not None
-    assert start.gradient.stacked is not None
     (index,), shapes = _placed((task.keep,), setting.neurons, counts), slice_shapes(setting.neurons, counts)  # [C, p]
     total = setting.layout.total
     layout = setting.layout._replace(shapes=shapes)
@@ -67,7 +66,7 @@ def learn_sliced(start: Start, setting: Setting, counts: tuple[int, ...], steps:
 
     part = task._replace(mask=None, extras=cut(task.extras), trained=layout.trained)
     small = start._replace(
-        gradient=start.gradient.stacked.of_shapes(layout),
+        gradient=start.gradient.of_shapes(layout, counts),
         task=part,
         state=cut(state),
         first=start.first.gather(1, index),

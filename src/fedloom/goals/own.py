@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fedloom.core.goal import Goal, Loss, Targets
-from fedloom.core.metric import Mean, as_metric
+from fedloom.core.metric import Mean, Metric, as_metric
+from fedloom.errors import BadExperiment
 
 if TYPE_CHECKING:
     from fedloom.core.metric import Weigh
@@ -40,7 +41,8 @@ def own(
         strata: whether targets [n] are classes that partitions can deal by.
         name: what tables call the goal.
     """
-    found = tuple(as_metric(one) for one in metrics) or (Mean("test_loss", loss, "low", weigh=weigh),)
+    found = metrics_of(metrics) or (Mean("test_loss", loss, "low", weigh=weigh),)
+    check_loss(loss)
     shape = targets or Targets("any", None)
     return Goal(name, loss, shape, found, outputs, "any", weigh=weigh, strata=strata)
 
@@ -48,5 +50,25 @@ def own(
 def changed(goal: Goal, loss: Loss | None, metrics: Sequence[Any] | None) -> Goal:
     """The goal with a loss or metrics of the user's own."""
     if loss is not None:
+        check_loss(loss)
         goal = replace(goal, loss=loss, head=None)
-    return goal if metrics is None else replace(goal, metrics=tuple(as_metric(one) for one in metrics))
+    return goal if metrics is None else replace(goal, metrics=metrics_of(metrics))
+
+
+def metrics_of(given: Any) -> tuple[Metric, ...]:
+    """Several metrics, or one by itself, as metrics."""
+    return tuple(as_metric(one) for one in (given if isinstance(given, list | tuple) else [given]))
+
+
+def check_loss(loss: object) -> None:
+    """Refuse what cannot be called with outputs and targets."""
+    if isinstance(loss, type):
+        raise BadExperiment(
+            f"loss is the class {loss.__name__}; expected something to call with (outputs, targets), such as "
+            f"{loss.__name__}(reduction='none')."
+        )
+    if not callable(loss):
+        raise BadExperiment(
+            f"loss is {loss!r} ({type(loss).__name__}); expected a function (outputs, targets) -> [B], one number per "
+            "example; losses of goals by name are settings, as in goal.loss=huber."
+        )

@@ -59,7 +59,8 @@ class ViT(nn.Module):
         channels, height, across = shape
         self.pad = nn.ZeroPad2d((0, -across % patch, 0, -height % patch))
         self.patches = nn.Conv2d(channels, width, patch, stride=patch)
-        self.position = nn.Parameter(torch.randn(-(-height // patch) * -(-across // patch), width) * 0.02)
+        places = -(-height // patch) * -(-across // patch)
+        self.position = nn.Parameter(nn.init.normal_(torch.empty(places, width), std=0.02))
         self.blocks = nn.Sequential(OrderedDict((f"block{i}", Block(width, heads)) for i in range(1, depth + 1)))
         self.norm = nn.LayerNorm(width)
         self.output = nn.Linear(width, classes)
@@ -94,7 +95,7 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
-        self.position = nn.Parameter(torch.randn(length, width) * 0.02)
+        self.position = nn.Parameter(nn.init.normal_(torch.empty(length, width), std=0.02))
         layer = nn.TransformerEncoderLayer(
             width, heads, 4 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
         )

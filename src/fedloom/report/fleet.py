@@ -53,7 +53,7 @@ def _tables(run: Recorded, bins: int) -> tuple[dict[str, Map], str]:
     last = int(rounds.max())
     each = -(-last // bins)
     wide = -(-last // each)
-    fleet = max(int(clients.max()) + 1, run.experiment["clients"])
+    fleet = max(int(clients.max()) + 1, run.fleet)
     shown = spaced(fleet, CLIENTS)
     row = np.full(fleet, -1)
     row[shown] = np.arange(len(shown))

@@ -115,7 +115,8 @@ def title_of(groups: list[Group]) -> str:
 def setup_of(groups: list[Group]) -> str:
     """One line with what all runs have in common, and the values of its settings in which they differ."""
     every = [
-        flat(run.experiment) | ({"partition": run.about["dealt_by"]} if "dealt_by" in run.about else {})
+        {**flat(run.experiment), "clients": run.fleet}
+        | ({"partition": run.about["dealt_by"]} if "dealt_by" in run.about else {})
         for group in groups
         for run in group.runs
     ]

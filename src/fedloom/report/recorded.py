@@ -44,6 +44,11 @@ class Recorded:
         return dict(self.about["experiment"])
 
     @property
+    def fleet(self) -> int:
+        """How many clients the data were dealt to: all that the data have, where the experiment asks for more."""
+        return int(self.about.get("clients") or self.experiment["clients"])
+
+    @property
     def scored(self) -> list[dict[str, Any]]:
         """The rows of rounds that have a score."""
         return [row for row in self.rows if row["score"] is not None]
@@ -88,6 +93,8 @@ def read_about(folder: Path) -> dict[str, Any]:
             raise ValueError(f"no {missing[0]}" if missing else "method and data are not objects")
         if not all(isinstance(experiment[key], int) for key in ("rounds", "seed", "clients")):
             raise ValueError("rounds, seed and clients are not numbers")
+        if not isinstance(about.get("clients", 0), int):
+            raise ValueError("the number of clients is not one")
         if not all(isinstance(experiment[key].get("name"), str) for key in ("method", "data")):
             raise ValueError("method and data have no name")
         scores_in(about)

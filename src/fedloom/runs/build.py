@@ -31,6 +31,11 @@ from fedloom.world.simulated import Simulated
 from fedloom.world.trace import Trace, read_trace
 from fedloom.world.wire import Wire
 
+UNREPEATABLE = (
+    "this run cannot be repeated: in training the network draws random numbers from a generator (Python's, NumPy's, or "
+    "of a function of torch that is not known here) that the run's seed does not set; draw by torch.rand or dropout."
+)
+
 
 class Prepared(NamedTuple):
     """All that a run needs."""
@@ -90,6 +95,7 @@ def notes_of(experiment: Experiment, inputs: Inputs) -> list[str]:
     """What should be known before a run begins."""
     rounding = precision_note(experiment.precision, inputs.model.device)
     own = inputs.method.notes(inputs.setting)
+    own += [] if inputs.repeatable else [UNREPEATABLE]
     return [*own, str(inputs.placement), *([] if rounding is None else [rounding])]
 
 

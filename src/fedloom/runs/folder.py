@@ -167,6 +167,7 @@ def _describe(
         "base": hash_of_base(prepared.inputs.network, prepared.inputs.setting.layout),
         "partition": prepared.inputs.dealt,
         "dealt_by": prepared.inputs.dealt_by,
+        "clients": prepared.inputs.parts,
         "client_names": prepared.inputs.client_names,
         "class_names": prepared.inputs.class_names,
         "memory": prepared.inputs.placement.record(),

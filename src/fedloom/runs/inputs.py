@@ -23,11 +23,13 @@ from fedloom.data.sampling import Ints
 from fedloom.data.targets import strata_of
 from fedloom.engine.clients import ClientExamples, Clients
 from fedloom.engine.gradient.dropout import keyed
+from fedloom.engine.gradient.keyed_calls import draws_of
 from fedloom.engine.ranks import rank_device
 from fedloom.engine.storage.offload import offload, place_examples
 from fedloom.engine.storage.placement import Placement, budget_of, place, sizes_of
 from fedloom.engine.storage.shards import Shards
 from fedloom.errors import BadData, BadExperiment
+from fedloom.goals.classes import ClassWeights
 from fedloom.layout import flatten, layout_of
 from fedloom.method import Method
 from fedloom.models.check import FIRST, check_buffers, check_network, moving_buffers, own_copy
@@ -65,6 +67,9 @@ class Inputs(NamedTuple):
     client_names: tuple[str, ...] | None = None  # of the partition's clients, where the data name them
     class_names: tuple[str, ...] | None = None
     widths: Widths = Widths()
+    strata: Shards | None = None  # of the examples in `shards`, where the data have strata of their own
+    parts: int = 0  # how many clients the data were dealt to, empty ones included
+    repeatable: bool = True  # False: the network draws random numbers that no seed of the run decides
 
 
 def inputs_of(
@@ -96,6 +101,7 @@ def inputs_of(
     if not len(present):
         raise BadData(f"no client has a training example ({dealt.note})")
     outputs = goal.outputs(dataset)
+    _check_weights(goal, dataset)
     network = own_copy(model if model is not None else network_of(experiment, dataset, outputs), device)
     module = keyed(network)
     transform = every_transform(experiment.augment, transform, goal, outputs)
@@ -103,7 +109,8 @@ def inputs_of(
     x, y = (tensor_of(part[:FIRST]).to(device) for part in (dataset.x_train, dataset.y_train))
     layout = layout_of(module, moving_buffers(module, x))
     check_buffers(module, layout)
-    setting = Setting(fleet, module, layout, goal, x[:2], transform)
+    draws = draws_of(module, x)
+    setting = Setting(fleet, module, layout, goal, x[:2], transform, draws.keyed)
     _check_classes(method, setting)
     if sibling is None:  # else such a network was tried on the same data
         if transform is not None:
@@ -117,7 +124,8 @@ def inputs_of(
     return Inputs(
         method, setting, network, start, train, shards, held_out, own_test, test, outputs, present.tolist(),
         placement, dealt.note, dealt.name, client_names(dataset, dealt), dataset.class_names,
-        Widths(dataset.classes, dataset.vocabulary, outputs),
+        Widths(dataset.classes, dataset.vocabulary, outputs), _strata(dataset, parts.train.at(present), device),
+        len(parts.train), not draws.unkeyed,
     )  # fmt: skip
 
 
@@ -125,7 +133,7 @@ def clients_of(inputs: Inputs) -> Clients:
     """The clients that train in this process."""
     return Clients(
         inputs.method, inputs.setting, inputs.train, inputs.shards, inputs.held_out, inputs.own_test,
-        inputs.placement.states,
+        inputs.placement.states, inputs.strata,
     )  # fmt: skip
 
 
@@ -230,11 +238,27 @@ def _check_classes(method: Method, setting: Setting) -> None:
         )
 
 
+def _check_weights(goal: Goal, dataset: Dataset) -> None:
+    """Refuse class weights that leave out a class of the data."""
+    if isinstance(goal.weigh, ClassWeights) and len(goal.weigh.weights) < dataset.classes:
+        raise BadExperiment(
+            f"weights of goal '{goal.name}' has {len(goal.weigh.weights)} numbers; expected one for each of the "
+            f"{dataset.classes} classes of the data."
+        )
+
+
 def network_of(experiment: Experiment, dataset: Dataset, outputs: int) -> nn.Module:
     """The named network with weights drawn from the seed alone, whatever was drawn before."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(experiment.seed)
         return experiment.build_model(tuple(dataset.x_train.shape[1:]), outputs, dataset.vocabulary)
+
+
+def _strata(dataset: Dataset, own: Lists, device: torch.device) -> Shards | None:
+    """The stratum of every client's examples, where the data have strata of their own."""
+    if dataset.stratum_train is None:
+        return None
+    return Shards.of(torch.from_numpy(dataset.stratum_train[own.examples]), own.sizes.tolist(), device)
 
 
 def _shards(lists: Lists, device: torch.device) -> Shards:

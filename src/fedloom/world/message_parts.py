@@ -17,6 +17,7 @@ from fedloom.world.simulated import MEASURED
 
 CARRIED = (torch.float32, torch.int64)  # dtypes of extras that are sent; a client computes others by itself
 REPORT = {"examples": Range(0, whole=True), "steps": Range(0, whole=True), "loss": Range()}
+WEIGHT = {"weight": Range(0)}  # a column of replies to an aggregate that reads it
 
 
 class MessageParts:
@@ -85,4 +86,4 @@ class MessageParts:
 
 def ranges_of(reply: Reply) -> dict[str, Range]:
     """The ranges of a client's report, a rule's own columns included, but not the columns of the simulated world."""
-    return {name: REPORT.get(name, Range()) for name in reply.report if name not in MEASURED}
+    return {name: (REPORT | WEIGHT).get(name, Range()) for name in reply.report if name not in MEASURED}

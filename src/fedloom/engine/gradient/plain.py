@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from copy import copy
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from fedloom.core.types import Batch, Setting
-from fedloom.engine.gradient.dropout import keys_of
 from fedloom.engine.gradient.protocol import GradientKind
+from fedloom.engine.gradient.run_network import ask_network, train_network
+from fedloom.layout import Layout
+from fedloom.neurons.resized import Sizes, sizes_of
 
 
 class PlainGradient:
@@ -22,19 +24,26 @@ class PlainGradient:
 
     def __init__(self, setting: Setting) -> None:
         self.setting, self.layout = setting, setting.layout
+        self._sizes: Sizes | None = None  # of a sub-model
+
+    def of_shapes(self, layout: Layout, counts: Sequence[int]) -> PlainGradient:
+        """A copy for sub-models: the same code, which is told other sizes."""
+        other = copy(self)
+        other.layout, other._sizes = layout, sizes_of(self.setting.neurons, counts)
+        return other
 
     def __call__(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Gradients [C, P] and losses [C]."""
         grads, losses = torch.zeros_like(params), params.new_empty(len(params))
         for row, flat in enumerate(params):
-            tensors = {name: t.detach() for name, t in self.setting.layout.split(flat).items()}
+            tensors = {name: t.detach() for name, t in self.layout.split(flat).items()}
             found, losses[row] = self._differentiate(tensors, batch, row)
-            torch.cat([g.reshape(-1) for g in found], out=grads[row, : self.setting.layout.trained])
+            torch.cat([g.reshape(-1) for g in found], out=grads[row, : self.layout.trained])
         return grads, losses
 
     def descent(self, first: Tensor, batches: Iterable[Batch], rate: float, shrink: float) -> tuple[Tensor, Tensor]:
         """All steps of plain SGD, which change each client's own tensors in place."""
-        layout = self.setting.layout
+        layout = self.layout
         owned = [{name: t.detach().clone() for name, t in layout.split(flat).items()} for flat in first]
         total = first.new_zeros(len(first))
         for batch in batches:
@@ -47,19 +56,22 @@ class PlainGradient:
 
     def _differentiate(self, tensors: dict[str, Tensor], batch: Batch, row: int) -> tuple[tuple[Tensor, ...], Tensor]:
         """One client's gradients, by parameter, and its loss."""
-        module, setting = self.setting.module.train(), self.setting
-        leaves = [tensors[name].requires_grad_() for name in setting.layout.parameters]
+        setting, goal = self.setting, self.setting.goal
+        leaves = [tensors[name].requires_grad_() for name in self.layout.parameters]
         counts = batch.weight[row] > 0
         if not bool(counts.any()):  # nothing in the batch counts
             return tuple(torch.zeros_like(leaf) for leaf in leaves), batch.weight.new_zeros(())
-        real = slice(int(counts.sum())) if setting.goal.weigh is None else counts
-        output = functional_call(module, {**tensors, **keys_of(module, batch.keys[row])}, (batch.x[row, real],))
-        losses = setting.loss(output, batch.y[row, real])
-        loss = losses.mean() if setting.goal.weigh is None else (losses * batch.weight[row, real].to(losses)).sum()
-        return torch.autograd.grad(loss, leaves, materialize_grads=True), loss.detach()
+        real = slice(int(counts.sum())) if goal.weigh is None else counts
+
+        def differentiated(output: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+            losses = setting.loss(output, batch.y[row, real])
+            loss = losses.mean() if goal.weigh is None else (losses * batch.weight[row, real].to(losses)).sum()
+            return torch.autograd.grad(loss, leaves, materialize_grads=True), loss.detach()
+
+        return train_network(setting, tensors, batch.x[row, real], batch.keys[row], differentiated, self._sizes)
 
     def outputs(self, params: Tensor, x: Tensor) -> Tensor:
         """The outputs of each client's network for its own examples."""
-        module, layout = self.setting.module.eval(), self.setting.layout
+        setting, split, sizes = self.setting, self.layout.split, self._sizes
         with torch.no_grad():
-            return torch.stack([functional_call(module, layout.split(flat), (own,)) for flat, own in zip(params, x)])
+            return torch.stack([ask_network(setting, split(flat), own, sizes) for flat, own in zip(params, x)])

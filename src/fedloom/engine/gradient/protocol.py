@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from torch import Tensor
@@ -29,7 +29,7 @@ class Gradient(Protocol):
 
     @property
     def stacked(self) -> StackedGradient | None:
-        """The gradient itself where its layers are stacked: it can be cut, frozen and moved tensor by tensor."""
+        """The gradient itself where its layers are stacked: it can be frozen and moved tensor by tensor."""
 
     @property
     def descent(self) -> Descent | None:
@@ -45,6 +45,9 @@ class Gradient(Protocol):
 
     def __call__(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Gradients [C, P] and losses [C]; running statistics in `params` move in place."""
+
+    def of_shapes(self, layout: Layout, counts: Sequence[int]) -> Gradient:
+        """A copy for sub-models with tensors of these shapes, `counts` of whose neurons lie in the lists of the map."""
 
     def outputs(self, params: Tensor, x: Tensor) -> Tensor:
         """The outputs of every client's network for its own examples [C, B, ...], in evaluation mode."""

@@ -8,7 +8,7 @@ of plain PyTorch.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from copy import copy
 from functools import cached_property
 from typing import Any
@@ -25,6 +25,7 @@ from fedloom.engine.gradient.layers import ALONE, FUSED, LAYERS, Pass
 from fedloom.engine.gradient.products import Kept, Step
 from fedloom.engine.gradient.protocol import GradientKind
 from fedloom.layout import Layout, tensors_of
+from fedloom.neurons.resized import Sizes, resized, sizes_of
 
 
 class _Now:
@@ -42,7 +43,8 @@ class _Layer(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """The cohort's activations after the layer."""
-        return self.stacked(self.layer, self.name, self.now.run, *args, **kwargs)
+        with torch._C.DisableTorchFunction():  # its own calls are not the network's
+            return self.stacked(self.layer, self.name, self.now.run, *args, **kwargs)
 
 
 class StackedGradient:
@@ -53,20 +55,22 @@ class StackedGradient:
     def __init__(self, setting: Setting) -> None:
         self.setting, self.layout = setting, setting.layout
         self.low = False  # products of bfloat16 numbers
+        if setting.draws:
+            raise NotImplementedError("functions in the network's code draw random numbers, as F.dropout does")
         graph = traced(setting.module)
         layers = {node.target: setting.module.get_submodule(str(node.target)) for node in graph.nodes
                   if node.op == "call_module"}  # fmt: skip
+        self._inside = {*self.layout.names, *(name for name, _ in self.layout.aliases)}  # what is in the vector
+        tied = {name for pair in self.layout.aliases for name in pair}
         self._base: dict[str, Tensor] = {}  # frozen tensors of layers that are stacked
         for name, layer in layers.items():
             own = {f"{name}.{key}".lstrip("."): value for key, value in tensors_of(layer).items()}
-            if any(value.requires_grad for key, value in own.items() if key not in self.layout.names):
-                raise NotImplementedError(f"layer '{name}' shares a parameter with another layer")
             if type(layer) in LAYERS:
                 self._base |= {} if self._runs_as_is(str(name), layer) else {
                     key: value.detach() for key, value in own.items()
-                    if key not in self.layout.names and value.is_floating_point()
+                    if key not in self._inside and value.is_floating_point()
                 }  # fmt: skip
-            elif any(key in self.layout.names for key in own):
+            elif any(key in self._inside for key in own):
                 raise NotImplementedError(f"layer '{name}' ({type(layer).__name__}) has no stacked form")
         if any(node.op == "get_attr" for node in graph.nodes):
             raise NotImplementedError("the network uses a parameter outside any layer")
@@ -75,12 +79,16 @@ class StackedGradient:
         self._fused = frozenset(
             str(name)
             for name, layer in layers.items()
-            if type(layer) in FUSED and uses[name] == 1 and all(p.requires_grad for p in layer.parameters())
+            if type(layer) in FUSED
+            and uses[name] == 1
+            and all(p.requires_grad for p in layer.parameters())
+            and not any(f"{name}.{key}".lstrip(".") in tied for key in tensors_of(layer))
         )
         self._dropouts = [layer for layer in layers.values() if isinstance(layer, KeyedDropout)]
         self._now = _Now()
         self._part: tuple[Tensor, Tensor] | None = None  # the only neurons that are trained, and their numbers
         self._kept: dict[str, Kept] | None = None
+        self._sizes: Sizes | None = None  # that a sub-model's calls are told
         self._graph = graph
         stacked = {str(n): layer if self._runs_as_is(str(n), layer) else _Layer(layer, str(n), self._now)
                    for n, layer in layers.items()}  # fmt: skip
@@ -90,10 +98,11 @@ class StackedGradient:
         """Whether a layer treats all clients alike and every example by itself."""
         if type(layer) not in LAYERS:
             return True
-        return type(layer) in ALONE and not any(f"{name}.{key}" in self.layout.names for key in tensors_of(layer))
+        return type(layer) in ALONE and not any(f"{name}.{key}" in self._inside for key in tensors_of(layer))
 
     def _with_base(self, tensors: dict[str, Tensor], clients: int) -> dict[str, Tensor]:
-        """The cohort's tensors, and for each client those frozen ones that a stacked layer needs."""
+        """The cohort's tensors by all their names, and for each client those frozen ones that a stacked layer needs."""
+        tensors = self.layout.with_aliases(tensors)
         if not self._base:
             return tensors
         return tensors | {name: t.expand(clients, *t.shape).contiguous() for name, t in self._base.items()}
@@ -114,10 +123,10 @@ class StackedGradient:
         other.low = True
         return other
 
-    def of_shapes(self, layout: Layout) -> StackedGradient:
-        """A copy for tensors of other sizes, such as a sub-model's."""
-        other = copy(self)
-        other.layout = layout
+    def of_shapes(self, layout: Layout, counts: Sequence[int]) -> StackedGradient:
+        """A copy for sub-models; layers count their neurons by themselves, and other calls are told other sizes."""
+        other, map = copy(self), self.setting.neurons
+        other.layout, other._sizes = layout, sizes_of(map, counts)._replace(attributes=()) if map.told else None
         return other
 
     def keeping(self, counts: dict[tuple[str, int], Tensor]) -> StackedGradient:
@@ -160,7 +169,10 @@ class StackedGradient:
         )
         for layer in self._dropouts:
             layer.calls = 0  # a new pass
-        return self.setting.loss(self._network(batch.x.flatten(0, 1)), batch.y.flatten(0, 1))
+        x = batch.x.flatten(0, 1)
+        with resized(self._network, self._sizes):
+            output = self._network(x)
+        return self.setting.loss(output, batch.y.flatten(0, 1))
 
     def __call__(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Gradients [C, P] and losses [C]; running statistics move in place."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import copy
+
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import grad_and_value, vmap
 
 from fedloom.core.types import Batch, Setting
-from fedloom.engine.gradient.dropout import keys_of
 from fedloom.engine.gradient.protocol import GradientKind
+from fedloom.engine.gradient.run_network import ask_network, train_network
+from fedloom.layout import Layout
+from fedloom.neurons.resized import Sizes, sizes_of
 
 
 class VmappedGradient:
@@ -21,24 +26,29 @@ class VmappedGradient:
 
     def __init__(self, setting: Setting) -> None:
         self.setting, self.layout = setting, setting.layout
+        self._sizes: Sizes | None = None  # of a sub-model
+
+    def of_shapes(self, layout: Layout, counts: Sequence[int]) -> VmappedGradient:
+        """A copy for sub-models: the same code, which is told other sizes."""
+        other = copy(self)
+        other.layout, other._sizes = layout, sizes_of(self.setting.neurons, counts)
+        return other
 
     def __call__(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Gradients [C, P] and losses [C]."""
-        module = self.setting.module.train()
+        setting, split, sizes = self.setting, self.layout.split, self._sizes
 
         def loss(flat: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor) -> Tensor:
-            tensors = {**self.setting.layout.split(flat), **keys_of(module, key)}
-            return (self.setting.loss(functional_call(module, tensors, (x,)), y) * weight).sum()
+            def weighed(answer: Tensor) -> Tensor:
+                return (setting.loss(answer, y) * weight).sum()
+
+            return train_network(setting, split(flat), x, key, weighed, sizes)
 
         grads, losses = vmap(grad_and_value(loss))(params.detach(), *batch)
         return grads, losses
 
     def outputs(self, params: Tensor, x: Tensor) -> Tensor:
         """The outputs of each client's network for its own examples."""
-        module = self.setting.module.eval()
-
-        def output(flat: Tensor, x: Tensor) -> Tensor:
-            return functional_call(module, self.setting.layout.split(flat), (x,))  # type: ignore[no-any-return]
-
+        setting, split, sizes = self.setting, self.layout.split, self._sizes
         with torch.no_grad():
-            return vmap(output)(params, x)
+            return vmap(lambda flat, own: ask_network(setting, split(flat), own, sizes))(params, x)

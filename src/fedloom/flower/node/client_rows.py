@@ -28,6 +28,7 @@ def restrict(inputs: Inputs, places: Mapping[int, int], size: int) -> Inputs:
         setting=replace(inputs.setting, fleet=fleet),
         train=train,
         shards=shards,
+        strata=inputs.strata and _restrict_lists(inputs.strata, places, size),
         held_out=inputs.held_out and _restrict_split(inputs.held_out, places, size),
         own_test=inputs.own_test and _restrict_split(inputs.own_test, places, size),
     )
@@ -38,13 +39,20 @@ def _restrict_split(split: ClientExamples, places: Mapping[int, int], size: int)
     data, shards = split
     if not shards.resident:
         raise BadExperiment("a node's examples do not fit its device; set device to cpu, or host fewer clients there.")
+    own = _restrict_lists(shards, places, size)
+    rows = own.examples
+    every = torch.arange(len(rows), device=rows.device)
+    return Examples(data.x[rows], data.y[rows]), Shards.of(every, own.sizes, rows.device)
+
+
+def _restrict_lists(shards: Shards, places: Mapping[int, int], size: int) -> Shards:
+    """The lists of those clients only."""
     lists = shards.examples.split(shards.sizes)
     sizes = [0] * size
     for client, place in places.items():
         sizes[client] = shards.sizes[place]
-    rows = torch.cat([shards.examples[:0], *(lists[places[client]] for client in sorted(places))])
-    every = torch.arange(len(rows), device=rows.device)
-    return Examples(data.x[rows], data.y[rows]), Shards.of(every, sizes, rows.device)
+    kept = torch.cat([shards.examples[:0], *(lists[places[client]] for client in sorted(places))])
+    return Shards.of(kept, sizes, kept.device)
 
 
 def _scattered(values: Tensor, old: Tensor, at: Tensor, size: int) -> Tensor:

@@ -16,7 +16,7 @@ from fedloom.core.rows import expanded
 from fedloom.core.types import Setting, State, Task
 from fedloom.method import Method
 from fedloom.neurons.rows import rows_of
-from fedloom.world.message_parts import REPORT
+from fedloom.world.message_parts import REPORT, WEIGHT
 
 ROWS = keep_word(True, True)
 FORMS: dict[str, ModelPart | AnyMask | AnyKeep] = {
@@ -56,4 +56,5 @@ def empty_reply(method: Method, setting: Setting, task: Task) -> tuple[State, di
     state = expanded(rule.client_state(setting, task.model), 0)
     _, extras, own = rule.finish(empty, state, none, none, torch.zeros(0, dtype=torch.int64, device=none.device))
     columns = rule.judge(empty, own, none.new_zeros(0), none.new_zeros(0))[0] if rule.traits.judges else {}
-    return extras, {**REPORT, **{name: Range() for name in columns}}
+    weight = WEIGHT if method.aggregate.reads_weight else {}
+    return extras, {**REPORT, **{name: Range() for name in columns}, **weight}

@@ -30,6 +30,15 @@ def method_of(method: Method | str, settings: Mapping[str, Any], per_round: int 
     return Experiment(method={"name": method, "settings": dict(settings)}, per_round=per_round).build_method()
 
 
+def check_server_half(method: Method) -> None:
+    """Refuse an aggregate that needs what clients of plain arrays do not report."""
+    if method.aggregate.reads_weight:
+        raise BadExperiment(
+            "aggregate weighs clients by their targets, which clients of your own app do not report; set "
+            "weigh='examples', or use fedloom.flower.client_app() and server_app()."
+        )
+
+
 def needs_mod(method: Method) -> bool:
     """Whether clients do more than train what they are sent and send it back, which any ClientApp does."""
     whole = method.mask.sends_all and method.upload.sends_what_came

@@ -30,7 +30,7 @@ from fedloom.core.types import Fleet, Setting, Task
 from fedloom.errors import BadExperiment, RunStopped
 from fedloom.flower.protocol.round_id import RoundId
 from fedloom.flower.your_app.arrays import from_arrays, to_arrays
-from fedloom.flower.your_app.contract import check_client_half, method_of, needs_mod, setting_of
+from fedloom.flower.your_app.contract import check_client_half, check_server_half, method_of, needs_mod, setting_of
 from fedloom.flower.your_app.messages import RoundMessages, mean_metrics
 from fedloom.method import Memory, Method
 from fedloom.round import ask_cohort, take_replies
@@ -88,6 +88,7 @@ class Fedloom(Strategy):
             raise BadExperiment(f"clients (nodes to wait for) is {clients}; it is at least 1.")
         if not 0 <= evaluate <= 1:
             raise BadExperiment(f"evaluate (fraction of the nodes that evaluate) is {evaluate}; it is from 0 to 1.")
+        check_server_half(method)
         if needs_mod(method):
             check_client_half(method)
             if example is None:

@@ -13,7 +13,7 @@ from fedloom.parts.admit.check import Check
 
 @dataclass(frozen=True)
 class Finite(Check):
-    """Every number sent is finite: weights, extras and the reported loss; -0.0 and subnormals are finite."""
+    """Every number sent is finite: weights, extras and the reported loss and weight; -0.0 and subnormals are finite."""
 
     @property
     def reason(self) -> str:
@@ -22,7 +22,7 @@ class Finite(Check):
 
     def judge(self, setting: Setting, model: Tensor, task: Task, reply: Reply) -> tuple[Tensor, Reply]:
         """Test the numbers sent; numbers not sent are the model's own by now."""
-        more = [*reply.extras.values(), *(v for name, v in reply.report.items() if name == "loss")]
+        more = [*reply.extras.values(), *(v for name, v in reply.report.items() if name in ("loss", "weight"))]
         finite = _finite(reply.params)
         for value in more:
             if value.is_floating_point():

@@ -16,7 +16,8 @@ from fedloom.parts.admit.check import Check
 class Weight(Check):
     """Reports of 0, negative, infinite or NaN examples are refused; more than `most` count as `most`.
 
-    With `most` None the limit is what the server knows of the client, the fleet's `examples`.
+    So are reported weights that are negative, infinite or NaN. With `most` None the limit is what the server knows of
+    the client, the fleet's `examples`.
     """
 
     most: int | None = None
@@ -35,4 +36,7 @@ class Weight(Check):
         said = reply.report["examples"]
         most = setting.fleet.examples[reply.ids] if self.most is None else torch.full_like(reply.ids, self.most)
         capped = said.minimum(most.to(said.dtype))
-        return ~((said > 0) & (said < torch.inf)), reply._replace(report={**reply.report, "examples": capped})
+        possible = (said > 0) & (said < torch.inf)
+        if (weight := reply.report.get("weight")) is not None:  # its limit is not known: targets stay with the client
+            possible &= (weight >= 0) & (weight < torch.inf)
+        return ~possible, reply._replace(report={**reply.report, "examples": capped})

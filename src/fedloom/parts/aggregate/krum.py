@@ -64,7 +64,8 @@ def distances(change: Tensor, reply: Reply, overlap: float = 0.0) -> Tensor:
     weight = sent.double()
     values = torch.where(sent, change.double(), 0)
     squares, shared, size = values.square() @ weight.T, weight @ weight.T, weight.sum(1)
-    table = (squares + squares.T - 2 * values @ values.T).clamp(min=0) / shared
+    products = values @ values.T  # may differ from its transpose in the last bit, and equal scores must stay equal
+    table = (squares + squares.T - (products + products.T)).clamp(min=0) / shared
     least = (overlap * torch.minimum(size[:, None], size)).clamp(min=1)
     itself = torch.eye(len(table), dtype=torch.bool, device=table.device)
     return table.masked_fill(itself | (shared < least), torch.inf)

@@ -174,8 +174,10 @@ def _match(inputs: tuple[Tensor, ...], setting: Setting) -> tuple[Tensor, ...]:
     alone = missing & ~known.any(1) & found
     source = torch.where(stands, nearest, torch.arange(len(ids), device=ids.device))
     has = setting.fleet.labels[ids] > 0
-    same = stands & (has == has[source]).all(1)
-    counts = torch.stack([stands.sum(), same.sum(), alone.sum()]).to(tally)
+    same = (stands & (has == has[source]).all(1)).sum().to(tally)
+    if has.shape[1] == 1:  # no classes are known, so that nobody can say
+        same = torch.full_like(same, torch.nan)
+    counts = torch.stack([stands.sum().to(tally), same, alone.sum().to(tally)])
     filled = (_filled(values, arrived, source, alone) for values in report)
     return source, alone, arrived | (missing & found), torch.cat([counts, tally[3:]]), *filled
 
