@@ -56,7 +56,7 @@ def map_of(first: str = "view", second: Told | None = MERGE) -> NeuronMap:
     heads = torch.arange(HEADS)
     columns = heads.repeat_interleave(SIZE)
     return NeuronMap(
-        groups=("qkv",), outputs=(), widths={"qkv": HEADS}, across=(), attributes=(), divided=(), written=(),
+        groups=("qkv",), outputs=(), widths={"qkv": HEADS}, across=(), attributes=(), divided=(),
         steps={"qkv": 1}, lists=(columns.repeat(3), columns, heads),
         tensors=(
             Axes("qkv.weight", (3 * WIDTH, WIDTH), 0, (0, None), 0, True, True, 7),

@@ -47,7 +47,9 @@ class Sizes(NamedTuple):
         return max(self.calls, default=-1) + 1
 
 
-READ = frozenset(("hidden_size", "input_size", "groups", "num_features"))  # attributes that layers read in a run
+READ = frozenset(
+    ("hidden_size", "input_size", "groups", "num_groups", "num_features")
+)  # attributes that layers read in a run
 
 
 def sizes_of(map: NeuronMap, counts: Sequence[int]) -> Sizes:
@@ -111,7 +113,7 @@ class Resized(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Make one call; what it calls itself is not met again."""
         kwargs = kwargs or {}
-        if (name := told_name(func)) is not None:
+        if (name := told_name(func, args)) is not None:
             number, self.met = self.met, self.met + 1
             if number in self.sizes.calls:
                 return self._told(number, name, func, args, kwargs)
@@ -146,7 +148,7 @@ def _sized(func: Any, axes: Axes, x: Tensor, *sizes: Any, **kwargs: Any) -> Tens
     exact = list(asked)
     for axis, count, _ in axes[0]:
         exact[axis] = count if asked[axis] != -1 else -1
-    if -1 not in exact and torch.Size(exact).numel() != x.numel() and told_name(func) in ("view", "reshape"):
+    if -1 not in exact and torch.Size(exact).numel() != x.numel() and func.__name__ in ("view", "reshape"):
         for axis, count, whole in axes[0]:  # an axis that neurons share with the batch, of which a run has its own
             exact[axis] = asked[axis] * count // whole
     return func(x, tuple(exact))  # type: ignore[no-any-return]

@@ -59,18 +59,12 @@ def slices(map: NeuronMap, keep: Keep) -> tuple[list[Tensor], Sequence[int]]:
     )  # one wait for the device
     for number, row in enumerate(counts):
         if len(set(row)) > 1:
-            name = next(t.name for t in map.tensors if number in t.along)
+            name = next((t.name for t in map.tensors if number in t.along), "an activation")
             raise BadModel(
                 f"members of a cohort keep {min(row)} to {max(row)} entries along an axis of '{name}'; slice those "
                 "that keep equally many neurons of every group together."
             )
     widths = [row[0] for row in counts]
-    for step, size, which in map.written:
-        if widths[which] != size:
-            raise BadModel(
-                f"step '{step}' reshapes to the literal size {size}, of which the kept neurons have {widths[which]}; "
-                "write x.flatten(1), or -1 for that size, so that smaller models run too."
-            )
     for layer, groups, which in map.divided:
         if widths[which] % groups:
             raise BadModel(

@@ -20,6 +20,14 @@ KEY = 7
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # relative to the largest number
 
 
+class Disagreement(BadModel):
+    """The network with neurons cut is not that with these masked; `layer` is where this shows first, if in any."""
+
+    def __init__(self, text: str, layer: str = "") -> None:
+        super().__init__(text)
+        self.layer = layer
+
+
 def tried(map: NeuronMap, model: nn.Module, example: Any) -> None:
     """Keep half of every group by a fixed key; `BadModel` where the network masked and the network cut disagree.
 
@@ -44,14 +52,17 @@ def tried(map: NeuronMap, model: nn.Module, example: Any) -> None:
     if masked.problem is not None:
         raise BadModel(f"the model fails on the example in {masked.where()}: {masked.problem}") from masked.problem
     if cut.problem is not None:
-        raise BadModel(
-            f"the network with half of its neurons fails in {cut.where()}: {str(cut.problem).rstrip('.')}. {WAYS}"
+        raise Disagreement(
+            f"the network with half of its neurons fails in {cut.where()}: {str(cut.problem).rstrip('.')}. {WAYS}",
+            cut.inside[-1] if cut.inside else "",
         ) from cut.problem
     tolerance = TOLERANCE.get(flat.dtype, 1e-4)
     if not masked.agrees(cut.answer, masked.answer, tolerance):
         first = next((n for n, x in masked.seen.items() if not masked.agrees(cut.seen.get(n), x, tolerance)), None)
         where = "its answer differs" if first is None else f"the answer of layer '{first}' differs"
-        raise BadModel(f"the network with half of its neurons cut is not that with the half masked: {where}. {WAYS}")
+        raise Disagreement(
+            f"the network with half of its neurons cut is not that with the half masked: {where}. {WAYS}", first or ""
+        )
 
 
 WAYS = (

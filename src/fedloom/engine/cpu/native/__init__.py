@@ -81,7 +81,7 @@ def _loaded(file: Path) -> ctypes.CDLL:
 def _file() -> Path:
     """Where the library for this machine lies; it is compiled if there is none yet."""
     compiler, threads = _compiler(), _threads()
-    facts = [*((HERE / name).read_text() for name in SOURCES), compiler, str(threads), _processor(), *FLAGS]
+    facts = [*((HERE / name).read_text() for name in SOURCES), compiler, str(threads), processor(), *FLAGS]
     name = f"native-{hashlib.sha256(chr(0).join(facts).encode()).hexdigest()[:16]}.so"
     folder = cache_folder()
     if (folder / name).exists():
@@ -123,7 +123,7 @@ def _threads() -> Path:
     return found[0]
 
 
-def _processor() -> str:
+def processor() -> str:
     """The facts about this machine's processor that compiled code depends on."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
