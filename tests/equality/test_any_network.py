@@ -1,4 +1,4 @@
-"""Attention, recurrent layers, depthwise convolutions, in-place sums and tied weights under methods that cut: engines agree."""
+"""Attention, recurrent layers, in-place sums and tied weights under methods that cut: engines agree."""
 
 from __future__ import annotations
 
