@@ -13,6 +13,7 @@ from torch.func import functional_call
 from fedloom.core.types import Setting
 from fedloom.engine.gradient.dropout import keys_of
 from fedloom.engine.gradient.keyed_calls import KeyedCalls
+from fedloom.engine.gradient.lone_norms import LoneNorms, has_norms
 from fedloom.neurons.resized import Sizes, resized
 
 Found = TypeVar("Found")
@@ -46,7 +47,8 @@ def train_network(
     """
     module = setting.module.train()
     own = {f"network.{name}": value for name, value in (tensors | keys_of(module, key)).items()}
-    with KeyedCalls(key) if setting.draws else nullcontext():
+    lone = len(x) == 1 and has_norms(module)
+    with KeyedCalls(key) if setting.draws else nullcontext(), LoneNorms() if lone else nullcontext():
         found: Found = functional_call(_Then(module, sizes), own, (x, then))
     return found
 
