@@ -164,7 +164,7 @@ def with_lost(experiment: Experiment, lost: set[tuple[int, int]]) -> torch.Tenso
     Clients train one at a time, as on nodes: rounding differs between one and many, and a neuron whose input is about
     zero amplifies the difference.
     """
-    prepared = prepare(Experiment(**{**experiment.model_dump(), "chunk": 1, "fleet": "none"}))
+    prepared = prepare(Experiment(**{**experiment.model_dump(), "chunk": 1}))
     inputs = prepared.inputs
 
     class Losing:

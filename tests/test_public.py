@@ -112,8 +112,9 @@ def drawing(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and dotted(node.func) in [f"torch.{name}" for name in names]:
             yield f"line {node.lineno}: {dotted(node.func)}"
-    if "random" in imported(tree):
-        yield "import random"
+    used = {dotted(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    if "random" in imported(tree) and {name for name in used if name.startswith("random.")} != {"random.getstate"}:
+        yield "import random"  # but for asking whether somebody else drew
 
 
 @each_file
@@ -133,6 +134,7 @@ def test_chance_is_asked_for_randomness(file):
         (printing, "import sys\nsys.stdout.write('1')"),
         (printing, "from rich.console import Console"),
         (drawing, "import random"),
+        (drawing, "import random\nrandom.getstate()\nrandom.random()"),
         (drawing, "torch.randn(3)"),
     ],
 )

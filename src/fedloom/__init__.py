@@ -24,6 +24,7 @@ with _uncollected():
     from fedloom.method import Method
     from fedloom.neurons.extract import extract, scatter
     from fedloom.neurons.map import NeuronMap
+    from fedloom.neurons.rules import neuron_rule
     from fedloom.neurons.trace import neuron_map
     from fedloom.parts.local.chain import Chain
     from fedloom.round import play_round
@@ -77,6 +78,7 @@ __all__ = [
     "load_model",
     "load_vector",
     "neuron_map",
+    "neuron_rule",
     "play_round",
     "resume",
     "run",

@@ -221,3 +221,32 @@ def test_bad_input_is_refused() -> None:
     for by in ("snip", "grasp"):
         with pytest.raises(BadExperiment, match="batches is empty"):
             pruned(by, setting, params, share, (), ids, chance)
+
+
+def test_a_layer_that_would_be_empty_keeps_its_best_weight_and_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    setting, params, batches = _wide()
+    share, ids = torch.tensor([0.1, 0.1, 1.0]), torch.arange(3)
+    head = weights_of(setting)[-1]
+    for rows in (params, params.clone()):  # scored once, and each by itself
+        mask = pruned("mag", setting, rows, share, batches, ids, Chance(1, 1))
+        assert mask[:, head].sum(1).tolist() == [1, 1, head.stop - head.start]
+        assert mask[0, head].nonzero().item() == params[0, head].abs().argmax()
+    assert [record.getMessage().split("'")[1] for record in caplog.records] == ["2"]  # once
+    assert pruned("mag", setting, params, share, batches, ids, Chance(1, 1), "layer")[0, head].sum() > 1
+    for by in PRUNERS:
+        mask = pruned(by, setting, params, share / 20, batches, ids, Chance(1, 1))
+        assert all(mask[:, span].any(1).all() for span in weights_of(setting))
+
+
+def _wide() -> tuple[Setting, Tensor, list[Batch]]:
+    """A network whose wide head has the smallest weights by far, and three clients."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 50))
+    with torch.no_grad():
+        module[2].weight.mul_(1e-6)
+    layout = layout_of(module)
+    fleet = Fleet(torch.full((3,), 4), torch.full((3, 1), 4))
+    setting = Setting(fleet, module, layout, classes(), torch.randn(2, 6))
+    x, y = torch.randn(3, 4, 6), torch.randint(0, 50, (3, 4))
+    batch = Batch(x, y, torch.full((3, 4), 0.25), torch.zeros(3, dtype=torch.int64))
+    return setting, flatten(module, layout).expand(3, -1), [batch]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from fedloom.chance import Chance
 from fedloom.engine.gradient.dropout import KeyedDropout, keyed, keys_of
@@ -101,7 +102,26 @@ def _named(network: nn.Module) -> list[tuple[str, nn.Module]]:
     return list(network.named_modules(remove_duplicate=False))
 
 
-@pytest.mark.parametrize("layer", [nn.Dropout2d(0.5), nn.AlphaDropout(0.5), nn.RReLU()])
-def test_other_random_layers_are_refused_by_name(layer: nn.Module) -> None:
-    with pytest.raises(BadModel, match=f"layer '1' .{type(layer).__name__}.*use nn.Dropout"):
-        keyed(nn.Sequential(nn.Linear(4, 4), layer))
+@pytest.mark.parametrize(("layer", "shape"), [(nn.Dropout1d, (5, 40, 3)), (nn.Dropout2d, (5, 40, 3, 2))])
+def test_layers_that_drop_channels_drop_them_whole(layer: type[nn.Module], shape: tuple[int, ...]) -> None:
+    network, x = keyed(nn.Sequential(layer(0.5))), torch.ones(shape)
+    network.get_submodule("0").key = KEYS[0]
+    found = network(x).flatten(2)
+    assert torch.equal(found, found[:, :, :1].expand_as(found))
+    assert abs(float((found == 0).float().mean()) - 0.5) < 4 * 0.5 / 200**0.5
+    many = KeyedDropout(0.5, 1, channels=True).scale(KEYS[:3], torch.Size(shape), x)
+    assert torch.equal(
+        many[0].expand(shape), KeyedDropout(0.5, 1, True).scale(KEYS[0], torch.Size(shape), x).expand(shape)
+    )
+
+
+def test_a_block_that_is_run_again_in_the_backward_pass_drops_the_same() -> None:
+    layer, shared = KeyedDropout(0.5, 1), KeyedDropout(0.5, 2)
+    layer.key = shared.key = KEYS[0]
+    x = torch.ones(20, 20, requires_grad=True)
+    answer = checkpoint(layer, x, use_reentrant=False)
+    (grad,) = torch.autograd.grad(answer.pow(2).sum() / 2, x)
+    assert torch.equal(grad, answer * (answer > 0) * 2)  # y = 2x where kept
+    answer = checkpoint(lambda x: shared(shared(x) ** 2) ** 2, x, use_reentrant=False)
+    with pytest.raises(BadModel, match="more than once"):
+        torch.autograd.grad(answer.sum(), x)

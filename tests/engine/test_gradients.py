@@ -276,10 +276,11 @@ REASONS = {
 def test_the_fastest_right_way_is_chosen(name: str, kind: GradientKind, caplog: pytest.LogCaptureFixture) -> None:
     place = here(name)
     before = place.model.clone()
-    with caplog.at_level(logging.WARNING, "fedloom"):
+    with caplog.at_level(logging.INFO, "fedloom"):
         gradient, slower = fastest_gradient(place.setting, place.data)
     assert gradient.kind == kind
-    assert bool(caplog.records) == (kind == "one by one")  # slowness is said aloud
+    assert bool(caplog.records) == (kind == "one by one")
+    assert all(record.levelno == logging.INFO for record in caplog.records)  # on a CPU it may be the fastest way
     assert torch.equal(place.model, before)
     wanted = REASONS.get(name, {})
     assert [way for way, _ in slower] == list(wanted)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import NamedTuple, get_args
 
 import pytest
+from torch import Tensor
 
 from fedloom.core.goal import Head
 from fedloom.core.optimiser import Adam, Optimiser, Sgd
 from fedloom.core.rule import Traits
+from fedloom.core.types import State
 from fedloom.engine.gradient.protocol import GradientKind
 from fedloom.engine.plain_layers import PlainLayer
-from fedloom.engine.plan import MEANINGS, PARTS, STEPS, Facts, PartWay, StepWay, lines_of, plan_steps
+from fedloom.engine.plan import MEANINGS, PARTS, STEPS, ClientWay, Facts, PartWay, StepWay, lines_of, plan_steps
 
 MLP = (PlainLayer("1", True, relu=True), PlainLayer("3", True))
 CNN = (PlainLayer("0", True, (1, 1), pool=True, relu=True), *MLP)
@@ -23,7 +25,19 @@ PLAIN = Facts("stacked", layers=MLP, head=Head("softmax"))
 GPU = replace(PLAIN, captured=True)
 CUT, HELD = Traits(cuts=True), Traits(freezes=True, needs_whole=True)
 CORRECTS, SCALES = Traits(corrects=True), Traits(corrects=True, scales=True, cuts=True)
+SHIFTS = Traits(corrects=True, shifts=True)
 HEAVY = Sgd(momentum=0.9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sign(Optimiser):
+    """Steps of one size."""
+
+    def begin(self, params: Tensor) -> State:
+        return {}
+
+    def move(self, moments: State, grads: Tensor, rate: float) -> Tensor:
+        return grads.sign() * rate
 
 
 class Row(NamedTuple):
@@ -47,16 +61,34 @@ TABLE: dict[str, Row] = {
     ),
     "clipped": Row(
         replace(PLAIN, optimiser=Sgd(clip=1.0)), ("autograd",), "whole",
-        {"native": "not of Sgd with clipped gradients", "fused": "not Sgd with clipped gradients"},
+        {"native": "clipping needs the norm of the whole gradient", "fused": "not Sgd with clipped gradients"},
     ),
     "kept velocity": Row(
-        replace(PLAIN, optimiser=replace(HEAVY, fresh=False)), ("autograd",), "whole",
-        {"native": "with momentum with moments kept between rounds", "fused": "kept between rounds"},
+        replace(PLAIN, optimiser=replace(HEAVY, fresh=False)), ("native", "autograd")
     ),
-    "adam": Row(replace(PLAIN, optimiser=Adam()), ("autograd",), "whole", {"native": "of Adam", "fused": "not Adam"}),
+    "kept velocity, other layers": Row(
+        Facts("stacked", optimiser=replace(HEAVY, fresh=False)), ("autograd",), "whole",
+        {"native": "row", "fused": "Sgd with momentum with moments kept between rounds"},
+    ),
+    "adam": Row(replace(PLAIN, optimiser=Adam()), ("native", "autograd")),
+    "adam, clipped": Row(
+        replace(PLAIN, optimiser=Adam(clip=1.0)), ("autograd",), "whole", {"native": "clipping", "fused": "not Adam"}
+    ),
+    "an optimiser of one's own": Row(
+        replace(PLAIN, optimiser=Sign()), ("autograd",), "whole",
+        {"native": "it takes steps of Sgd and of Adam, not of Sign", "fused": "not Sign"},
+    ),
     "bfloat16": Row(replace(PLAIN, low=True), ("fused", "autograd"), "whole", {"native": "round to bfloat16"}),
     "corrected": Row(
-        replace(PLAIN, traits=CORRECTS), ("autograd",), "whole", {"native": "corrects", "fused": "corrects"}
+        replace(PLAIN, traits=CORRECTS), ("autograd",), "whole",
+        {"native": "otherwise than by a pull to the start and a push for the round", "fused": "corrects"},
+    ),
+    "shifted": Row(replace(PLAIN, traits=SHIFTS), ("native", "autograd")),
+    "shifted, adam": Row(replace(PLAIN, traits=SHIFTS, optimiser=Adam()), ("native", "autograd")),
+    "shifted, cut": Row(replace(PLAIN, traits=SHIFTS | CUT), ("native", "autograd"), "sliced"),
+    "shifted, held": Row(replace(PLAIN, traits=SHIFTS | HELD), ("native", "autograd"), "frozen"),
+    "shifted, other layers": Row(
+        Facts("stacked", traits=SHIFTS), ("autograd",), "whole", {"native": "row", "fused": "corrects"}
     ),
     "cut": Row(replace(PLAIN, traits=CUT), ("native", "fused", "autograd"), "sliced"),
     "cut and scaled": Row(
@@ -175,15 +207,16 @@ def test_facts_lead_to_ways(name: str) -> None:
 def test_every_way_is_reached() -> None:
     plans = [plan_steps(row.facts) for row in TABLE.values()]
     reached = {way for plan in plans for way in (plan.gradient, plan.parts, *plan.steps)}
-    assert reached == set(MEANINGS) == {*get_args(GradientKind), *get_args(StepWay), *get_args(PartWay)}
+    assert reached == set(MEANINGS) - {*get_args(ClientWay)}
+    assert reached == {*get_args(GradientKind), *get_args(StepWay), *get_args(PartWay)}
     assert {plan.steps[0] for plan in plans} == set(STEPS), "each is the first of some plan"
     refused = {way for plan in plans for way, _ in plan.reasons}
     assert refused == {"stacked", "vmapped", "captured", *STEPS, *PARTS} - {"autograd"}, "and not taken in another"
 
 
-OPTIMISERS: list[Optimiser] = [Sgd(), HEAVY, Sgd(clip=1.0), replace(HEAVY, fresh=False), Adam()]
+OPTIMISERS: list[Optimiser] = [Sgd(), HEAVY, Sgd(clip=1.0), replace(HEAVY, fresh=False), Adam(), Sign()]
 HEADS = [None, Head("softmax"), Head("softmax", smoothing=0.1)]
-TRAITS = [Traits(), CUT, HELD, CORRECTS, SCALES, CUT | HELD, Traits(chooses=True, looks=2)]
+TRAITS = [Traits(), CUT, HELD, CORRECTS, SHIFTS, SCALES, CUT | HELD, Traits(chooses=True, looks=2)]
 
 
 @pytest.mark.parametrize("gradient", get_args(GradientKind))
@@ -205,5 +238,5 @@ def test_any_facts_have_a_plan_that_can_be_told(gradient: GradientKind) -> None:
         assert plan.parts != "sliced or compact" or plan.steps[0] in ("fused", "momentum")
         record = plan.record()
         assert json.loads(json.dumps(record)) == record
-        assert [name for name, _ in lines_of(record)[:3]] == ["gradients", "steps", "sub-models"]
+        assert [name for name, _ in lines_of(record)[:4]] == ["clients", "gradients", "steps", "sub-models"]
         assert all(sentence for _, sentence in lines_of(record))

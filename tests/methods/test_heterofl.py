@@ -20,7 +20,8 @@ from fedloom.errors import BadModel
 from fedloom.layout import flatten, layout_of
 from fedloom.method import Method
 from fedloom.methods.heterofl import Rescale, heterofl
-from fedloom.neurons.extract import extract, slice_index
+from fedloom.neurons.extract import extract
+from fedloom.neurons.slicing import slice_index
 from fedloom.parts.aggregate.coverage_mean import CoverageMean
 from fedloom.parts.local.chain import Chain
 from fedloom.parts.local.sub_model import SubModel

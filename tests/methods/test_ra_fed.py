@@ -72,7 +72,8 @@ def by_hand(here: World, method: Method, losing: bool, memory: bool, rounds: int
     updates = torch.zeros(N, len(model))
     for number in range(1, rounds + 1):
         chance, rate = Chance(SEED, number), method.optimiser.rate_at(number)
-        members = regions.members(here.setting.neurons, chance)
+        setting = here.setting
+        members = regions.members(setting.neurons if regions.mode == "neuron" else setting.hidden_weights, chance)
         rest = members.all(0)
         pieces = [*(one & ~rest for one in members), rest]
         shares = torch.tensor(method.allocate.shares)[torch.arange(N) % len(method.allocate.shares)]  # type: ignore[attr-defined]

@@ -221,4 +221,8 @@ def random_keep(map: NeuronMap, seed: int, cohort: int | None = None) -> Tensor:
     for group, span in map.spans(map.size):
         sure = torch.randint(map.widths[group], (len(keep), 1), generator=chance)
         keep[:, span] = keep[:, span].scatter(1, sure, True)
+    spans = dict(map.spans(map.size))
+    for first, *others in map.alike:
+        for group in others:
+            keep[:, spans[group]] = keep[:, spans[first]].flip(-1)  # as many, and others
     return keep if cohort else keep[0]

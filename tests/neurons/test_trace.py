@@ -1,5 +1,8 @@
-"""Every rule for neurons, and what is refused."""
+"""Rules for neurons of feed-forward networks, what is kept whole, and what is refused."""
 
+import re
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,6 +12,7 @@ from fedloom.errors import BadModel
 from fedloom.neurons.axes import FIXED_GROUP, Segment
 from fedloom.neurons.extract import extract
 from fedloom.neurons.trace import neuron_map
+from fedloom.neurons.tried import tried
 from neurons.equality import check
 from neurons.nets import Apply, Dense, Padded, mlp
 
@@ -187,47 +191,105 @@ def tied() -> nn.Module:
     return net
 
 
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> Tensor:
+        return grad * 2
+
+
+class Detour(nn.Module):
+    """A layer whose middle is computed by something other than torch's functions."""
+
+    def __init__(self, detour) -> None:
+        super().__init__()
+        self.first, self.detour, self.last = nn.Linear(2, 6), detour, nn.Linear(6, 4)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.last(self.detour(self.first(x))).relu())
+
+
+def through_numpy(x: Tensor) -> Tensor:
+    return torch.from_numpy(np.flip(x.detach().numpy(), 1).copy())
+
+
 ROW, ROWS = torch.randn(2, 2), torch.randn(2, 5, 2)
 REFUSED = {
-    "unknown layer": (
-        nn.Sequential(nn.LSTM(2, 3)),
-        ROWS,
-        "layer '0' of type LSTM has no rule.*LAYERS in neurons/rules.py",
-    ),
-    "unknown function": (
-        nn.Sequential(nn.Linear(2, 2), Apply(lambda x: torch.fft.fft(x).real)),
-        ROW,
-        r"step 'fft_fft' \(function fft_fft\) in layer '1' has no rule.*FUNCTIONS in neurons/rules.py",
-    ),
-    "attention": (nn.Sequential(Attention()), ROWS, r"step 'matmul' \(function matmul\) in layer '0' has no rule"),
-    "branch": (Branching(), ROW, "Branching cannot be traced by torch.fx"),
-    "outer product": (Outer(), ROW, "step 'mul' .* run along different axes .1, 2."),
-    "mean over neurons": (nn.Sequential(nn.Linear(2, 3), Apply(lambda x: x.mean(1))), ROW, "reduces over axis 1"),
-    "half of the neurons": (nn.Sequential(nn.Linear(2, 4), Apply(lambda x: x[:, :2])), ROW, "takes apart axis 1"),
-    "chunks of neurons": (nn.Sequential(nn.Linear(2, 4), Apply(lambda x: x.chunk(2, 1)[0])), ROW, "takes apart axis 1"),
-    "neurons on two axes": (
-        nn.Sequential(nn.Linear(2, 4), Apply(lambda x: x.view(-1, 2, 2)), nn.Flatten()),
-        ROW,
-        "step 'view' .* spread over axes 1 and 2",
-    ),
-    "norm of the wrong axis": (
-        nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(5)),
-        ROWS,
-        "layer '1' .* run along axis 2",
-    ),
-    "tied": (tied(), torch.randn(2, 3), "'0.weight' and '2.weight' are one tensor shared by two layers"),
     "wrong example": (mlp(3, 4, 2), ROW, "fails on the example at layer '0' of type Linear"),
-    "too many inputs": (mlp(2, 4, 2), (ROW, ROW), "must give the model's inputs .input.; got 2"),
+    "too many inputs": (mlp(2, 4, 2), (ROW, ROW), "fails on the example at Sequential.forward.* 3 were given"),
     "no batch in the output": (
         nn.Sequential(nn.Linear(2, 3), nn.Flatten(0)),
         ROW,
         "tensors .batch, classes, .*; got shapes",
     ),
+    "mean over the classes": (nn.Sequential(nn.Linear(2, 3), Apply(lambda x: x.mean(1))), ROW, "got shapes .*2,"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_cut_is_refused_by_name(name: str) -> None:
+def test_what_does_not_run_is_refused(name: str) -> None:
     model, example, words = REFUSED[name]
     with pytest.raises(BadModel, match=words):
         neuron_map(model, example)
+
+
+def fft(x: Tensor) -> Tensor:
+    return torch.fft.fft(x).real
+
+
+WHOLE = {
+    "a function without a rule": (Detour(Apply(fft)), r"50% .*|kept whole.*'detour' \(fft_fft: it has no rule\)"),
+    "an autograd function": (Detour(Doubled.apply), r"'last' \(Doubled: it cannot be listened to\)"),
+    "a way through numpy": (Detour(through_numpy), r"the network's own code \(numpy: its numbers leave"),
+    "half of the neurons": (Detour(Apply(lambda x: torch.cat([x[:, 3:], x[:, :3]], 1))), None),
+    "the largest neuron": (Detour(Apply(lambda x: x + x.amax(1, keepdim=True))), None),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_what_has_no_rule_is_kept_whole_and_the_rest_is_cut(name: str) -> None:
+    model, words = WHOLE[name]
+    found = neuron_map(model, ROW)
+    assert found.groups == ("last",)
+    if words is None:
+        assert found.note is None
+    else:
+        assert re.search(words, found.note)
+        assert "fedloom.neuron_rule" in found.note
+    tried(found, model, ROW)
+
+
+def test_code_that_may_take_another_way_keeps_all_layers_whole() -> None:
+    found = neuron_map(Branching(), ROW)
+    assert found.groups == ()
+    assert re.fullmatch(
+        r"Branching: its code looks at numbers in its forward .* All its layers are kept whole\.", found.note
+    )
+
+
+class Careful(nn.Module):
+    """Looks at its input, and goes on in the same way whatever it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = mlp(2, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert not torch.isnan(x).any()
+        return self.inner(x)
+
+
+def test_looking_is_allowed_where_it_changes_nothing() -> None:
+    assert neuron_map(Careful(), ROW).widths == {"inner.0": 4, "inner.2": 3}
+
+
+def test_what_meets_across_is_one_neuron_or_stays_whole() -> None:
+    assert neuron_map(Outer(), ROW).widths["one"] == 1  # all products of both: nothing to choose
+    assert neuron_map(nn.Sequential(Attention()), ROWS).widths == {"0.key": 1, "0.value": 2}  # one head
+    pairs = nn.Sequential(nn.Linear(2, 4), Apply(lambda x: x.view(-1, 2, 2)), nn.Flatten(), nn.Linear(4, 3))
+    assert neuron_map(pairs, ROW).widths == {"0": 2, "3": 3}
+    assert neuron_map(tied(), torch.randn(2, 3)).groups == ()  # its neurons are the inputs as well

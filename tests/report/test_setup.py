@@ -10,9 +10,8 @@ from fedloom.report.page import setup_of
 
 
 def line(*given: dict[str, Any]) -> str:
-    runs = [
-        SimpleNamespace(experiment=Experiment(clients=10, rounds=5, **one).model_dump(mode="json")) for one in given
-    ]
+    written = [Experiment(clients=10, rounds=5, **one).model_dump(mode="json") for one in given]
+    runs = [SimpleNamespace(experiment=one, about={}, fleet=10) for one in written]
     return setup_of([SimpleNamespace(runs=runs)])  # type: ignore[list-item]
 
 

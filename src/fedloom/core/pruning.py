@@ -7,9 +7,11 @@ scored in evaluation mode.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from math import sqrt
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +29,9 @@ PRUNED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TEMPERATURE = 200  # GraSP divides the network's outputs by it, where they are logits
 STEPS = 100  # of SynFlow
 
+log = logging.getLogger("fedloom")
+_TOLD: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()  # weights of which a user was warned
+
 
 def pruned(
     by: str,
@@ -40,11 +45,13 @@ def pruned(
 ) -> Tensor:
     """The weights each client keeps [C, P]: a `share` [C] of its `params` [C, P], by the named pruner.
 
+    A layer whose weights would all go keeps the one with the highest score (by `synflow` the largest), and a warning
+    names it.
     `batches` are the clients' examples for `snip` and `grasp`, clients with more batches first; `ids` and `chance` are
     for `rand`. Rows of `params` that share memory (`model.expand(C, -1)`) are scored once by pruners without data.
     """
     if by == "synflow":
-        return synflow_mask(setting, params, share, scope)
+        return keep_one(setting, synflow_mask(setting, params, share, scope), mag(params))
     if by == "mag":
         scores = mag(params[:1] if alike(params) else params)
     elif by == "rand":
@@ -53,7 +60,32 @@ def pruned(
         scores = {"snip": snip, "grasp": grasp}[by](setting, params, batches)
     else:
         raise BadExperiment(unknown("pruner", by, PRUNERS))
-    return prune(setting, scores, share, scope)
+    return keep_one(setting, prune(setting, scores, share, scope), scores)
+
+
+def keep_one(setting: Setting, mask: Tensor, scores: Tensor) -> Tensor:
+    """Keep the weight with the highest score of every layer of which a mask [C, P] keeps none, and warn once of each.
+
+    Without it nothing would pass through the network. Scores are [C, P], or one row for everybody.
+    """
+    told = _TOLD.setdefault(setting.module, set())
+    first, rows = not told, torch.arange(len(mask), device=mask.device)
+    told.add("")
+    for name, span in named_weights(setting).items():
+        empty = ~mask[:, span].any(1)
+        if mask.device.type == "cpu" and not bool(empty.any()):
+            continue
+        place = (span.start + scores[:, span].argmax(1)).expand(len(mask))
+        mask[rows, place] |= empty
+        if name not in told and (first or mask.device.type == "cpu") and bool(empty.any()):  # a GPU is asked once
+            told.add(name)
+            log.warning(
+                "pruning would leave nothing of layer '%s' (%d weights), whose scores are the lowest of the layers "
+                "that are ranked together; it keeps one. A smaller sparsity or scope=layer keeps more of it.",
+                name.rpartition(".")[0] or name,
+                span.stop - span.start,
+            )
+    return mask
 
 
 def prune(setting: Setting, scores: Tensor, share: Tensor, scope: Scope = "global") -> Tensor:
@@ -177,11 +209,16 @@ def synflow_mask(
 
 def weights_of(setting: Setting) -> list[slice]:
     """The slices of the vector that hold weights of dense and convolution layers."""
+    return list(named_weights(setting).values())
+
+
+def named_weights(setting: Setting) -> dict[str, slice]:
+    """The weights of dense and convolution layers, and their slices of the vector."""
     names = {f"{name}.weight".lstrip(".") for name, m in setting.module.named_modules() if isinstance(m, PRUNED)}
-    spans, start = [], 0
+    spans, start = {}, 0
     for name, size in zip(setting.layout.names, setting.layout.sizes):
         if name in names:
-            spans.append(slice(start, start + size))
+            spans[name] = slice(start, start + size)
         start += size
     return spans
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fedloom.core.devices import Devices
     from fedloom.core.goal import Goal, Loss, Transform
     from fedloom.neurons.map import NeuronMap
+    from fedloom.neurons.weights import HiddenWeights
 
 State = dict[str, Tensor]  # tensors by name and nothing else, so that it can be stacked, saved and sent
 
@@ -56,6 +57,7 @@ class Setting:
     goal: Goal
     example: Tensor  # [2, ...] two inputs, to trace the network with
     transform: Transform | None = None  # of training examples, when a batch is gathered
+    draws: bool = False  # whether functions in the network's code draw random numbers, as F.dropout does
 
     @property
     def loss(self) -> Loss:
@@ -68,6 +70,13 @@ class Setting:
         from fedloom.neurons.trace import neuron_map
 
         return neuron_map(self.module, self.example, self.layout).to(self.example.device)
+
+    @cached_property
+    def hidden_weights(self) -> HiddenWeights:
+        """The weights of hidden layers, for methods that choose single numbers; any forward will do."""
+        from fedloom.neurons.weights import hidden_weights
+
+        return hidden_weights(self.module, self.example, self.layout)
 
 
 class Cohort(NamedTuple):

@@ -31,8 +31,8 @@ class Distributed:
         self.local, self.ranks = local, ranks
         self._owner: Tensor | None = None  # [N] the rank that has each client's state; None before the first round
         self._stateless = False
-        ours = _facts_of(local)
-        for rank, answer in self._ask({rank: Message({"do": "ready"}, {}) for rank in self._others}).items():
+        ours, ready = _facts_of(local), Message({"do": "ready", "way": local.plan.clients}, {})
+        for rank, answer in self._ask(dict.fromkeys(self._others, ready)).items():
             if answer.facts != ours:
                 raise RunStopped(f"rank {rank} has prepared {answer.facts}, rank 0 {ours}; give all ranks one command.")
 
@@ -142,6 +142,8 @@ def serve_rank(ranks: Ranks, build: Callable[[], Local]) -> Message:
             if fault is not None:
                 raise fault
             assert local is not None
+            if order.facts["do"] == "ready" and local.turned is not None:
+                local = local.turned(order.facts["way"])  # all ranks train as rank 0 does
             answer = _carry_out(local, order)
         except BaseException as problem:  # noqa: BLE001  rank 0 ends the run with this reason
             failed = f"{type(problem).__name__}: {problem}"

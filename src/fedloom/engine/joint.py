@@ -101,8 +101,8 @@ def training_parts(method: Method) -> tuple[Any, ...]:
 
 def why_apart(engine: Local) -> str | None:
     """Why an engine's rows cannot be trained with another's; None: they can."""
-    if engine.plan.gradient == "one by one":
-        return "its clients are trained one after another"
+    if engine.plan.clients != "together":
+        return "its clients train by themselves"
     if not engine.clients.shards.resident:
         return "its examples do not fit where they are trained on"
     return why_rule_apart(engine.clients.method)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from itertools import groupby
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -18,22 +19,40 @@ from fedloom.engine.client import Chunk, Learnt, learn
 from fedloom.engine.clients import Clients
 from fedloom.engine.cuda.graphs import Graphs
 from fedloom.engine.facts import facts_of
-from fedloom.engine.gradient.fastest import Chosen, fastest_gradient
+from fedloom.engine.gradient.fastest import STATISTICS, Chosen, fastest_gradient
+from fedloom.engine.gradient.protocol import Gradient
+from fedloom.engine.lanes import Lanes, OneClient, why_not_channels_last
 from fedloom.engine.personal import personal_score
-from fedloom.engine.plan import StepPlan, plan_steps
+from fedloom.engine.plan import ClientWay, StepPlan, plan_steps
 from fedloom.engine.sliced import SliceCounts, learn_sliced, whole_is_faster, widths
 from fedloom.engine.steps import Start, Steps, take_steps
 from fedloom.engine.storage.placement import client_bytes, training_budget
+from fedloom.errors import BadExperiment
 
+Measured = tuple[tuple[str, float], ...]  # ways, and milliseconds of a client's step
+Pick = Callable[["Engines"], tuple[ClientWay, Measured]]
 Trainer = Callable[[list[Chunk]], list[tuple[Learnt, State]]]  # trains the chunks of a round
 
 
 class Local:
     """A cohort as matrices; within a chunk clients are in falling order of their steps."""
 
-    def __init__(self, clients: Clients, chosen: Chosen, plan: StepPlan, chunk: int, steps: Steps = take_steps) -> None:
-        """`chunk`: how many clients train at once, at most. `steps` takes their steps as the plan says."""
-        self.clients, self.chosen, self.plan, self.chunk = clients, chosen, plan, chunk
+    def __init__(
+        self,
+        clients: Clients,
+        chosen: Chosen,
+        plan: StepPlan,
+        chunk: int,
+        steps: Steps = take_steps,
+        lanes: Lanes | None = None,
+        turned: Callable[[ClientWay], Local] | None = None,
+    ) -> None:
+        """`chunk`: how many clients train at once, at most. `steps` takes their steps as the plan says.
+
+        `lanes` train clients one by one, where the plan says so. `turned` makes this engine for another such way.
+        """
+        self.clients, self.chosen, self.plan, self.chunk, self.lanes = clients, chosen, plan, chunk, lanes
+        self.turned = turned
         self.gradient = chosen.gradient
         self._steps = steps
         self._trainer: Trainer | None = None
@@ -46,13 +65,13 @@ class Local:
         clients, listed = self.clients, ids.tolist()
         ids = ids.to(task.model.device, non_blocking=True) if task.ids is None else task.ids
         steps = clients.method.work.steps_of([clients.shards.sizes[i] for i in listed])
-        width = self._widths_of(listed, task)
+        width, most = self._widths_of(listed, task), self.chunk if self.lanes is None else 1
         rank = [(own, -taken) for own, taken in zip(width, steps)]
         order = sorted(range(len(listed)), key=rank.__getitem__)  # ties keep their order
         chunks = []
         for _, bucket in groupby(order, key=lambda place: width[place]):
             places = list(bucket)
-            chunks += [places[a : a + self.chunk] for a in range(0, len(places), self.chunk)]
+            chunks += [places[a : a + most] for a in range(0, len(places), most)]
         lists = [[listed[p] for p in places] for places in chunks]
         facts = [(ids, own, places, task, chance, width[places[0]]) for own, places in zip(lists, chunks)]
         apart = len(chunks) == len(set(width)) and len(listed) <= self.chunk and clients.met(listed)
@@ -60,6 +79,8 @@ class Local:
             gathered = [clients.gather(*each) for each in facts]
             learnt = self._trainer(gathered)
             replies = [clients.finish(chunk, *own, self.gradient, chance) for chunk, own in zip(gathered, learnt)]
+        elif self.lanes is not None:
+            replies = self._in_lanes(self.lanes, facts, chance)
         elif apart and len(chunks) > 1 and clients.data.x.is_cuda and clients.shards.resident:
             replies = self._abreast([partial(self._play, *each) for each in facts])
         else:
@@ -98,9 +119,13 @@ class Local:
         finally:
             self._trainer = None
 
-    def learn(self, chunk: Chunk) -> tuple[Learnt, State]:
-        """Train a chunk's rows; nothing else of the engine changes."""
-        clients, task, gradient = self.clients, chunk.task, self.gradient
+    def learn(self, chunk: Chunk, lane: OneClient | None = None) -> tuple[Learnt, State]:
+        """Train a chunk's rows, in a lane if there is one; nothing else of the engine changes."""
+        if lane is None and self.lanes is not None:
+            lane = self.lanes.first
+        clients, task = self.clients, chunk.task
+        gradient: Gradient = self.gradient if lane is None else lane
+        setting = clients.setting if lane is None else lane.setting
         partial_task = task.keep is not None and task.mask is not None
         neurons = clients.setting.neurons if partial_task else None
         frozen = partial_task and self.plan.parts == "frozen"
@@ -108,7 +133,7 @@ class Local:
         if frozen and gradient.stacked is not None and task.keep is not None and task.mask is not None:
             gradient = gradient.stacked.freezing(task.keep, task.mask)
         start = Start(
-            clients.method, clients.setting, gradient, self.plan, chunk.data, task, chunk.state, {}, chunk.params,
+            clients.method, setting, gradient, self.plan, chunk.data, task, chunk.state, {}, chunk.params,
             chunk.batches, neurons if frozen or compact else None, frozen or compact,
         )  # fmt: skip
         if self._cuts(task) and not compact:
@@ -121,6 +146,17 @@ class Local:
         """One chunk by itself."""
         chunk = self.clients.gather(ids, listed, places, task, chance, width)
         return self.clients.finish(chunk, *self.learn(chunk), self.gradient, chance)
+
+    def _in_lanes(self, lanes: Lanes, facts: Sequence[tuple[Any, ...]], chance: Chance) -> list[Reply]:
+        """Every client by itself. Examples and states are read, and replies made, in order and in this thread."""
+
+        def gathered() -> Iterator[Chunk]:
+            for each, (_, then, *_) in zip(facts, [*facts[1:], (None, [])]):
+                self.clients.shards.prefetch(then)
+                yield self.clients.gather(*each)
+
+        with closing(lanes.each(lambda lane, chunk: self.learn(chunk, lane), gathered())) as done:
+            return [self.clients.finish(chunk, *learnt, self.gradient, chance) for chunk, learnt in done]
 
     def _abreast(self, plays: Sequence[Callable[[], Reply]]) -> list[Reply]:
         """Play chunks side by side on a GPU, each in a stream of its own: one small network leaves most of it idle."""
@@ -163,6 +199,74 @@ class Local:
         return task.keep.shape[1] == self.clients.setting.neurons.size > 0
 
 
+@dataclass(frozen=True)
+class Engines:
+    """The engines that differ in nothing but how clients share the cores."""
+
+    clients: Clients
+    chosen: Chosen
+    chunk: int
+    sliced: bool = True
+    graphs: Graphs | None = None
+
+    def ways(self) -> list[ClientWay]:
+        """The ways that fit; without measuring the first is taken."""
+        return [way for way in get_args(ClientWay) if not self.why_not(way)]
+
+    def why_not(self, way: ClientWay) -> str:
+        """Why clients cannot train this way; empty if they can."""
+        clients, gradient = self.clients, self.chosen.gradient
+        if way == "together":
+            return "and this network's clients train one by one" if gradient.kind == "one by one" else ""
+        if gradient.kind == "one by one" and way == "in-turn":
+            return ""
+        if clients.data.x.device.type != "cpu":
+            return "which is for CPUs"
+        if gradient.low:
+            return "and products that round to bfloat16 are of clients together"
+        if self._together.parts == "frozen":
+            return "and what a client was not sent is frozen, which is of clients together"
+        if way.startswith("per-core") and not clients.shards.resident:
+            return "and examples are fetched for one client after another"
+        if way.startswith("per-core") and any(
+            isinstance(layer, STATISTICS) and layer.momentum is None for layer in clients.setting.module.modules()
+        ):
+            return "and a norm layer averages over all batches that it has seen, in their order"
+        return why_not_channels_last(clients.setting, clients.data) if way.endswith("channels-last") else ""
+
+    @cached_property
+    def _together(self) -> StepPlan:
+        """The plan of clients that train together, with the fastest gradient."""
+        captured, slower = self.graphs is not None, self.chosen.slower
+        return plan_steps(facts_of(self.clients, self.chosen.gradient, slower, self.sliced, captured))
+
+    @property
+    def known(self) -> bool:
+        """Whether nothing need be measured: the C code and a GPU's kernels are fastest."""
+        return self.clients.data.x.is_cuda or self._together.steps[0] == "native" or len(self.ways()) == 1
+
+    def by(self, way: ClientWay, measured: Measured = (), clients: Clients | None = None) -> Local:
+        """The engine whose clients train this way; `clients` may stand in for its own."""
+        if way == "together":
+            lanes, plan, steps = None, self._together, take_steps if self.graphs is None else self.graphs
+            steps = steps if self._together.captured else take_steps
+        else:
+            steps, apart, last = take_steps, way.startswith("per-core"), way.endswith("channels-last")
+            lanes = Lanes(self.clients.setting, last, apart, self.chunk)
+            slower = self.chosen.slower
+            if (kind := self.chosen.gradient.kind) != "one by one":
+                slower = (*slower, (kind, f"clients train {way}"))
+            plan = plan_steps(facts_of(self.clients, OneClient(self.clients.setting), slower, self.sliced))
+        plan = replace(plan, clients=way, measured=measured)
+        return Local(clients or self.clients, self.chosen, plan, self.chunk, steps, lanes, self.fitting)
+
+    def fitting(self, way: ClientWay) -> Local:
+        """The engine whose clients train this way, if they can."""
+        if why := self.why_not(way):
+            raise BadExperiment(f"way is '{way}', {why}; these fit: {', '.join(self.ways())}, or auto.")
+        return self.by(way)
+
+
 def local_engine(
     clients: Clients,
     chunk: int | None = None,
@@ -170,18 +274,23 @@ def local_engine(
     sliced: bool = True,
     chosen: Chosen | None = None,
     graphs: Graphs | None = None,
+    way: ClientWay | None = None,
+    pick: Pick | None = None,
 ) -> Local:
     """The engine for these clients, with the fastest gradient and the plan of steps that fit them.
 
     `chunk`: clients trained at once; None: as many as fit. `sliced`: sub-models may be cut. `chosen`: a gradient that
     was chosen before for an equal network on the same data. `graphs`: takes steps in static buffers; by default a GPU's
-    are captured, and a CPU has none.
+    are captured, and a CPU has none. `way`: how clients share the cores; None: as `pick` chooses among the ways that
+    fit, or the first of them.
     """
     device = clients.data.x.device
     chosen = chosen or fastest_gradient(clients.setting, clients.data, precision)
     if graphs is None and device.type == "cuda":
         graphs = Graphs()
-    plan = plan_steps(facts_of(clients, chosen.gradient, chosen.slower, sliced, graphs is not None))
     if chunk is None:
         chunk = max(1, training_budget(device) // client_bytes(clients.method, clients.setting))
-    return Local(clients, chosen, plan, chunk, graphs if graphs is not None and plan.captured else take_steps)
+    engines = Engines(clients, chosen, chunk, sliced, graphs)
+    if way is not None:
+        return engines.fitting(way)
+    return engines.by(engines.ways()[0]) if pick is None or engines.known else engines.by(*pick(engines))

@@ -7,22 +7,29 @@ does not fit, or None. Adding a way is a function and a line in a table here, an
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fedloom.core.goal import Head
 from fedloom.core.optimiser import Optimiser, Sgd
 from fedloom.core.rule import Traits
+from fedloom.engine.cpu.native.move import why_not_optimiser
 from fedloom.engine.gradient.protocol import GradientKind
 from fedloom.engine.plain_layers import PlainLayer
 
 StepWay = Literal["native", "kernels", "fused", "momentum", "autograd"]
+ClientWay = Literal["together", "in-turn", "in-turn-channels-last", "per-core", "per-core-channels-last"]
 PartWay = Literal["whole", "masked", "sliced", "compact", "sliced or compact", "frozen"]
 
 MEANINGS: dict[str, str] = {
+    "together": "many clients at once, as matrices",
+    "in-turn": "one client after another, each on all threads",
+    "in-turn-channels-last": "as in-turn, and an image's channels lie side by side in memory",
+    "per-core": "every core trains one client after another",
+    "per-core-channels-last": "as per-core, and an image's channels lie side by side in memory",
     "stacked": "all clients of a chunk at once, layer by layer, each with weights of its own",
     "vmapped": "all clients of a chunk at once, by torch.func.vmap",
-    "one by one": "one client after another, in plain PyTorch",
+    "one by one": "of every client by itself, in plain PyTorch",
     "native": "C code compiled for this machine takes all steps of a client in one call",
     "kernels": "Triton kernels take whole steps of linear layers in a row",
     "fused": "the SGD step is part of the backward pass, so that no gradient is stored",
@@ -68,12 +75,16 @@ class StepPlan:
     captured: bool
     layers: tuple[PlainLayer, ...]  # of a network that is a row of plain layers
     reasons: tuple[tuple[str, str], ...]  # every faster way that was not taken, and why
+    clients: ClientWay = "together"
+    measured: tuple[tuple[str, float], ...] = field(default=(), compare=False)  # ways, and ms of a client's step
 
     def record(self) -> dict[str, Any]:
         """Plain values for the run folder."""
         return {name: getattr(self, name) for name in ("gradient", "parts", "captured")} | {
             "steps": list(self.steps),
             "reasons": dict(self.reasons),
+            "clients": self.clients,
+            "measured": dict(self.measured),
         }
 
 
@@ -82,7 +93,11 @@ def lines_of(record: dict[str, Any]) -> list[tuple[str, str]]:
     first, *others = record["steps"]
     graph = "; the step is captured as a CUDA graph and replayed" if record["captured"] else ""
     then = f"; {others[0]} where a chunk's sizes or masks do not suit that" if others else ""
+    taken = record["clients"]
+    tried = ", ".join(f"{way} {ms:.3g}" for way, ms in record["measured"].items())
     found = [
+        ("clients", f"{taken}: {MEANINGS[taken]}"),
+        *([("measured", f"ms for a client's step: {tried}")] if tried else []),
         ("gradients", f"{record['gradient']}: {MEANINGS[record['gradient']]}"),
         ("steps", f"{first}: {MEANINGS[first]}{graph}{then}"),
         ("sub-models", f"{record['parts']}: {MEANINGS[record['parts']]}"),
@@ -90,7 +105,7 @@ def lines_of(record: dict[str, Any]) -> list[tuple[str, str]]:
     return found + [(f"not {way}", why) for way, why in record["reasons"].items()]
 
 
-def plan_steps(facts: Facts) -> StepPlan:
+def plan_steps(facts: Facts, clients: ClientWay = "together", measured: tuple[tuple[str, float], ...] = ()) -> StepPlan:
     """Choose the fastest ways that fit, and keep the reason why each faster one does not."""
     reasons = list(facts.slower)
     steps: list[StepWay] = []
@@ -111,7 +126,8 @@ def plan_steps(facts: Facts) -> StepPlan:
             break
         if why:
             reasons.append((part, why))
-    return StepPlan(facts.gradient, tuple(steps), parts, facts.captured, facts.layers, tuple(reasons))
+    found = (facts.gradient, tuple(steps), parts, facts.captured, facts.layers, tuple(reasons))
+    return StepPlan(*found, clients, measured)
 
 
 def _in_words(optimiser: Optimiser) -> str:
@@ -139,15 +155,17 @@ def _native(facts: Facts) -> str | None:
     """C code of our own for CPUs."""
     if facts.captured or facts.gradient == "one by one":
         return ""  # it is not for these
-    if not facts.optimiser.plain and not facts.optimiser.heavy:
-        return f"it takes steps of plain SGD or of SGD with momentum, not of {_in_words(facts.optimiser)}"
+    if why := why_not_optimiser(facts.optimiser):
+        return why
     if facts.low:
         return "it computes in float32, and products are to round to bfloat16"
     if not facts.layers:
         return "the network is not a row of plain convolutions and linear layers"
     if facts.head is None:
         return f"the goal's loss, {facts.loss}, is not one that the C code knows"
-    return _stacks(facts) or _uncorrected(facts) or facts.no_native or None
+    if facts.traits.corrects and not facts.traits.shifts:
+        return "the local rule corrects gradients otherwise than by a pull to the start and a push for the round"
+    return _stacks(facts) or facts.no_native or None
 
 
 def _steps_by_tensor(facts: Facts) -> str | None:

@@ -9,8 +9,8 @@ from fedloom.accel.capture import Captured
 from fedloom.core.types import Setting, State, Task
 from fedloom.engine.client import Learnt, learn
 from fedloom.engine.steps import Start, Steps
-from fedloom.neurons.extract import slice_index, slice_shapes, slices
 from fedloom.neurons.map import NeuronMap
+from fedloom.neurons.slicing import slice_index, slice_shapes, slices
 
 
 def widths(setting: Setting, keep: Tensor | None) -> list[tuple[int, ...]]:

@@ -39,4 +39,4 @@ class Erasing(Aggregate):
 def oap(shares: tuple[float, ...] = (0.5,), keep_untrained: bool = False) -> Method:
     """`shares` are the capacity tiers, in weights of hidden layers."""
     mean = CoverageMean("uniform") if keep_untrained else Erasing()
-    return Method(allocate=Tiers(shares), mask=Largest(), local=SubModel(), aggregate=mean)
+    return Method(allocate=Tiers(shares), mask=Largest(), local=SubModel(own_part=False), aggregate=mean)

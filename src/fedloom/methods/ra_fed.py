@@ -44,6 +44,6 @@ def ra_fed(
         select=Everyone(),
         allocate=Tiers(LEVELS[level]),
         mask=Regions(regions, mode, redraw=redraw, period=period),
-        local=SubModel(),
+        local=SubModel(own_part=mode == "neuron"),
         aggregate=CoverageMean("uniform"),
     )

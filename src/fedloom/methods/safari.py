@@ -15,8 +15,10 @@ How we read the paper where it is unclear, and what we add:
   of the arrived replies replaces its reply; if nothing arrives the model stays.
 - A distance is kept until the pair is measured again, as printed. Models grow meanwhile, so that an old distance may
   look small; `distance=relative` and `smoothing` are answers to that.
-- `sparsity` is the pruned fraction of the weights of dense and convolution layers, ranked all together. Biases and
-  norm layers with their statistics are never pruned; they are averaged and replaced like the rest.
+- `sparsity` is the pruned fraction of the weights of dense and convolution layers, ranked all together, as the pruners'
+  own papers do; `scope=layer` ranks each layer by itself. Ranking all together can take every weight of a layer, such
+  as of a wide head whose weights start small; it then keeps its best one, and a warning names it. Biases and norm
+  layers with their statistics are never pruned; they are averaged and replaced like the rest.
 - SynFlow prunes in 100 steps; SNIP and GraSP use `per_class` of the client's examples of each class.
 - Masks are computed anew every round from the global model. By `mag` and `synflow` all clients have the same mask, and
   as zeros score 0 the first round's mask stays; by the others masks differ. With `remask=first-round` each client keeps
@@ -26,6 +28,7 @@ How we read the paper where it is unclear, and what we add:
 """
 
 from fedloom.core.optimiser import Adam
+from fedloom.core.pruning import Scope
 from fedloom.core.rule import LocalRule
 from fedloom.core.work import Work
 from fedloom.errors import BadExperiment
@@ -49,11 +52,13 @@ def safari(
     distance: str = "plain",
     smoothing: float = 0.0,
     mask_aware: bool = False,
+    scope: Scope = "global",
 ) -> Method:
     """`pruner` removes `sparsity` of the weights; without `compensate` the mean is over those who arrived."""
     if not 0 <= sparsity < 1:
         raise BadExperiment(f"sparsity (pruned fraction of the weights) is {sparsity}; it lies in [0, 1).")
-    prune, similar = Prune(pruner, remask=remask, per_class=per_class), MostSimilar(distance, smoothing, mask_aware)
+    prune = Prune(pruner, scope, remask, per_class)
+    similar = MostSimilar(distance, smoothing, mask_aware)
     return Method(
         select=Everyone(),
         allocate=Tiers((1 - sparsity,)),

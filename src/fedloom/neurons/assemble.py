@@ -1,7 +1,7 @@
-"""Numbered groups of neurons from a finished wiring: the last step from a walk to a map."""
+"""Numbered groups of neurons from what has been heard: the last step to a map."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import gcd, lcm
 
 import torch
@@ -9,70 +9,138 @@ from torch import Tensor
 
 from fedloom.layout import Layout
 from fedloom.neurons.axes import Axes
-from fedloom.neurons.ids import FIXED
+from fedloom.neurons.components import Components, axes_of_entries
+from fedloom.neurons.ids import FIXED, moving, small
 from fedloom.neurons.map import NeuronMap
+from fedloom.neurons.told import Told
 from fedloom.neurons.wiring import Bound, Wiring
 
 Groups = dict[str, list[int]]  # name -> the roots of its neurons, in order
 
 
-def assemble(layout: Layout, wiring: Wiring, results: list[Tensor], base: Mapping[str, Tensor]) -> NeuronMap:
+def assemble(
+    layout: Layout, wiring: Wiring, results: list[Tensor], base: Mapping[str, Tensor], width: bool = False
+) -> NeuronMap:
     """Number the neurons, hidden ones first, then output classes, and write every axis in those numbers.
 
     Hidden neurons with numbers in the `base`, which is the same for all clients, are fixed.
     """
-    fix_base(wiring, base, results)
-    root = torch.tensor([wiring.find(neuron) for neuron in range(len(wiring.parent))])
-    ends = {int(root[neuron]) for ids in results for neuron in set(ids.flatten().tolist())}
-    hidden, outputs = groups_of(wiring, root, ends)
+    found = Components(wiring, results, base, width)
+    hidden, outputs = groups_of(wiring, found)
     order = [neuron for neurons in (*hidden.values(), *outputs.values()) for neuron in neurons]
-    number = torch.full_like(root, len(order))  # all fixed neurons share the number after the last
+    number = torch.full((wiring.count + wiring.loose,), len(order))  # all fixed neurons share the number after the last
     number[torch.tensor(order, dtype=torch.int64)] = torch.arange(len(order))
-    number = number[root]
     count = sum(map(len, hidden.values()))
     lists: dict[tuple[int, ...], int] = {}
 
     def listed(ids: Tensor) -> int:
-        return lists.setdefault(tuple(number[ids].tolist()), len(lists))
+        return lists.setdefault(tuple(number[found.of(ids)].tolist()), len(lists))
 
     def cuttable(ids: Tensor) -> bool:
-        return bool((number[ids] < count).any())
+        return bool((number[small(found.of(ids))] < count).any())
 
+    batch = len(results[0])
+    tensors = []
+    start = 0
+    for name, shape, size in zip(layout.names, layout.shapes, layout.sizes):
+        bound = bound_of(wiring, found, name)
+        along = {axis: listed(ids) for axis, ids in bound.axes.items()}
+        tensors.append(
+            Axes(
+                name=name,
+                shape=shape,
+                start=start,
+                along=tuple(along.get(axis) for axis in range(len(shape))),
+                output=bound.output if bound.axes else None,
+                trained=name in layout.parameters,
+                weight=bound.weight,
+                positions=bound.positions // batch,
+            )
+        )
+        start += size
+    across = [
+        call.name
+        for call in wiring.across
+        if cuttable(call.ids) and (not call.axes or set(moving(found.of(call.ids))) & set(call.axes))
+    ]
+    widths = {name: len(neurons) for name, neurons in {**hidden, **outputs}.items()}
+    attributes = tuple((attribute, listed(ids)) for attribute, ids in wiring.attributes.items())
+    divided = tuple((name, parts, listed(ids)) for name, (parts, ids) in wiring.divided.items() if cuttable(ids))
+    told = []
+    for place, function, answers in wiring.told:
+        axes = tuple(told_axes(ids, found, cuttable, listed) for ids in answers)
+        if any(axes):
+            told.append(Told(place, function, axes))
+    work = [(listed(product.ids), product.flops // batch) for product in wiring.products]
+    heads = found.roots(wiring.heads)
     return NeuronMap(
         groups=tuple(hidden),
         outputs=tuple(outputs),
-        widths={name: len(neurons) for name, neurons in {**hidden, **outputs}.items()},
-        tensors=axes_of(layout, wiring.bound, len(results[0]), listed),
-        across=tuple(name for name, ids in wiring.across.items() if cuttable(ids)),
-        attributes=tuple((attribute, listed(ids)) for attribute, ids in wiring.attributes.items()),
-        divided=tuple((name, parts, listed(ids)) for name, (parts, ids) in wiring.divided.items() if cuttable(ids)),
-        written=tuple((name, size, listed(ids)) for name, (size, ids) in wiring.written.items() if cuttable(ids)),
-        steps=steps_of({**hidden, **outputs}, {name: (n, root[ids]) for name, (n, ids) in wiring.divided.items()}),
+        widths=widths,
+        tensors=tuple(tensors),
+        across=tuple(dict.fromkeys(across)),
+        attributes=attributes,
+        divided=divided,
+        steps=steps_of({**hidden, **outputs}, {name: (n, found.of(ids)) for name, (n, ids) in wiring.divided.items()}),
         lists=tuple(torch.tensor(entries) for entries in lists),
+        told=tuple(told),
+        alike=alike_of(wiring, found, hidden),
+        work=tuple(work),
+        words={name: word_of(wiring, name, neurons, heads) for name, neurons in hidden.items()},
         base_flops=sum(
-            2 * value.numel() * (wiring.bound[name].positions // len(results[0]))
+            2 * value.numel() * (wiring.bound[name].positions // batch)
             for name, value in base.items()
             if name in wiring.bound
         ),
     )
 
 
-def fix_base(wiring: Wiring, base: Mapping[str, Tensor], results: list[Tensor]) -> None:
-    """Unite the neurons along the axes of the base's tensors with the fixed one, but for output classes."""
-    ends = {wiring.find(neuron) for ids in results for neuron in set(ids.flatten().tolist())}
-    for name in wiring.bound.keys() & base.keys():
-        for ids in wiring.bound[name].axes.values():
-            own = torch.tensor(
-                [n for n in set(ids.flatten().tolist()) if wiring.find(n) not in ends], dtype=torch.int64
-            )
-            wiring.unite(own, torch.full_like(own, FIXED))
+def bound_of(wiring: Wiring, found: Components, name: str) -> Bound:
+    """The neurons along a tensor's axes, by its use in a layer or, for a bare parameter, by what its entries meet."""
+    if name in wiring.bound:
+        return wiring.bound[name]
+    if name in wiring.entries:
+        roots = found.of(wiring.entries[name])
+        if bool((roots < wiring.count).any()):
+            axes = axes_of_entries(roots)
+            return Bound(dict(axes), next(iter(axes), 0), weight=False)
+    return Bound({}, 0, weight=False)
 
 
-def groups_of(wiring: Wiring, root: Tensor, ends: set[int]) -> tuple[Groups, Groups]:
+def told_axes(ids: Tensor, found: Components, cuttable, listed) -> tuple[tuple[int, int], ...]:  # type: ignore[no-untyped-def]
+    """The axes of an answer along which neurons run that can be cut, with their lists."""
+    roots = found.of(ids)
+    axes = moving(roots)
+    if not axes or not cuttable(ids):
+        return ()
+    axis = axes[-1] if len(axes) > 1 else axes[0]  # in front of it, groups that keep equally many are laid out
+    return ((axis, listed(ids.movedim(axis, -1).reshape(-1, ids.shape[axis])[0])),)
+
+
+def alike_of(wiring: Wiring, found: Components, hidden: Groups) -> tuple[tuple[str, ...], ...]:
+    """The groups of layers that must keep equally many."""
+    owner = {neuron: name for name, neurons in hidden.items() for neuron in neurons}
+    sets = []
+    for layers in wiring.alike:
+        names = {owner.get(int(found.of(wiring.opened[layer])[0])) for layer in layers}
+        sets.append(tuple(name for name in hidden if name in names))
+    return tuple(names for names in dict.fromkeys(sets) if len(names) > 1)
+
+
+def word_of(wiring: Wiring, name: str, neurons: list[int], heads: Tensor) -> str:
+    """What the neurons of a group are called."""
+    if neurons[0] in heads:
+        return "heads"
+    layer = name.split("+")[0].rstrip("'")
+    return wiring.words.get(layer, "units")
+
+
+def groups_of(wiring: Wiring, found: Components) -> tuple[Groups, Groups]:
     """Hidden and output groups: a group is all neurons that the same layers emit, named after the first of them."""
     emitters: dict[int, list[tuple[str, int]]] = defaultdict(list)
+    ends = set(found.ends.tolist())
     for layer, ids in wiring.opened.items():
-        for neuron, entries in Counter(root[ids].tolist()).items():
+        for neuron, entries in Counter(found.of(ids).tolist()).items():
             emitters[neuron].append((layer, entries))
     alike: dict[tuple[bool, tuple[tuple[str, int], ...]], list[int]] = defaultdict(list)
     for neuron in sorted(emitters.keys() - {FIXED}):
@@ -87,30 +155,6 @@ def groups_of(wiring: Wiring, root: Tensor, ends: set[int]) -> tuple[Groups, Gro
             name += "'"
         groups[end][name] = neurons
     return groups
-
-
-def axes_of(
-    layout: Layout, bound: Mapping[str, Bound], batch: int, listed: Callable[[Tensor], int]
-) -> tuple[Axes, ...]:
-    """Every tensor of the flat vector, with the neurons along its axes."""
-    found, start = [], 0
-    for name, shape, size in zip(layout.names, layout.shapes, layout.sizes):
-        known = bound.get(name)
-        along = {} if known is None else {axis: listed(ids) for axis, ids in known.axes.items()}
-        found.append(
-            Axes(
-                name=name,
-                shape=shape,
-                start=start,
-                along=tuple(along.get(axis) for axis in range(len(shape))),
-                output=None if known is None else known.output,
-                trained=name in layout.parameters,
-                weight=known is not None and known.weight,
-                positions=0 if known is None else known.positions // batch,
-            )
-        )
-        start += size
-    return tuple(found)
 
 
 def steps_of(groups: Groups, divided: Mapping[str, tuple[int, Tensor]]) -> dict[str, int]:

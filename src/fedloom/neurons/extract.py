@@ -1,18 +1,19 @@
 """Smaller models of kept neurons: extraction from a model, and the way back."""
 
-from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from fedloom.errors import BadModel
 from fedloom.layout import flatten, layout_of, load
+from fedloom.neurons.cut import Cut
 from fedloom.neurons.map import NeuronMap
+from fedloom.neurons.resized import set_attributes, sizes_of
+from fedloom.neurons.slicing import Keep, slice_index, slices
 from fedloom.neurons.trace import neuron_map
-
-Keep = Tensor | Mapping[str, Tensor | Sequence[int]]
 
 
 def extract(model: nn.Module, keep: Keep, example: Any = None, map: NeuronMap | None = None) -> nn.Module:
@@ -23,6 +24,9 @@ def extract(model: nn.Module, keep: Keep, example: Any = None, map: NeuronMap | 
         keep: bools over the model's neurons, or a mapping from groups to bools or indices.
         example: an input to derive the neurons with; not needed if `map` is given.
         map: the model's neurons, if they are known already.
+
+    A network whose code writes down how many neurons there are, such as `x.view(batch, places, self.heads, size)`,
+    comes back inside a `Cut`, which tells it otherwise; with an `example` only if it needs that.
     """
     map = resolve_map(model, example, map)
     flat = map.flat(keep)
@@ -38,14 +42,30 @@ def extract(model: nn.Module, keep: Keep, example: Any = None, map: NeuronMap | 
         for axis, which in owners:
             small = small.index_select(axis, kept[which].to(whole.device))
         memo[id(whole)] = nn.Parameter(small, whole.requires_grad) if isinstance(whole, nn.Parameter) else small
-    copy = deepcopy(model, memo)
-    for (layer, name, part), which in map.attributes:
-        module, size = copy.get_submodule(layer), counts[which]
-        if part is not None:
-            sizes = list(getattr(module, name))
-            sizes[part] = size
-        setattr(module, name, size if part is None else tuple(sizes))
-    return copy
+    memos = dict(memo), dict(memo)
+    plain = deepcopy(model, memos[0])
+    set_attributes(plain, [(attribute, counts[which]) for attribute, which in map.attributes])
+    if not map.told and not any(isinstance(layer, nn.MultiheadAttention) for layer in model.modules()):
+        return plain  # nothing but its layers knows how many neurons there are
+    network, sizes = deepcopy(model, memos[1]), sizes_of(map, counts)
+    set_attributes(network, sizes.attributes)
+    cut = Cut(network, sizes)
+    return plain if example is not None and _agree(plain, cut, example) else cut
+
+
+def _agree(plain: nn.Module, cut: Cut, example: Any) -> bool:
+    """Whether the module needs no telling: it runs as it is, and gives the same for the example."""
+    inputs = example if isinstance(example, tuple) else (example,)
+    answers = []
+    for module in (plain, cut):
+        twin = deepcopy(module).eval()
+        try:
+            with torch.enable_grad():
+                answers.append([x.detach() for x in tree_leaves(twin(*inputs)) if isinstance(x, Tensor)])
+        except Exception:  # noqa: BLE001  sizes that do not fit stop a network anywhere
+            return False
+    ours, theirs = answers
+    return all(a.shape == b.shape and torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(ours, theirs))
 
 
 def scatter(
@@ -62,6 +82,7 @@ def scatter(
     """
     map = resolve_map(big, example, map)
     index, shapes = slice_index(map, keep)
+    small = small.network if isinstance(small, Cut) else small
     inside = frozenset(axes.name for axes in map.tensors)
     layout, small_layout = layout_of(big, inside), layout_of(small, inside)
     expected = dict(zip(layout.names, shapes))
@@ -72,86 +93,6 @@ def scatter(
     flat = flatten(big, layout)
     values = flatten(small, small_layout)
     return load(deepcopy(big), layout, flat.scatter(0, index.to(flat.device), values.to(flat)))
-
-
-def slice_index(
-    map: NeuronMap, keep: Keep, widths: Sequence[int] | None = None
-) -> tuple[Tensor, tuple[tuple[int, ...], ...]]:
-    """Places of the kept numbers in the flat vector, [p] or [C, p], and the shapes of the small tensors.
-
-    All clients of a cohort must keep equally many neurons of every group; which ones may differ. `flat.gather(-1,
-    index)` is the small model and `flat.scatter(-1, index, small)` the way back. `widths`: how many entries of each of
-    the map's lists are kept, as `slices` returned them before; then nothing is checked and the host does not wait for
-    the device.
-    """
-    flat = map.flat(keep)
-    kept, counts = slices(map, flat) if widths is None else (_kept(map, flat, widths), widths)
-    lead = flat.shape[:-1]
-    parts = []
-    for axes in map.tensors:
-        owners = dict(axes.owners(rows=False))
-        place = torch.full((*lead, *(1,) * len(axes.shape)), axes.start, device=flat.device)
-        stride = axes.stop - axes.start
-        for axis, size in enumerate(axes.shape):
-            stride //= size
-            along = kept[owners[axis]] if axis in owners else torch.arange(size, device=flat.device).expand(*lead, size)
-            place = place + stride * along.reshape(*lead, *(1,) * axis, -1, *(1,) * (len(axes.shape) - axis - 1))
-        parts.append(place.reshape(*lead, -1))
-    return torch.cat(parts, -1), slice_shapes(map, counts)
-
-
-def slice_shapes(map: NeuronMap, counts: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Shapes of the small tensors, given how many entries of each of the map's lists are kept."""
-    shapes = []
-    for axes in map.tensors:
-        owners = dict(axes.owners(rows=False))
-        shapes.append(tuple(counts[owners[a]] if a in owners else size for a, size in enumerate(axes.shape)))
-    return tuple(shapes)
-
-
-def slices(map: NeuronMap, keep: Keep) -> tuple[list[Tensor], Sequence[int]]:
-    """Per list of the map, the places kept [..., n] and their number n; refuses a keep that cannot be sliced."""
-    flat = map.flat(keep)
-    for group, span in map.spans(flat.shape[-1]):
-        if not bool(flat[..., span].any(-1).all()):
-            raise BadModel(f"keep leaves no neuron of group '{group}'; a sub-model needs at least one of every group.")
-    chosen = _chosen(map, flat)
-    counts = (
-        torch.stack([bools.sum(-1).reshape(-1) for bools in chosen]).tolist() if chosen else []
-    )  # one wait for the device
-    for number, row in enumerate(counts):
-        if len(set(row)) > 1:
-            name = next(t.name for t in map.tensors if number in t.along)
-            raise BadModel(
-                f"members of a cohort keep {min(row)} to {max(row)} entries along an axis of '{name}'; slice those "
-                "that keep equally many neurons of every group together."
-            )
-    widths = [row[0] for row in counts]
-    for step, size, which in map.written:
-        if widths[which] != size:
-            raise BadModel(
-                f"step '{step}' reshapes to the literal size {size}, of which the kept neurons have {widths[which]}; "
-                "write x.flatten(1), or -1 for that size, so that smaller models run too."
-            )
-    for layer, groups, which in map.divided:
-        if widths[which] % groups:
-            raise BadModel(
-                f"group norm '{layer}' has {groups} groups, which do not divide the {widths[which]} of "
-                f"{len(map.lists[which])} channels kept; keep a multiple of {groups}, as cut does."
-            )
-    return _kept(map, flat, widths), widths
-
-
-def _chosen(map: NeuronMap, flat: Tensor) -> list[Tensor]:
-    """Per list of the map, whether each entry's neuron is kept [..., n]."""
-    padded = map.padded(flat)
-    return [padded[..., entries] for entries in map.lists]
-
-
-def _kept(map: NeuronMap, flat: Tensor, widths: Sequence[int]) -> list[Tensor]:
-    """Per list of the map, the places kept [..., width]."""
-    order = [bools.byte().argsort(dim=-1, descending=True, stable=True) for bools in _chosen(map, flat)]
-    return [places[..., :width] for places, width in zip(order, widths)]
 
 
 def resolve_map(model: nn.Module, example: Any, map: NeuronMap | None) -> NeuronMap:

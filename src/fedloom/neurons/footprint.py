@@ -3,13 +3,15 @@
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from fedloom.errors import BadExperiment, unknown
 from fedloom.layout import copied, tensors_of
+from fedloom.neurons.calls import tensors_in
 from fedloom.neurons.extract import extract
 from fedloom.neurons.map import NeuronMap
-from fedloom.neurons.trace import graph_of, neuron_map
+from fedloom.neurons.trace import neuron_map
 
 Execution = Literal["sliced", "frozen", "active"]
 EXECUTIONS: tuple[Execution, ...] = ("sliced", "frozen", "active")
@@ -66,26 +68,24 @@ def footprint(
     )
 
 
-class _Counted(fx.Interpreter):
-    """Counts the numbers in the results of a network's steps; results that share memory count once."""
+class _Counted(TorchFunctionMode):
+    """Counts the numbers in the results of a network's calls; results that share memory count once."""
 
     def __init__(self, model: nn.Module) -> None:
-        model = nn.Sequential(model)  # a model that is one layer has no name to be called by
-        super().__init__(
-            model, garbage_collect_values=False, graph=graph_of(model)
-        )  # freed memory would be used again and count once
-        self.seen: dict[int, int] = {}
+        super().__init__()
+        self.model = model
+        self.seen: dict[int, Tensor] = {}  # held: freed memory would be used again and count once
 
     def of(self, x: Tensor) -> int:
         """Numbers for this input, without the input."""
-        with torch.no_grad():
-            self.run(x)
-        self.seen.pop(x.untyped_storage().data_ptr(), None)
-        return sum(self.seen.values())
+        with torch.no_grad(), self:
+            self.model(x)
+        own = {tensor.untyped_storage().data_ptr() for tensor in (x, *tensors_of(self.model).values())}
+        return sum(result.numel() for place, result in self.seen.items() if place not in own)
 
-    def run_node(self, n: fx.Node) -> Any:
-        """Run one step and count its result."""
-        result = super().run_node(n)
-        if isinstance(result, Tensor):
-            self.seen.setdefault(result.untyped_storage().data_ptr(), result.numel())
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one call and count its results."""
+        result = func(*args, **(kwargs or {}))
+        for tensor in tensors_in(result):
+            self.seen.setdefault(tensor.untyped_storage().data_ptr(), tensor)
         return result

@@ -5,7 +5,7 @@ A keep is a bool tensor [..., K] over the neurons of `groups`, one group after t
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil
 from typing import Literal
@@ -41,11 +41,13 @@ class NeuronMap:
     across: tuple[str, ...]  # layers with statistics over several neurons, where masking and slicing differ
     attributes: tuple[tuple[Attribute, int], ...]  # layers' attributes, and the list whose kept entries each counts
     divided: tuple[tuple[str, int, int], ...]  # group norms: layer, number of groups, list
-    written: tuple[tuple[str, int, int], ...]  # steps that reshape to a literal size: step, size, list
     steps: dict[str, int]  # group -> number that its kept neurons must be a multiple of
     lists: tuple[Tensor, ...]  # neuron numbers along an axis; K + O for what is never cut
     told: tuple[Told, ...] = ()  # calls that are told sizes which count neurons, in their order
     alike: tuple[tuple[str, ...], ...] = ()  # groups that must keep equally many to be sliced, as an LSTM's
+    work: tuple[tuple[int, int], ...] = ()  # products of activations: list, floating-point operations of an entry
+    words: dict[str, str] = field(default_factory=dict)  # group -> what its neurons are: heads, hidden units ...
+    note: str | None = None  # which layers are kept whole and why, in words
     base_flops: int = 0  # of one example's forward pass through frozen weights, which are not in the vector
 
     @cached_property
@@ -173,9 +175,14 @@ class NeuronMap:
     def flops(self, keep: Tensor) -> Tensor:
         """Floating-point operations [...] of one example's forward pass, two per multiply-add.
 
-        Counts linear and convolution weights, but no biases, norms, activations, pooling or embedding look-ups.
+        Counts linear, convolution and recurrent weights and the products of attention, but no biases, norms,
+        activations, pooling or embedding look-ups.
         """
-        return self.base_flops + self.weighted(keep, [2 * tensor.positions for tensor in self.tensors], rows=False)
+        total = self.base_flops + self.weighted(keep, [2 * tensor.positions for tensor in self.tensors], rows=False)
+        if self.work:
+            kept = self.padded(keep)
+            total = total + sum(each * kept[..., self.lists[which]].sum(-1) for which, each in self.work)
+        return total
 
     def weighted(self, keep: Tensor, weights: list[int], rows: bool) -> Tensor:
         """Numbers kept, summed over the tensors with these weights [...]."""

@@ -7,7 +7,7 @@ is made, and the network's tensors are the caller's: it runs under `functional_c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -47,8 +47,17 @@ class Sizes(NamedTuple):
         return max(self.calls, default=-1) + 1
 
 
+READ = frozenset(
+    ("hidden_size", "input_size", "groups", "num_groups", "num_features")
+)  # attributes that layers read in a run
+
+
 def sizes_of(map: NeuronMap, counts: Sequence[int]) -> Sizes:
-    """The sizes of a sub-model that keeps so many entries of each of the map's lists."""
+    """The sizes of a sub-model that keeps so many entries of each of the map's lists.
+
+    Of the attributes only those are set that layers cannot run without: what code computes from others is the whole
+    network's, and calls are told the rest.
+    """
     return Sizes(
         {
             told.number: (
@@ -57,7 +66,7 @@ def sizes_of(map: NeuronMap, counts: Sequence[int]) -> Sizes:
             )
             for told in map.told
         },
-        tuple((attribute, counts[which]) for attribute, which in map.attributes),
+        tuple((attribute, counts[which]) for attribute, which in map.attributes if attribute.name in READ),
     )
 
 
@@ -71,7 +80,7 @@ def resized(module: nn.Module, sizes: Sizes | None) -> Iterator[None]:
               for a, _ in sizes.attributes]  # fmt: skip
     mode = Resized(sizes)
     try:
-        set_attributes(module, sizes)
+        set_attributes(module, sizes.attributes)
         with mode:
             yield
     finally:
@@ -84,9 +93,9 @@ def resized(module: nn.Module, sizes: Sizes | None) -> Iterator[None]:
         )
 
 
-def set_attributes(module: nn.Module, sizes: Sizes) -> None:
+def set_attributes(module: nn.Module, attributes: Iterable[tuple[Attribute, int]]) -> None:
     """Set the attributes of layers that count neurons."""
-    for (layer, name, part), size in sizes.attributes:
+    for (layer, name, part), size in attributes:
         owner = module.get_submodule(layer)
         if part is not None:
             several = list(getattr(owner, name))
@@ -104,7 +113,7 @@ class Resized(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Make one call; what it calls itself is not met again."""
         kwargs = kwargs or {}
-        if (name := told_name(func)) is not None:
+        if (name := told_name(func, args)) is not None:
             number, self.met = self.met, self.met + 1
             if number in self.sizes.calls:
                 return self._told(number, name, func, args, kwargs)
@@ -139,7 +148,7 @@ def _sized(func: Any, axes: Axes, x: Tensor, *sizes: Any, **kwargs: Any) -> Tens
     exact = list(asked)
     for axis, count, _ in axes[0]:
         exact[axis] = count if asked[axis] != -1 else -1
-    if -1 not in exact and torch.Size(exact).numel() != x.numel() and told_name(func) in ("view", "reshape"):
+    if -1 not in exact and torch.Size(exact).numel() != x.numel() and func.__name__ in ("view", "reshape"):
         for axis, count, whole in axes[0]:  # an axis that neurons share with the batch, of which a run has its own
             exact[axis] = asked[axis] * count // whole
     return func(x, tuple(exact))  # type: ignore[no-any-return]

@@ -7,10 +7,14 @@ calls are told the sizes of what was kept.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor
+
 # names of the functions and methods that count; sizes that follow from other tensors (flatten, view_as) do not
 TOLD_SIZES = frozenset(
     ("view", "reshape", "expand", "broadcast_to", "unflatten", "split", "split_with_sizes", "chunk", "tensor_split")
 )
+WITHOUT = frozenset((torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64))
 
 
 class Told(NamedTuple):
@@ -32,7 +36,13 @@ class Told(NamedTuple):
     # `counts[list]` of `slices`. All other sizes are as the code asks: batch and length are the run's own, -1 stays -1.
 
 
-def told_name(function: Callable[..., Any]) -> str | None:
-    """The name under which a function or method counts; None if it is not told sizes."""
+def told_name(function: Callable[..., Any], args: tuple[Any, ...]) -> str | None:
+    """The name under which a function or method counts; None if it is not told sizes.
+
+    Calls on whole numbers and bools do not count: they have no neurons, and code that builds a mask only where there is
+    padding calls them or not.
+    """
     name = getattr(function, "__name__", "")
-    return name if name in TOLD_SIZES else None
+    if name not in TOLD_SIZES or (args and isinstance(args[0], Tensor) and args[0].dtype in WITHOUT):
+        return None
+    return name

@@ -1,178 +1,129 @@
-"""Derive a model's neurons: one example and its neuron ids walk through the network's graph together."""
+"""Derive a model's neurons: its own code runs on an example, is listened to, and what was found is tried."""
 
-from operator import methodcaller
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
-from torch.fx.node import map_aggregate, map_arg
+from torch import Tensor, nn
 
 from fedloom.errors import BadModel
 from fedloom.layout import Layout, base_of, copied, layout_of
 from fedloom.neurons.assemble import assemble
-from fedloom.neurons.ids import Spread, plain
+from fedloom.neurons.calls import tensors_in
+from fedloom.neurons.ids import plain
+from fedloom.neurons.inputs import lively, other_inputs
+from fedloom.neurons.listen import Listener, Unheard, listen
 from fedloom.neurons.map import NeuronMap
-from fedloom.neurons.rules import FUNCTIONS, LAYERS, Rule
-from fedloom.neurons.wiring import Call, Wiring
+from fedloom.neurons.tried import Disagreement, tried
+from fedloom.neurons.wiring import Wiring
+
+TRIALS = 8  # layers that may turn out not to be understood before all are kept whole
+HINT = "`fedloom.neuron_rule` says what an unknown function or layer does to neurons."
 
 
-class Tracer(fx.Tracer):
-    """Traces a model, with every layer that has a rule as one step."""
+def neuron_map(
+    model: nn.Module, example: Tensor | tuple[Any, ...], layout: Layout | None = None, width: bool = False
+) -> NeuronMap:
+    """Derive the neurons of a model from its code and one example input.
 
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Whether the layer is one step of the graph."""
-        return type(m) in LAYERS or super().is_leaf_module(m, module_qualified_name)
+    Neurons with frozen numbers are never cut, nor are those that functions and layers without a rule read: the map's
+    `note` names these.
 
-
-def neuron_map(model: nn.Module, example: Tensor | tuple[Any, ...], layout: Layout | None = None) -> NeuronMap:
-    """Derive the neurons of a model from its code and one example input (a batch; several inputs as a tuple).
-
-    Neurons with frozen numbers are never cut. `layout`: the layout of the flat vector, if it is not `layout_of(model)`.
+    Args:
+        model: any module; it is left as it is.
+        example: a batch of inputs (several inputs as a tuple).
+        layout: the layout of the flat vector, if it is not `layout_of(model)`.
+        width: also cut residual streams that norms over neurons read, which masking and slicing treat differently.
     """
     layout = layout_of(model) if layout is None else layout
-    refuse_tied(model)
     inputs = example if isinstance(example, tuple) else (example,)
-    twin = copied(model).eval()  # the walk runs the model, whose statistics must not change
-    wiring = Wiring()
-    outputs = walk(twin, graph_of(twin), inputs, wiring)
-    if not outputs or any(ids.dim() < 2 or not len(ids) for ids in outputs):
-        shapes = [tuple(ids.shape) for ids in outputs]
-        raise BadModel(f"the model must give tensors [batch, classes, ...] for the example; got shapes {shapes}.")
-    return assemble(layout, wiring, outputs, base_of(model, layout))
+    twin = copied(model).eval()  # it runs, and its statistics must not change
+    whole: dict[str, str] = {}
 
+    def hear(some: tuple[Any, ...]) -> tuple[Wiring, Listener, NeuronMap]:
+        wiring = Wiring()
+        listener, outputs = listen(twin, some, wiring, whole)
+        if not outputs or any(ids.dim() < 2 or not len(ids) for ids in outputs):
+            shapes = [tuple(ids.shape) for ids in outputs]
+            raise BadModel(f"the model must give tensors [batch, classes, ...] for the example; got shapes {shapes}.")
+        return wiring, listener, assemble(layout, wiring, outputs, base_of(model, layout), width)
 
-def graph_of(model: nn.Module) -> fx.Graph:
-    """The model's forward pass as a graph; a model that is one layer gives one step."""
-    if type(model) in LAYERS:
-        graph = fx.Graph()
-        graph.output(graph.call_module("", (graph.placeholder("x"),)))
-        return graph
-    try:
-        return Tracer().trace(model)
-    except Exception as error:  # tracing runs user code, which may raise anything
-        raise BadModel(
-            f"{type(model).__name__} cannot be traced by torch.fx: {error}. Its forward must not branch or loop on the "
-            "values or shapes of tensors; move such code into a layer and give that a rule in neurons/rules.py."
-        ) from error
-
-
-def walk(model: nn.Module, graph: fx.Graph, inputs: tuple[Any, ...], wiring: Wiring) -> list[Tensor]:
-    """Run the graph on the example and on neuron ids; return the ids of the model's outputs."""
-    real: dict[fx.Node, Any] = {}
-    ids: dict[fx.Node, Any] = {}
-    places = [node for node in graph.nodes if node.op == "placeholder"]
-    if not sum(not node.args for node in places) <= len(inputs) <= len(places):
-        names = ", ".join(str(node.target) for node in places)
-        raise BadModel(f"example must give the model's inputs ({names}); got {len(inputs)} of them.")
-    given = iter(inputs)
-    for node in graph.nodes:
-        if node.op == "output":
-            return tensors_in(map_arg(node.args, ids.__getitem__))
-        if node.op == "placeholder":
-            real[node] = next(given, *node.args)  # the node holds a default
-        elif node.op == "get_attr":
-            real[node] = attribute(model, node.target)
+    while True:
+        try:
+            wiring, listener, found = hear(inputs)
+        except Unheard as error:
+            return nothing_cut(twin, inputs, layout, model, f"its code cannot be listened to: {error}")
+        if (way := another_way(inputs, listener, found, lambda some: hear(some)[1:])) is not None:
+            why = f"its code looks at numbers {way} and may take another way for other inputs"
+            return nothing_cut(twin, inputs, layout, model, why)
+        try:
+            tried(found, twin, lively(inputs))
+        except Disagreement as problem:
+            if not problem.layer or problem.layer in whole or len(whole) == TRIALS:
+                return nothing_cut(twin, inputs, layout, model, f"in a trial {str(problem).rstrip('.')}")
+            whole[problem.layer] = "with half of its neurons cut it is not what it is with the half masked"
+        except BadModel:  # the model itself fails on other inputs than the example
+            return replace(found, note=note_of(wiring.whole, found))
         else:
-            real[node] = run(node, model, map_arg(node.args, real.get), map_arg(node.kwargs, real.get))
-        ids[node] = map_aggregate(real[node], lambda x: plain(x.shape) if isinstance(x, Tensor) else x)
-        if node.op.startswith("call"):
-            ids[node] = follow(node, model, wiring, ids, ids[node])
-    raise AssertionError("a graph ends with its output")
+            return replace(found, note=note_of(wiring.whole, found))
 
 
-def run(node: fx.Node, model: nn.Module, args: Any, kwargs: Any) -> Any:
-    """Run a step on the example."""
-    try:
-        with torch.no_grad():
-            return action(node, model)(*args, **kwargs)
-    except Exception as error:  # user code may raise anything
-        raise BadModel(f"the model fails on the example at {where(node, model)}: {error}") from error
+def nothing_cut(twin: nn.Module, inputs: tuple[Any, ...], layout: Layout, model: nn.Module, why: str) -> NeuronMap:
+    """The map of a model of which nothing is known but that it runs."""
+    with torch.no_grad():
+        outputs = tensors_in(twin(*inputs))
+    results = [plain(x.shape) for x in outputs]
+    note = f"{type(model).__name__}: {why}. All its layers are kept whole."
+    return replace(assemble(layout, Wiring(), results, base_of(model, layout)), note=note)
 
 
-def follow(node: fx.Node, model: nn.Module, wiring: Wiring, ids: dict[fx.Node, Any], result: Any) -> Any:
-    """Neuron ids of a step's result, by its rule; `result` gives the shapes."""
-    args, kwargs = map_arg(node.args, ids.__getitem__), map_arg(node.kwargs, ids.__getitem__)
-    layer = model.get_submodule(str(node.target)) if node.op == "call_module" else None
-    shapes = [x.shape for x in tensors_in(result)]
-    trained = layer is not None and next(layer.parameters(), None) is not None
-    if not shapes or not (trained or any(bool(x.any()) for x in tensors_in((args, kwargs)))):
-        return result  # a number, or made of operands without neurons: needs no rule
-    kwargs = {"dim" if name == "axis" else name: value for name, value in kwargs.items()}
-    call = Call(
-        wiring=wiring,
-        name=str(node.target) if layer is not None else node.name,
-        layer=layer,
-        kind=node.target if layer is None else type(layer),
-        run=action(node, model),
-        args=args,
-        kwargs=kwargs,
-        written=(*node.args, *node.kwargs.values()),
-        shape=shapes[0],
+def another_way(
+    inputs: tuple[Any, ...],
+    listener: Listener,
+    found: NeuronMap,
+    hear: Callable[[tuple[Any, ...]], tuple[Listener, NeuronMap]],
+) -> str | None:
+    """Where the code takes another way for other inputs; it looks at values that parameters decide, or is tried.
+
+    Another way with the same neurons, such as one without a mask where nothing is padding, is as good.
+    """
+    if not listener.looks:
+        return None
+    place = next((layer for layer, deep in listener.looks.items() if deep), None)
+    if place is None:
+        for sign in (1, -1):
+            try:
+                other, theirs = hear(other_inputs(inputs, sign))
+            except (BadModel, Unheard):
+                return where(next(iter(listener.looks)))
+            if other.trail != listener.trail and not alike(found, theirs):
+                return where(next(iter(listener.looks)))
+        return None
+    return where(place)
+
+
+def alike(one: NeuronMap, other: NeuronMap) -> bool:
+    """Whether two maps of one network are of the same neurons."""
+    lists = len(one.lists) == len(other.lists) and all(map(torch.equal, one.lists, other.lists))
+    return lists and all(
+        getattr(one, part.name) == getattr(other, part.name) for part in fields(NeuronMap) if part.name != "lists"
     )
-    rule = rule_for(call, node, model)
-    try:
-        found = rule(call)
-    except Spread as error:
-        raise BadModel(f"{where(node, model)} cannot be cut into neurons: {error}.") from error
-    except (RuntimeError, LookupError, TypeError, ValueError) as error:
-        raise BadModel(f"{where(node, model)} is used in a way its rule does not know: {error}.") from error
-    if [x.shape for x in tensors_in(found)] != shapes:
-        raise BadModel(f"{where(node, model)} gives shapes {[*map(tuple, shapes)]}, which its rule did not expect.")
-    return found
 
 
-def rule_for(call: Call, node: fx.Node, model: nn.Module) -> Rule:
-    """The rule of a layer type, function or method."""
-    rule = FUNCTIONS.get(call.kind) if call.layer is None else LAYERS.get(call.kind)
-    if rule is None:
-        table = "FUNCTIONS" if call.layer is None else "LAYERS"
-        raise BadModel(
-            f"{where(node, model)} has no rule, so its neurons are unknown. Build it from layers that have one, or add "
-            f"a rule to {table} in neurons/rules.py."
-        )
-    return rule
+def where(layer: str) -> str:
+    """A layer in words."""
+    return f"in layer '{layer}'" if layer else "in its forward"
 
 
-def action(node: fx.Node, model: nn.Module) -> Any:
-    """The callable of a step."""
-    if node.op == "call_module":
-        return model.get_submodule(str(node.target))
-    if node.op == "call_method":
-        return lambda self, *args, **kwargs: methodcaller(str(node.target), *args, **kwargs)(self)
-    return node.target
-
-
-def where(node: fx.Node, model: nn.Module) -> str:
-    """A step in words: its name, its kind, and the layer whose code contains it."""
-    if node.op == "call_module":
-        return f"layer '{node.target}' of type {type(model.get_submodule(str(node.target))).__name__}"
-    kind = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
-    stack = [name for name, _ in (node.meta.get("nn_module_stack") or {}).values()]
-    inside = f" in layer '{stack[-1]}'" if stack and stack[-1] else ""
-    return f"step '{node.name}' ({'method' if node.op == 'call_method' else 'function'} {kind}){inside}"
-
-
-def attribute(model: nn.Module, path: Any) -> Any:
-    """A tensor that the forward pass uses by name."""
-    owner, _, name = str(path).rpartition(".")
-    return getattr(model.get_submodule(owner), name)
-
-
-def tensors_in(value: Any) -> list[Tensor]:
-    """The tensors of a nested value, in order."""
-    found: list[Tensor] = []
-    map_aggregate(value, lambda x: found.append(x) if isinstance(x, Tensor) else None)
-    return found
-
-
-def refuse_tied(model: nn.Module) -> None:
-    """Refuse a tensor shared by two layers: they would need one list of neurons, for which there is no rule."""
-    owners: dict[int, str] = {}
-    for layer, module in model.named_modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            path = f"{layer}.{name}".lstrip(".")
-            if owners.setdefault(id(parameter), path) != path:
-                raise BadModel(
-                    f"'{owners[id(parameter)]}' and '{path}' are one tensor shared by two layers, which cannot be cut; "
-                    "give each layer its own, or call the same layer twice."
-                )
+def note_of(whole: Mapping[str, str], neurons: NeuronMap) -> str | None:
+    """Which layers are kept whole, why, and what share of the parameters they hold."""
+    if not whole:
+        return None
+    trained = [tensor for tensor in neurons.tensors if tensor.trained]
+    total = sum(tensor.stop - tensor.start for tensor in trained)
+    held = sum(t.stop - t.start for t in trained if any(layer and t.name.startswith(f"{layer}.") for layer in whole))
+    layers = "; ".join(
+        f"'{layer}' ({why})" if layer else f"the network's own code ({why})" for layer, why in whole.items()
+    )
+    return f"kept whole, with {held / total:.0%} of the parameters: {layers}. {HINT}"

@@ -1,13 +1,14 @@
-"""Neurons united during a walk through a network, and what the walk records for the map."""
+"""What listening to a network records: neurons, which of them meet, and what they run along."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from math import prod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedloom.neurons.ids import FIXED
+from fedloom.neurons.ids import LOOSE, small
 
 
 @dataclass
@@ -28,80 +29,91 @@ class Attribute(NamedTuple):
     part: int | None
 
 
+class Across(NamedTuple):
+    """A call whose answer depends on several neurons at once, if they change along these axes."""
+
+    name: str
+    ids: Tensor
+    axes: tuple[int, ...]
+    norm: bool = False  # as the norms of residual streams do
+
+
+class Product(NamedTuple):
+    """A product of two activations: neurons along its answer, and floating-point operations for each of these."""
+
+    ids: Tensor  # [n]
+    flops: int
+
+
 @dataclass
 class Wiring:
-    """Neurons, and all that the walk has recorded so far."""
+    """Neurons, and all that has been recorded so far. What needs to know which neurons are one waits for the end."""
 
-    parent: list[int] = field(default_factory=lambda: [FIXED])  # a union-find forest: neurons with one root are one
+    count: int = 1  # ids of neurons that layers emit, and the fixed one
+    loose: int = 0  # ids of entries of bare parameters
+    edges: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # neurons that are one
+    fixed: list[Tensor] = field(default_factory=list)  # neurons that are never cut
+    still: list[tuple[Tensor, int]] = field(default_factory=list)  # ids that must not be cut along an axis
+    folded: list[Tensor] = field(default_factory=list)  # ids that can be cut along one axis at most
+    meets: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # bare parameters' ids, and ids that they meet
     opened: dict[str, Tensor] = field(default_factory=dict)  # layer -> its output neurons
+    words: dict[str, str] = field(default_factory=dict)  # layer -> what its neurons are called
     bound: dict[str, Bound] = field(default_factory=dict)  # tensor -> its axes
+    entries: dict[str, Tensor] = field(default_factory=dict)  # bare parameter -> the ids of its entries
+    stuck: set[str] = field(default_factory=set)  # tensors that are used in a way without a rule
     attributes: dict[Attribute, Tensor] = field(default_factory=dict)  # attribute -> the entries it counts
-    across: dict[str, Tensor] = field(default_factory=dict)  # layer with statistics over several neurons -> the neurons
+    across: list[Across] = field(default_factory=list)
     divided: dict[str, tuple[int, Tensor]] = field(default_factory=dict)  # group norm -> number of groups, channels
-    written: dict[str, tuple[int, Tensor]] = field(default_factory=dict)  # step -> a literal size, entries it counts
+    told: list[tuple[int, str, tuple[Tensor, ...]]] = field(default_factory=list)  # number, function, ids of its answer
+    alike: list[tuple[str, ...]] = field(default_factory=list)  # layers that must keep equally many
+    heads: list[Tensor] = field(default_factory=list)  # neurons that are heads
+    products: list[Product] = field(default_factory=list)
+    whole: dict[str, str] = field(default_factory=dict)  # layer that is kept whole -> why
 
-    def open(self, layer: str, width: int) -> Tensor:
+    def open(self, layer: str, width: int, word: str = "") -> Tensor:
         """Make neurons for a layer's outputs; a layer that is called again keeps its neurons."""
         if layer not in self.opened:
-            first = len(self.parent)
-            self.parent.extend(range(first, first + width))
-            self.opened[layer] = torch.arange(first, first + width)
+            self.opened[layer] = torch.arange(self.count, self.count + width)
+            self.count += width
+            if word:
+                self.words[layer] = word
         return self.opened[layer]
 
-    def find(self, neuron: int) -> int:
-        """The root of a neuron: the smallest id among those united with it."""
-        while self.parent[neuron] != neuron:
-            self.parent[neuron] = self.parent[self.parent[neuron]]
-            neuron = self.parent[neuron]
-        return neuron
+    def entries_of(self, tensor: str, shape: torch.Size) -> Tensor:
+        """The ids of a bare parameter's entries, one for each."""
+        if tensor not in self.entries:
+            first, size = LOOSE + self.loose, prod(shape)
+            self.entries[tensor] = torch.arange(first, first + size).view(shape)
+            self.loose += size
+        return self.entries[tensor]
 
     def unite(self, a: Tensor, b: Tensor) -> None:
-        """Unite neurons, entry by entry."""
-        for one, other in set(zip(a.flatten().tolist(), b.flatten().tolist())):
-            low, high = sorted((self.find(one), self.find(other)))
-            self.parent[high] = low
+        """Unite neurons, entry by entry; ids are broadcast against each other."""
+        a, b = torch.broadcast_tensors(small(a) if a.numel() else a, small(b) if b.numel() else b)
+        if a.numel():
+            self.edges.append((a.flatten(), b.flatten()))
+
+    def merge(self, ids: Tensor, axes: list[int]) -> Tensor:
+        """Make everything along these axes one neuron; the ids have size 1 along them then."""
+        first = ids
+        for axis in axes:
+            first = first.narrow(axis, 0, 1)
+        self.unite(ids, first)
+        return first
+
+    def fix(self, ids: Tensor) -> None:
+        """Never cut these neurons."""
+        if ids.numel():
+            self.fixed.append(small(ids).flatten())
+
+    def hold(self, ids: Tensor, axis: int) -> None:
+        """Refuse to cut along this axis: the code works at places that it names, or with a constant of full size."""
+        if ids.shape[axis] > 1 and ids.stride(axis):
+            self.still.append((small(ids), axis % ids.dim()))
 
     def bind(self, tensor: str, axes: Mapping[int, Tensor], output: int, weight: bool, positions: int) -> None:
         """Record the neurons along a named tensor's axes; a layer's second call unites its neurons with the first's."""
         known = self.bound.setdefault(tensor, Bound(dict(axes), output, weight))
         for axis, ids in axes.items():
-            self.unite(known.axes[axis], ids)
+            self.unite(known.axes.setdefault(axis, ids), ids)
         known.positions += positions
-
-
-@dataclass(frozen=True)
-class Call:
-    """One step of the forward pass: what runs, on which neurons, and the shape of the result."""
-
-    wiring: Wiring
-    name: str  # of the layer, or for a function of the step
-    layer: Any  # None for a function
-    kind: Any  # the type of the layer, the function, or the method's name
-    run: Callable[..., Any]
-    args: tuple[Any, ...]  # with ids in place of tensors
-    kwargs: dict[str, Any]
-    written: tuple[Any, ...]  # the arguments as the code gives them: a number here is a literal
-    shape: torch.Size  # of the result, or of the first of several
-
-    def argument(self, place: int, name: str, default: Any = None) -> Any:
-        """An argument, by place or by name."""
-        return self.args[place] if len(self.args) > place else self.kwargs.get(name, default)
-
-    def operands(self) -> Iterator[Tensor]:
-        """All tensors among the arguments."""
-        return (x for x in (*self.args, *self.kwargs.values()) if isinstance(x, Tensor))
-
-    def open(self, width: int) -> Tensor:
-        """Open the layer's neurons."""
-        return self.wiring.open(self.name or type(self.layer).__name__.lower(), width)
-
-    def bind(
-        self, tensor: str, axes: dict[int, Tensor], output: int = 0, weight: bool = False, positions: int = 0
-    ) -> None:
-        """Record the neurons along the axes of the layer's tensor, if it has that tensor."""
-        if isinstance(getattr(self.layer, tensor, None), Tensor):
-            self.wiring.bind(f"{self.name}.{tensor}".lstrip("."), axes, output, weight, positions)
-
-    def resize(self, attribute: str, ids: Tensor, part: int | None = None) -> None:
-        """Record that an attribute of the layer counts these entries."""
-        self.wiring.attributes[Attribute(self.name, attribute, part)] = ids

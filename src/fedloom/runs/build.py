@@ -15,8 +15,10 @@ from fedloom.core.goal import Goal, Transform
 from fedloom.core.types import Setting
 from fedloom.data.dataset import Dataset
 from fedloom.engine.distributed import Distributed
-from fedloom.engine.local import Local, local_engine
+from fedloom.engine.local import Engines, Local, Measured, local_engine
 from fedloom.engine.loop import Loop
+from fedloom.engine.pace import fastest_way
+from fedloom.engine.plan import ClientWay
 from fedloom.engine.protocol import Engine
 from fedloom.engine.ranks import ranks_here
 from fedloom.layout import flatten
@@ -24,12 +26,19 @@ from fedloom.method import Method
 from fedloom.runs.base import hash_of_base
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.inputs import Inputs, clients_of, inputs_of
+from fedloom.runs.threads import round_of, threads_for
 from fedloom.world.attack import Attacked
 from fedloom.world.channel import Pieces
 from fedloom.world.message_parts import MessageParts
 from fedloom.world.simulated import Simulated
 from fedloom.world.trace import Trace, read_trace
 from fedloom.world.wire import Wire
+
+WORTH = 4_000_000_000  # multiply-adds of a round from which the ways are measured: about a second on two cores
+UNREPEATABLE = (
+    "this run cannot be repeated: in training the network draws random numbers from a generator (Python's, NumPy's, or "
+    "of a function of torch that is not known here) that the run's seed does not set; draw by torch.rand or dropout."
+)
 
 
 class Prepared(NamedTuple):
@@ -51,15 +60,17 @@ def prepare(
     *,
     goal: Goal | None = None,
     transform: Transform | None = None,
+    way: ClientWay | None = None,
 ) -> Prepared:
     """Load, deal, build; things of the user's own may replace what the experiment names.
 
     `sibling` is another run on the same `data` and device: its examples are used again, and so is its gradient where
-    the networks differ in nothing but their weights.
+    the networks differ in nothing but their weights. `way`: how clients shared the cores when the run was begun.
     """
     own = None if sibling is None else sibling.inputs
     inputs = inputs_of(experiment, method, model, data, own, goal=goal, transform=transform)
-    setting, trainer = inputs.setting, trainer_of(experiment, inputs, sibling)
+    lead = experiment.engine != "distributed" or ranks_here(str(inputs.model.device)).rank == 0
+    setting, trainer = inputs.setting, trainer_of(experiment, inputs, sibling, way, measure=lead)
     engine: Engine = trainer
     if experiment.engine == "distributed" and isinstance(trainer, Local):
         here = ranks_here(str(inputs.model.device))
@@ -74,22 +85,44 @@ def prepare(
     return Prepared(inputs, engine, notes_of(experiment, inputs), trainer, trace)
 
 
-def trainer_of(experiment: Experiment, inputs: Inputs, sibling: Prepared | None = None) -> Local | Loop:
-    """The engine that trains the clients of these inputs in this process."""
+def trainer_of(
+    experiment: Experiment,
+    inputs: Inputs,
+    sibling: Prepared | None = None,
+    way: ClientWay | None = None,
+    measure: bool = False,
+) -> Local | Loop:
+    """The engine that trains the clients of these inputs in this process.
+
+    `way`: how clients shared the cores when the run was begun. None: it may be measured, if `measure` says so and a
+    round takes long enough.
+    """
     clients = clients_of(inputs)
     if experiment.engine == "loop":
         return Loop(clients, experiment.precision)
     chosen = None
     if sibling is not None and isinstance(sibling.trainer, Local) and _alike(inputs.setting, sibling.inputs.setting):
         chosen = sibling.trainer.chosen
-    sliced = experiment.execution == "sliced"
-    return local_engine(clients, inputs.placement.chunk, experiment.precision, sliced, chosen)
+        way = way or sibling.trainer.plan.clients
+    worth = measure and round_of(inputs) >= WORTH
+
+    def pick(engines: Engines) -> tuple[ClientWay, Measured]:
+        if way is not None and not engines.why_not(way):
+            return way, ()
+        if not worth:
+            return engines.ways()[0], ()
+        with threads_for([inputs]):
+            return fastest_way(engines, inputs.method.select.cohort_size(inputs.setting.fleet.size))
+
+    sliced, pinned = experiment.execution == "sliced", None if experiment.way == "auto" else experiment.way
+    return local_engine(clients, inputs.placement.chunk, experiment.precision, sliced, chosen, way=pinned, pick=pick)
 
 
 def notes_of(experiment: Experiment, inputs: Inputs) -> list[str]:
     """What should be known before a run begins."""
     rounding = precision_note(experiment.precision, inputs.model.device)
     own = inputs.method.notes(inputs.setting)
+    own += [] if inputs.repeatable else [UNREPEATABLE]
     return [*own, str(inputs.placement), *([] if rounding is None else [rounding])]
 
 

@@ -14,6 +14,7 @@ from fedloom.core.goal import Goal
 from fedloom.core.section import Section
 from fedloom.data.load import DATASETS, is_path, usual_goal
 from fedloom.data.partition import PARTITIONS, settings_of as partition_settings
+from fedloom.engine.plan import ClientWay
 from fedloom.errors import BadExperiment, BadModel, unknown
 from fedloom.goals import GOALS
 from fedloom.method import Method
@@ -85,6 +86,7 @@ class Experiment(Section):
     evaluate_every: int = Field(1, ge=1, description="rounds between evaluations")
     engine: Literal["local", "loop", "distributed"] = "local"
     execution: Literal["sliced", "masked"] = Field("sliced", description="train sub-models really smaller, or masked")
+    way: Literal["auto"] | ClientWay = Field("auto", description="how clients share the cores; auto measures it")
     device: str = "auto"
     chunk: int | None = Field(None, ge=1, description="clients trained at a time; None fits them to memory")
     memory: float | None = Field(None, gt=0, description="GiB of the device that may be used; None takes what is free")

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from torch import Tensor
 
 from fedloom.core.goal import Goal
 from fedloom.core.types import Setting
+from fedloom.engine.plan import ClientWay
 from fedloom.errors import BadData, BadExperiment, RunStopped
 from fedloom.files import replace_file, writing
 from fedloom.runs.base import hash_of_base
@@ -57,6 +58,12 @@ def experiment_in(folder: Path) -> Experiment:
 def base_in(folder: Path) -> str:
     """The hash of the network's base in a run folder; empty if it has none."""
     return str((_about(folder) or {}).get("base", ""))
+
+
+def way_in(folder: Path) -> ClientWay | None:
+    """How the clients of the run in a folder share the cores; None: it does not say."""
+    plan = ((_about(folder) or {}).get("engine") or {}).get("plan") or {}
+    return plan["clients"] if plan.get("clients") in get_args(ClientWay) else None
 
 
 def check(folder: Path | None, experiment: Experiment, resume: bool) -> None:

@@ -23,6 +23,7 @@ from fedloom.data.sampling import Ints
 from fedloom.data.targets import strata_of
 from fedloom.engine.clients import ClientExamples, Clients
 from fedloom.engine.gradient.dropout import keyed
+from fedloom.engine.gradient.keyed_calls import draws_of
 from fedloom.engine.ranks import rank_device
 from fedloom.engine.storage.offload import offload, place_examples
 from fedloom.engine.storage.placement import Placement, budget_of, place, sizes_of
@@ -68,6 +69,7 @@ class Inputs(NamedTuple):
     widths: Widths = Widths()
     strata: Shards | None = None  # of the examples in `shards`, where the data have strata of their own
     parts: int = 0  # how many clients the data were dealt to, empty ones included
+    repeatable: bool = True  # False: the network draws random numbers that no seed of the run decides
 
 
 def inputs_of(
@@ -107,7 +109,8 @@ def inputs_of(
     x, y = (tensor_of(part[:FIRST]).to(device) for part in (dataset.x_train, dataset.y_train))
     layout = layout_of(module, moving_buffers(module, x))
     check_buffers(module, layout)
-    setting = Setting(fleet, module, layout, goal, x[:2], transform)
+    draws = draws_of(module, x)
+    setting = Setting(fleet, module, layout, goal, x[:2], transform, draws.keyed)
     _check_classes(method, setting)
     if sibling is None:  # else such a network was tried on the same data
         if transform is not None:
@@ -122,7 +125,7 @@ def inputs_of(
         method, setting, network, start, train, shards, held_out, own_test, test, outputs, present.tolist(),
         placement, dealt.note, dealt.name, client_names(dataset, dealt), dataset.class_names,
         Widths(dataset.classes, dataset.vocabulary, outputs), _strata(dataset, parts.train.at(present), device),
-        len(parts.train),
+        len(parts.train), not draws.unkeyed,
     )  # fmt: skip
 
 

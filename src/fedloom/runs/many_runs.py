@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -120,6 +121,8 @@ def in_step(calls: Sequence[tuple[Local, Callable[[Clock], T]]]) -> list[T]:
 
     Once all unfinished calls wait for training, it is done for all together. One error ends all calls, as does Ctrl-C.
     """
+    if len(calls) == 1:  # nothing is to be shared
+        return [call(time.perf_counter) for _, call in calls]
     joint = JointTraining()
     threads = [_thread_of(engine, call) for engine, call in calls]
     try:
@@ -160,6 +163,7 @@ def kind_of(experiment: Experiment, method: Method) -> tuple[Any, ...] | None:
         experiment.device,
         experiment.execution,
         experiment.chunk,
+        experiment.way,
     )
     return *facts, experiment.precision, experiment.memory, *training_parts(method)
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.accel.machine import cores
+from fedloom.core.clock import processed
 from fedloom.core.types import Setting
 from fedloom.runs.inputs import Inputs
 
@@ -40,12 +41,23 @@ def step_of(run: Inputs) -> int:
     return multiply_adds(run.setting) * max(1, run.method.work.batch) * cohort
 
 
+def round_of(run: Inputs) -> float:
+    """The multiply-adds of a round of the whole cohort, about."""
+    method, fleet = run.method, run.setting.fleet
+    examples = processed(method.work, fleet.examples).double().mean()
+    return float(examples) * multiply_adds(run.setting) * method.select.cohort_size(fleet.size)
+
+
 def multiply_adds(setting: Setting) -> int:
     """The multiply-adds of one example: weights count as often as they are applied, a convolution's at every place."""
     found = 0
 
     def count(layer: nn.Module, inputs: Any, output: Any) -> None:
         nonlocal found
+        if isinstance(layer, nn.RNNBase):
+            steps = inputs[0].numel() // (len(setting.example) * inputs[0].shape[-1])
+            found += steps * sum(weight.numel() for weight in layer.parameters() if weight.dim() > 1)
+            return
         weight = getattr(layer, "weight", None)
         if isinstance(weight, Tensor) and weight.dim() > 1 and isinstance(output, Tensor):
             found += weight.numel() * max(1, output.numel() // (len(setting.example) * weight.shape[0]))

@@ -117,8 +117,8 @@ def test_regions_of_neurons_are_equal_and_whole(net: str, count: int) -> None:
 
 
 def test_regions_of_elements_are_equal_parts_of_every_hidden_weight() -> None:
-    neurons = here("normed").setting.neurons
-    members = Regions(4, "element").members(neurons, Chance(5, 3))
+    neurons, weights = here("normed").setting.neurons, here("normed").setting.hidden_weights
+    members = Regions(4, "element").members(weights, Chance(5, 3))
     hidden = [t for t in into_hidden(neurons) if len(t.shape) > 1]
     assert [t.name for t in hidden] == ["0.weight", "3.weight"]
     rest = torch.ones(neurons.total, dtype=torch.bool)

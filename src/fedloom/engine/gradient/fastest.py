@@ -19,7 +19,7 @@ from fedloom.errors import BadExperiment
 
 log = logging.getLogger("fedloom")
 
-_STATISTICS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
+STATISTICS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 
 
 class Chosen(NamedTuple):
@@ -30,7 +30,7 @@ class Chosen(NamedTuple):
 
 
 def fastest_gradient(setting: Setting, data: Examples, precision: Precision = "default") -> Chosen:
-    """Stacked if it supports every layer, else vmapped, else one client after another (logged, with the reasons)."""
+    """Stacked if it supports every layer, else vmapped, else every client by itself (logged, with the reasons)."""
     return in_precision(_fastest(setting, data), precision)
 
 
@@ -51,7 +51,7 @@ def _fastest(setting: Setting, data: Examples) -> Chosen:
     reasons: list[tuple[str, str]] = []
     tried, dtype, tolerance = trial_of(setting)
     for kind, way in (("stacked", StackedGradient), ("vmapped", VmappedGradient)):
-        if kind == "vmapped" and any(isinstance(part, _STATISTICS) for part in setting.module.modules()):
+        if kind == "vmapped" and any(isinstance(part, STATISTICS) for part in setting.module.modules()):
             reasons.append((kind, "batch statistics would count padding"))
             continue
         try:
@@ -63,8 +63,9 @@ def _fastest(setting: Setting, data: Examples) -> Chosen:
         if difference < tolerance:
             return Chosen(gradient, tuple(reasons))
         reasons.append((kind, f"it differs from plain PyTorch by {difference:.1e}"))
-    text = "; ".join(f"{kind}: {why}" for kind, why in reasons)
-    log.warning("clients are trained one after another, which is slow: %s", text)
+    text, gpu = "; ".join(f"{kind}: {why}" for kind, why in reasons), data.x.is_cuda
+    level, more = (logging.WARNING, ", which leaves a GPU idle") if gpu else (logging.INFO, "")
+    log.log(level, "clients train by themselves%s: %s", more, text)
     return Chosen(PlainGradient(setting), tuple(reasons))
 
 

@@ -148,7 +148,10 @@ def _pair(size: int | tuple[int, ...]) -> tuple[int, ...]:
 
 
 def batch_norm(layer: nn.BatchNorm1d | nn.BatchNorm2d, name: str, run: Pass, x: Tensor) -> Tensor:
-    """Statistics over each client's real examples; its running statistics move in place."""
+    """Statistics over each client's real examples; its running statistics move in place.
+
+    One number per channel is normalised by the running statistics, which stay.
+    """
     x = x.unflatten(0, (run.clients, -1))  # [C, B, channels, ...]
     mean, var = run.tensors.get(f"{name}.running_mean"), run.tensors.get(f"{name}.running_var")
     around = (1, -1) + (1,) * (x.dim() - 3)
@@ -157,11 +160,16 @@ def batch_norm(layer: nn.BatchNorm1d | nn.BatchNorm2d, name: str, run: Pass, x: 
         weight = weight.view(*weight.shape, *(1,) * (x.dim() - 2)) / x[0, 0, 0].numel()
         now = (x * weight).sum(dim=(1, *range(3, x.dim())))  # [C, channels]
         spread = ((x - now.view(len(x), *around)).square() * weight).sum(dim=(1, *range(3, x.dim())))
-        if mean is not None and var is not None and layer.momentum is not None:
+        if mean is not None and var is not None:
             count = (weight > 0).flatten(1).sum(1, keepdim=True) * x[0, 0, 0].numel()
-            unbiased = spread.detach() * count / (count - 1).clamp(min=1)
-            mean.lerp_(now.detach(), layer.momentum)
-            var.lerp_(unbiased.to(var.dtype), layer.momentum)
+            lone = count == 1 if x.dim() == 3 else None  # [C, 1]
+            if layer.momentum is not None:
+                unbiased = spread.detach() * count / (count - 1).clamp(min=1)
+                rate = layer.momentum if lone is None else (~lone).to(mean.dtype) * layer.momentum
+                mean.lerp_(now.detach(), rate)
+                var.lerp_(unbiased.to(var.dtype), rate)
+            if lone is not None:
+                now, spread = torch.where(lone, mean, now), torch.where(lone, var, spread)
         mean, var = now, spread
     x = (x - mean.view(len(x), *around)) * torch.rsqrt(var + layer.eps).view(len(x), *around)
     return _affine(run, name, x, 0).flatten(0, 1)

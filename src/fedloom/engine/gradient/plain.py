@@ -7,13 +7,12 @@ from copy import copy
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from fedloom.core.types import Batch, Setting
-from fedloom.engine.gradient.dropout import keys_of
 from fedloom.engine.gradient.protocol import GradientKind
+from fedloom.engine.gradient.run_network import ask_network, train_network
 from fedloom.layout import Layout
-from fedloom.neurons.resized import Sizes, resized, sizes_of
+from fedloom.neurons.resized import Sizes, sizes_of
 
 
 class PlainGradient:
@@ -57,26 +56,22 @@ class PlainGradient:
 
     def _differentiate(self, tensors: dict[str, Tensor], batch: Batch, row: int) -> tuple[tuple[Tensor, ...], Tensor]:
         """One client's gradients, by parameter, and its loss."""
-        module, setting = self.setting.module.train(), self.setting
+        setting, goal = self.setting, self.setting.goal
         leaves = [tensors[name].requires_grad_() for name in self.layout.parameters]
         counts = batch.weight[row] > 0
         if not bool(counts.any()):  # nothing in the batch counts
             return tuple(torch.zeros_like(leaf) for leaf in leaves), batch.weight.new_zeros(())
-        real = slice(int(counts.sum())) if setting.goal.weigh is None else counts
-        tensors = {**tensors, **keys_of(module, batch.keys[row])}
-        x = batch.x[row, real]
-        with resized(module, self._sizes):
-            output = functional_call(module, tensors, (x,))
-        losses = setting.loss(output, batch.y[row, real])
-        loss = losses.mean() if setting.goal.weigh is None else (losses * batch.weight[row, real].to(losses)).sum()
-        return torch.autograd.grad(loss, leaves, materialize_grads=True), loss.detach()
+        real = slice(int(counts.sum())) if goal.weigh is None else counts
+
+        def differentiated(output: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+            losses = setting.loss(output, batch.y[row, real])
+            loss = losses.mean() if goal.weigh is None else (losses * batch.weight[row, real].to(losses)).sum()
+            return torch.autograd.grad(loss, leaves, materialize_grads=True), loss.detach()
+
+        return train_network(setting, tensors, batch.x[row, real], batch.keys[row], differentiated, self._sizes)
 
     def outputs(self, params: Tensor, x: Tensor) -> Tensor:
         """The outputs of each client's network for its own examples."""
-        module, found = self.setting.module.eval(), []
+        setting, split, sizes = self.setting, self.layout.split, self._sizes
         with torch.no_grad():
-            for flat, own in zip(params, x):
-                tensors = self.layout.split(flat)
-                with resized(module, self._sizes):
-                    found.append(functional_call(module, tensors, (own,)))
-        return torch.stack(found)
+            return torch.stack([ask_network(setting, split(flat), own, sizes) for flat, own in zip(params, x)])

@@ -55,6 +55,8 @@ class StackedGradient:
     def __init__(self, setting: Setting) -> None:
         self.setting, self.layout = setting, setting.layout
         self.low = False  # products of bfloat16 numbers
+        if setting.draws:
+            raise NotImplementedError("functions in the network's code draw random numbers, as F.dropout does")
         graph = traced(setting.module)
         layers = {node.target: setting.module.get_submodule(str(node.target)) for node in graph.nodes
                   if node.op == "call_module"}  # fmt: skip

@@ -7,13 +7,13 @@ from copy import copy
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import grad_and_value, vmap
 
 from fedloom.core.types import Batch, Setting
-from fedloom.engine.gradient.dropout import keys_of
 from fedloom.engine.gradient.protocol import GradientKind
+from fedloom.engine.gradient.run_network import ask_network, train_network
 from fedloom.layout import Layout
-from fedloom.neurons.resized import Sizes, resized, sizes_of
+from fedloom.neurons.resized import Sizes, sizes_of
 
 
 class VmappedGradient:
@@ -36,25 +36,19 @@ class VmappedGradient:
 
     def __call__(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Gradients [C, P] and losses [C]."""
-        module = self.setting.module.train()
+        setting, split, sizes = self.setting, self.layout.split, self._sizes
 
         def loss(flat: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor) -> Tensor:
-            tensors = {**self.layout.split(flat), **keys_of(module, key)}
-            with resized(module, self._sizes):
-                output = functional_call(module, tensors, (x,))
-            return (self.setting.loss(output, y) * weight).sum()
+            def weighed(answer: Tensor) -> Tensor:
+                return (setting.loss(answer, y) * weight).sum()
+
+            return train_network(setting, split(flat), x, key, weighed, sizes)
 
         grads, losses = vmap(grad_and_value(loss))(params.detach(), *batch)
         return grads, losses
 
     def outputs(self, params: Tensor, x: Tensor) -> Tensor:
         """The outputs of each client's network for its own examples."""
-        module = self.setting.module.eval()
-
-        def output(flat: Tensor, x: Tensor) -> Tensor:
-            tensors = self.layout.split(flat)
-            with resized(module, self._sizes):
-                return functional_call(module, tensors, (x,))  # type: ignore[no-any-return]
-
+        setting, split, sizes = self.setting, self.layout.split, self._sizes
         with torch.no_grad():
-            return vmap(output)(params, x)
+            return vmap(lambda flat, own: ask_network(setting, split(flat), own, sizes))(params, x)

@@ -29,8 +29,17 @@ def activation_bytes(setting: Setting) -> int:
 
 
 def _measured(setting: Setting) -> int:
-    """Run the network and count."""
-    module, x = _as_it_runs(setting.module).train(), torch.cat([setting.example, setting.example])[:2]
+    """Run the network as stacked gradients run it, or as it is where torch.fx took it for another one, and count."""
+    x = torch.cat([setting.example, setting.example])[:2]
+    try:
+        return _counted(_as_it_runs(setting.module), x)
+    except Exception:  # noqa: BLE001  a branch that fx traced wrongly may raise anything
+        return _counted(setting.module, x)
+
+
+def _counted(module: nn.Module, x: Tensor) -> int:
+    """Bytes that autograd keeps of one of two examples."""
+    module = module.train()
     buffers = {name: value.clone() for name, value in module.named_buffers()}
     own = {_storage(value) for value in (*tensors_of(module).values(), *buffers.values())}
     kept: dict[int, int] = {}

@@ -11,7 +11,6 @@ from fedloom.chance import Chance
 from fedloom.core.part import Mask
 from fedloom.core.types import Portion, Setting, State
 from fedloom.neurons.map import rounded
-from fedloom.parts.mask.hidden import into_hidden
 
 
 @dataclass(frozen=True)
@@ -28,10 +27,8 @@ class Largest(Mask):
         if share.device.type == "cpu" and bool((share >= 1).all()):
             return Portion(), memory
         mask = torch.ones(len(ids), len(model), dtype=torch.bool, device=model.device)
-        for tensor in into_hidden(setting.neurons):
-            if len(tensor.shape) > 1:  # not a bias
-                size = tensor.stop - tensor.start
-                order = model[tensor.start : tensor.stop].abs().argsort(descending=True, stable=True)
-                rank = torch.empty_like(order).scatter_(0, order, torch.arange(size, device=model.device))
-                mask[:, tensor.start : tensor.stop] = rank < rounded(share.double(), size).clamp(min=1)[:, None]
+        for _, start, stop in setting.hidden_weights.spans:
+            order = model[start:stop].abs().argsort(descending=True, stable=True)
+            rank = torch.empty_like(order).scatter_(0, order, torch.arange(stop - start, device=model.device))
+            mask[:, start:stop] = rank < rounded(share.double(), stop - start).clamp(min=1)[:, None]
         return Portion(mask), memory

@@ -16,10 +16,10 @@ from fedloom.chance import Chance, absorb
 from fedloom.core.part import Mask
 from fedloom.core.types import Portion, Reply, Setting, State
 from fedloom.errors import BadExperiment, unknown
-from fedloom.neurons.axes import Axes
 from fedloom.neurons.map import NeuronMap, rounded
-from fedloom.parts.mask.hidden import into_hidden
+from fedloom.neurons.weights import HiddenWeights
 
+Divided = NeuronMap | HiddenWeights  # by neuron, or by element
 MODES = ("neuron", "element")
 LEVELS = {"L": (0.5,), "S": (0.25,), "MIX": (0.5, 0.25)}  # shares for `Tiers`: half, a quarter, clients by turns
 
@@ -78,10 +78,11 @@ class Regions(Mask):
         if whole or (self.full_first and chance.round == 1):
             every = torch.ones(len(ids), self.count, dtype=torch.bool, device=ids.device)
             return Portion(), {**memory, "ids": ids, "chosen": every}
+        divided = setting.neurons if self.mode == "neuron" else setting.hidden_weights
         if self.redraw:
-            (region,) = _numbered((share, *self._keys(setting.neurons, chance)), self, setting.neurons)
+            (region,) = _numbered((share, *self._keys(divided, chance)), self, divided)
         else:
-            region = _standing(self, setting.neurons, chance.seed, chance.device)
+            region = _standing(self, divided, chance.seed, chance.device)
         last = bool(self.period) and chance.round % self.period == 0
         chosen, mask = _drawn((ids, share, chance.key("regions drawn"), region), self.count, last)
         return Portion(mask), {**memory, "ids": ids, "chosen": chosen}
@@ -126,43 +127,39 @@ class Regions(Mask):
         last = bool(self.period) and chance.round % self.period == 0
         return _chosen(ids, share, chance.key("regions drawn"), self.count, last)
 
-    def _keys(self, neurons: NeuronMap, chance: Chance) -> Iterator[Tensor]:
-        """Random keys that decide the region of each neuron of a group or, by `element`, of each number of a tensor."""
+    def _keys(self, divided: Divided, chance: Chance) -> Iterator[Tensor]:
+        """Random keys that decide the region of each neuron of a group or, by `element`, of each number of a weight."""
         drawn = chance if self.redraw else chance._replace(round=0)
-        for name, size in self._dealt(neurons):
-            yield drawn.key(f"regions: {name}", torch.arange(size, device=drawn.device))
+        for name, span in _parts(divided):
+            yield drawn.key(f"regions: {name}", torch.arange(span.stop - span.start, device=drawn.device))
 
-    def _dealt(self, neurons: NeuronMap) -> list[tuple[str, int]]:
-        """Names and sizes of all that is divided into regions."""
-        if self.mode == "neuron":
-            return [(group, span.stop - span.start) for group, span in neurons.spans(neurons.size)]
-        return [(tensor.name, tensor.stop - tensor.start) for tensor in _divided(neurons)]
-
-    def members(self, neurons: NeuronMap, chance: Chance) -> Tensor:
+    def members(self, divided: Divided, chance: Chance) -> Tensor:
         """The numbers of each region [count, P]; the rest belongs to all of them."""
-        return _members(list(self._keys(neurons, chance)), self, neurons, chance.device)
+        return _members(list(self._keys(divided, chance)), self, divided, chance.device)
 
 
-def _divided(neurons: NeuronMap) -> list[Axes]:
-    """Tensors whose numbers are divided one by one: all but biases."""
-    return [tensor for tensor in into_hidden(neurons) if len(tensor.shape) > 1]
+def _parts(divided: Divided) -> list[tuple[str, slice]]:
+    """Names and places of all that is divided into regions: groups of neurons, or weights."""
+    if isinstance(divided, NeuronMap):
+        return list(divided.spans(divided.size))
+    return [(span.name, slice(span.start, span.stop)) for span in divided.spans]
 
 
-def _members(keys: list[Tensor], how: Regions, neurons: NeuronMap, device: torch.device) -> Tensor:
+def _members(keys: list[Tensor], how: Regions, divided: Divided, device: torch.device) -> Tensor:
     regions = torch.arange(how.count, device=device)[:, None]
     dealt = [key.argsort().argsort() * how.count // len(key) for key in keys]  # as equal in number as possible
-    if how.mode == "neuron":
-        return neurons.expand(torch.cat([regions[:0, 0], *dealt]) == regions, rows=True)
-    members = torch.ones(how.count, neurons.total, dtype=torch.bool, device=device)
-    for tensor, region in zip(_divided(neurons), dealt):
-        members[:, tensor.start : tensor.stop] = region == regions
+    if isinstance(divided, NeuronMap):
+        return divided.expand(torch.cat([regions[:0, 0], *dealt]) == regions, rows=True)
+    members = torch.ones(how.count, divided.total, dtype=torch.bool, device=device)
+    for (_, span), region in zip(_parts(divided), dealt):
+        members[:, span] = region == regions
     return members
 
 
-def _number(inputs: tuple[Tensor, ...], how: Regions, neurons: NeuronMap) -> tuple[Tensor, ...]:
+def _number(inputs: tuple[Tensor, ...], how: Regions, divided: Divided) -> tuple[Tensor, ...]:
     """The region of every number [P]; `count` stands for the rest."""
     share, *keys = inputs  # without hidden neurons there are no keys
-    members = _members(keys, how, neurons, share.device)
+    members = _members(keys, how, divided, share.device)
     return (members.byte().argmax(0).masked_fill(members.all(0), how.count),)
 
 
@@ -170,9 +167,9 @@ _numbered = Captured(_number)
 
 
 @lru_cache(maxsize=16)
-def _standing(how: Regions, neurons: NeuronMap, seed: int, device: torch.device) -> Tensor:
+def _standing(how: Regions, divided: Divided, seed: int, device: torch.device) -> Tensor:
     """The region of every number [P] for regions that are fixed during a run."""
-    return _number((torch.ones(1, device=device), *how._keys(neurons, Chance(seed, 0, device))), how, neurons)[0]
+    return _number((torch.ones(1, device=device), *how._keys(divided, Chance(seed, 0, device))), how, divided)[0]
 
 
 def _chosen(ids: Tensor, share: Tensor, key: Tensor, count: int, last: bool) -> Tensor:

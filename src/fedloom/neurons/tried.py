@@ -1,0 +1,135 @@
+"""A trial of a map of neurons: half of them masked against half of them cut, on the example."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils._pytree import tree_leaves
+
+from fedloom.chance import absorb, uniform
+from fedloom.errors import BadModel
+from fedloom.layout import copied, flatten, layout_of
+from fedloom.neurons.map import NeuronMap
+from fedloom.neurons.resized import resized, sizes_of
+from fedloom.neurons.slicing import slice_index, slices
+
+KEY = 7
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # relative to the largest number
+
+
+class Disagreement(BadModel):
+    """The network with neurons cut is not that with these masked; `layer` is where this shows first, if in any."""
+
+    def __init__(self, text: str, layer: str = "") -> None:
+        super().__init__(text)
+        self.layer = layer
+
+
+def tried(map: NeuronMap, model: nn.Module, example: Any) -> None:
+    """Keep half of every group by a fixed key; `BadModel` where the network masked and the network cut disagree.
+
+    A wrong rule for a layer, and code that takes tensors where nothing sees them, are found so. Not tried where a layer
+    has statistics over neurons (`map.across`): there masking and cutting differ.
+
+    Args:
+        map: the model's neurons.
+        model: it is left as it is.
+        example: a batch of inputs, or several inputs as a tuple.
+    """
+    if not map.groups or map.across:
+        return
+    inputs = example if isinstance(example, tuple) else (example,)
+    keep = halved(map)
+    index, shapes = slice_index(map, keep)
+    layout = layout_of(model, frozenset(axes.name for axes in map.tensors))
+    flat = flatten(model, layout)
+    masked = _Run(model, layout.split(flat * map.expand(keep)), inputs)
+    sizes = sizes_of(map, slices(map, keep)[1])
+    cut = _Run(model, layout._replace(shapes=shapes).split(flat[index]), inputs, sizes)
+    if masked.problem is not None:
+        raise BadModel(f"the model fails on the example in {masked.where()}: {masked.problem}") from masked.problem
+    if cut.problem is not None:
+        raise Disagreement(
+            f"the network with half of its neurons fails in {cut.where()}: {str(cut.problem).rstrip('.')}. {WAYS}",
+            cut.inside[-1] if cut.inside else "",
+        ) from cut.problem
+    tolerance = TOLERANCE.get(flat.dtype, 1e-4)
+    if not masked.agrees(cut.answer, masked.answer, tolerance):
+        first = next((n for n, x in masked.seen.items() if not masked.agrees(cut.seen.get(n), x, tolerance)), None)
+        where = "its answer differs" if first is None else f"the answer of layer '{first}' differs"
+        raise Disagreement(
+            f"the network with half of its neurons cut is not that with the half masked: {where}. {WAYS}", first or ""
+        )
+
+
+WAYS = (
+    "Neurons meet there in a way that was not seen: code that leaves torch, a rule that is wrong, or sizes that are "
+    "written down. Write it with torch's own functions, or give the layer a rule."
+)
+
+
+def halved(map: NeuronMap) -> Tensor:
+    """Half of the neurons of every group, and always the same ones."""
+    scores = uniform(absorb(torch.tensor(KEY), torch.arange(map.size, device=_device(map))))
+    return map.cut(scores, 0.5)
+
+
+def _device(map: NeuronMap) -> torch.device:
+    return map.lists[0].device
+
+
+class _Run:
+    """One run of the model in evaluation mode: its answer, and what its layers gave."""
+
+    def __init__(
+        self, model: nn.Module, tensors: dict[str, Tensor], inputs: tuple[Any, ...], sizes: Any = None
+    ) -> None:
+        self.seen: dict[str, list[Tensor]] = {}
+        self.inside: list[str] = []  # layers that have begun and not ended
+        self.answer: list[Tensor] = []
+        self.problem: Exception | None = None
+        twin = copied(model).eval()
+        for name, layer in twin.named_modules():
+            if name:
+                layer.register_forward_pre_hook(lambda *_, n=name: self.inside.append(n))
+                layer.register_forward_hook(lambda _, __, out, n=name: self._end(n, out))
+        try:
+            with torch.enable_grad(), resized(twin, sizes):  # else torch fuses whole layers into one call
+                self.answer = _tensors(functional_call(twin, tensors, inputs))
+        except Exception as problem:  # noqa: BLE001  user code may raise anything
+            self.problem = problem
+
+    def _end(self, name: str, out: Any) -> None:
+        """A layer's first answer."""
+        self.inside.pop()
+        self.seen.setdefault(name, _tensors(out))
+
+    def where(self) -> str:
+        """The innermost layer that was running."""
+        return f"layer '{self.inside[-1]}'" if self.inside else "the model's own code"
+
+    @staticmethod
+    def agrees(ours: list[Tensor] | None, theirs: list[Tensor], tolerance: float) -> bool:
+        """Whether tensors of equal shapes hold equal numbers; others hold other neurons and say nothing."""
+        return (
+            ours is not None
+            and len(ours) == len(theirs)
+            and all(
+                a.shape != b.shape
+                or torch.allclose(a, b, rtol=0, atol=tolerance * max(1.0, _largest(b)), equal_nan=True)
+                for a, b in zip(ours, theirs)
+            )
+        )
+
+
+def _largest(x: Tensor) -> float:
+    """The largest finite number."""
+    return float(x.detach().abs().nan_to_num(0, 0, 0).max()) if x.numel() else 0.0
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """The tensors of numbers in a nested value."""
+    return [x.detach() for x in tree_leaves(value) if isinstance(x, Tensor) and x.is_floating_point()]

@@ -1,0 +1,46 @@
+"""Methods that give clients a part of the network, on attention and recurrent layers: masked = sliced = loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+import torch
+from torch import nn
+
+from fedloom.models.attention import transformer, vit
+from fedloom.models.recurrent import gru, lstm
+from pieces import CLASSES, WORDS
+from worlds import METHODS, SIZES, World, assert_close, everything, play, world, world_of
+
+NETS: dict[str, Callable[[], nn.Module]] = {
+    "vit": lambda: vit((1, 6, 6), CLASSES, width=8, depth=1, heads=4, patch=3),
+    "transformer": lambda: transformer((7,), CLASSES, WORDS, width=8, depth=1, heads=4),
+    "lstm": lambda: lstm((7,), CLASSES, WORDS, width=6, layers=2),
+    "gru": lambda: gru((7,), CLASSES, WORDS, width=6, layers=1),
+}
+SUB_MODELS = ("fedrolex", "heterofl", "fedspu", "feddd", "safari")
+PAIRS = [(name, network) for name in SUB_MODELS for network in ("vit", "lstm")]
+PAIRS += [("fedrolex", "transformer"), ("fjord", "gru")]
+
+
+@cache
+def here(network: str) -> World:
+    """The network on the tiny world's images or texts."""
+    torch.manual_seed(0)
+    data = world("mlp" if network == "vit" else "text").data
+    return world_of(NETS[network](), data, torch.arange(sum(SIZES)).split(list(SIZES)))
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # vmap runs some calls client by client on a CPU
+@pytest.mark.parametrize(("name", "network"), PAIRS)
+def test_masked_and_sliced_are_the_loop(name: str, network: str) -> None:
+    place, method = here(network), dict(METHODS)[name]()
+    assert place.setting.neurons.size > 0
+    slow = play(place, method, place.loop(method), rounds=2)
+    assert not torch.equal(slow.model, place.model)
+    for sliced in (False, True):
+        engine = place.local(method, sliced=sliced)
+        assert engine.plan.parts == ("sliced" if sliced and method.local.traits.cuts else "masked")
+        assert_close(everything(play(place, method, engine, rounds=2)), everything(slow), 1e-5)
