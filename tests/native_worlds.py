@@ -15,6 +15,7 @@ from fedloom.core.optimiser import Sgd
 from fedloom.core.types import Examples
 from fedloom.core.work import Work
 from fedloom.engine.cpu import native, native_steps
+from fedloom.engine.cpu.native.move import Moves
 from fedloom.engine.feed import Feed
 from fedloom.engine.gradient.plain import PlainGradient
 from fedloom.engine.plain_layers import plain_layers
@@ -88,7 +89,8 @@ def native_steps_of(
     setting, layers = place.setting, plain_layers(place.setting)
     assert layers is not None
     assert setting.goal.head is not None
-    facts = setting.layout, setting.goal.head, first, feed.data, feed.batches, 0.1, shrink, momentum
+    moves = Moves(Sgd(rate=0.1, weight_decay=(1 - shrink) / 0.1, momentum=momentum), 0.1)
+    facts = setting.layout, setting.goal.head, first, feed.data, feed.batches, moves
     parts = () if keep is None else (keep, setting.neurons)
     found = native_steps.descend_native(layers, *facts, *parts)
     assert found is not None

@@ -12,12 +12,14 @@ from torch import Tensor, nn
 
 from fedloom.chance import absorb, uniform
 from fedloom.core.goal import Goal, Transform
+from fedloom.core.optimiser import Sgd
 from fedloom.core.types import Batch
 from fedloom.core.work import Batches
 from fedloom.data.augment import Crop, Flip, Mixup, Noise, Own, Seeded, Several
 from fedloom.engine import steps
 from fedloom.engine.cpu import blocks as blocks_, native_steps
 from fedloom.engine.cpu.blocks import Block, blocks
+from fedloom.engine.cpu.native.move import Moves
 from fedloom.engine.cuda.graphs import Graphs
 from fedloom.engine.feed import PLACE, Feed, weights
 from fedloom.goals import classes
@@ -236,12 +238,14 @@ def test_frozen_neurons_and_momentum_with_blocks(monkeypatch: pytest.MonkeyPatch
     neurons, first, feed = place.setting.neurons, unlike(place, 3), feed_of(place, SIZES, BATCH)
     keep = neurons.cut(torch.rand(3, neurons.size, generator=torch.Generator().manual_seed(1)), 0.5)
 
+    moves = Moves(Sgd(rate=0.1, weight_decay=0.3, momentum=0.5), 0.1)
+
     def descended(part: Block) -> Any:
         layers = native_steps.plain_layers(place.setting)
         assert layers is not None
         assert place.setting.goal.head is not None
         facts = place.setting.layout, place.setting.goal.head, first[part.clients], part.data, part.batches
-        return native_steps.descend_native(layers, *facts, 0.1, 0.97, 0.5, keep[part.clients], neurons)
+        return native_steps.descend_native(layers, *facts, moves, keep[part.clients], neurons)
 
     whole = [descended(part) for part in blocks(feed.data, feed.batches, Own(relabel), 1) or ()]
     monkeypatch.setattr(blocks_, "SMALL", 1)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import NamedTuple, get_args
 
 import pytest
+from torch import Tensor
 
 from fedloom.core.goal import Head
 from fedloom.core.optimiser import Adam, Optimiser, Sgd
 from fedloom.core.rule import Traits
+from fedloom.core.types import State
 from fedloom.engine.gradient.protocol import GradientKind
 from fedloom.engine.plain_layers import PlainLayer
 from fedloom.engine.plan import MEANINGS, PARTS, STEPS, ClientWay, Facts, PartWay, StepWay, lines_of, plan_steps
@@ -23,7 +25,19 @@ PLAIN = Facts("stacked", layers=MLP, head=Head("softmax"))
 GPU = replace(PLAIN, captured=True)
 CUT, HELD = Traits(cuts=True), Traits(freezes=True, needs_whole=True)
 CORRECTS, SCALES = Traits(corrects=True), Traits(corrects=True, scales=True, cuts=True)
+SHIFTS = Traits(corrects=True, shifts=True)
 HEAVY = Sgd(momentum=0.9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sign(Optimiser):
+    """Steps of one size."""
+
+    def begin(self, params: Tensor) -> State:
+        return {}
+
+    def move(self, moments: State, grads: Tensor, rate: float) -> Tensor:
+        return grads.sign() * rate
 
 
 class Row(NamedTuple):
@@ -47,16 +61,34 @@ TABLE: dict[str, Row] = {
     ),
     "clipped": Row(
         replace(PLAIN, optimiser=Sgd(clip=1.0)), ("autograd",), "whole",
-        {"native": "not of Sgd with clipped gradients", "fused": "not Sgd with clipped gradients"},
+        {"native": "clipping needs the norm of the whole gradient", "fused": "not Sgd with clipped gradients"},
     ),
     "kept velocity": Row(
-        replace(PLAIN, optimiser=replace(HEAVY, fresh=False)), ("autograd",), "whole",
-        {"native": "with momentum with moments kept between rounds", "fused": "kept between rounds"},
+        replace(PLAIN, optimiser=replace(HEAVY, fresh=False)), ("native", "autograd")
     ),
-    "adam": Row(replace(PLAIN, optimiser=Adam()), ("autograd",), "whole", {"native": "of Adam", "fused": "not Adam"}),
+    "kept velocity, other layers": Row(
+        Facts("stacked", optimiser=replace(HEAVY, fresh=False)), ("autograd",), "whole",
+        {"native": "row", "fused": "Sgd with momentum with moments kept between rounds"},
+    ),
+    "adam": Row(replace(PLAIN, optimiser=Adam()), ("native", "autograd")),
+    "adam, clipped": Row(
+        replace(PLAIN, optimiser=Adam(clip=1.0)), ("autograd",), "whole", {"native": "clipping", "fused": "not Adam"}
+    ),
+    "an optimiser of one's own": Row(
+        replace(PLAIN, optimiser=Sign()), ("autograd",), "whole",
+        {"native": "it takes steps of Sgd and of Adam, not of Sign", "fused": "not Sign"},
+    ),
     "bfloat16": Row(replace(PLAIN, low=True), ("fused", "autograd"), "whole", {"native": "round to bfloat16"}),
     "corrected": Row(
-        replace(PLAIN, traits=CORRECTS), ("autograd",), "whole", {"native": "corrects", "fused": "corrects"}
+        replace(PLAIN, traits=CORRECTS), ("autograd",), "whole",
+        {"native": "otherwise than by a pull to the start and a push for the round", "fused": "corrects"},
+    ),
+    "shifted": Row(replace(PLAIN, traits=SHIFTS), ("native", "autograd")),
+    "shifted, adam": Row(replace(PLAIN, traits=SHIFTS, optimiser=Adam()), ("native", "autograd")),
+    "shifted, cut": Row(replace(PLAIN, traits=SHIFTS | CUT), ("native", "autograd"), "sliced"),
+    "shifted, held": Row(replace(PLAIN, traits=SHIFTS | HELD), ("native", "autograd"), "frozen"),
+    "shifted, other layers": Row(
+        Facts("stacked", traits=SHIFTS), ("autograd",), "whole", {"native": "row", "fused": "corrects"}
     ),
     "cut": Row(replace(PLAIN, traits=CUT), ("native", "fused", "autograd"), "sliced"),
     "cut and scaled": Row(
@@ -182,9 +214,9 @@ def test_every_way_is_reached() -> None:
     assert refused == {"stacked", "vmapped", "captured", *STEPS, *PARTS} - {"autograd"}, "and not taken in another"
 
 
-OPTIMISERS: list[Optimiser] = [Sgd(), HEAVY, Sgd(clip=1.0), replace(HEAVY, fresh=False), Adam()]
+OPTIMISERS: list[Optimiser] = [Sgd(), HEAVY, Sgd(clip=1.0), replace(HEAVY, fresh=False), Adam(), Sign()]
 HEADS = [None, Head("softmax"), Head("softmax", smoothing=0.1)]
-TRAITS = [Traits(), CUT, HELD, CORRECTS, SCALES, CUT | HELD, Traits(chooses=True, looks=2)]
+TRAITS = [Traits(), CUT, HELD, CORRECTS, SHIFTS, SCALES, CUT | HELD, Traits(chooses=True, looks=2)]
 
 
 @pytest.mark.parametrize("gradient", get_args(GradientKind))

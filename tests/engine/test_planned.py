@@ -96,11 +96,16 @@ CASES: dict[str, Case] = {
     "2nn": Case("2nn", fedavg(), "stacked", ALL, "whole"),
     "2nn, momentum": Case("2nn", replace(fedavg(), optimiser=HEAVY), "stacked", ("native", "autograd"), "whole"),
     "2nn, Adam": Case(
-        "2nn", replace(fedavg(), optimiser=ADAM), "stacked", ("autograd",), "whole",
-        {"native": "not of Adam", "fused": "not Adam"},
+        "2nn", replace(fedavg(), optimiser=ADAM), "stacked", ("native", "autograd"), "whole"
     ),
-    "2nn, SCAFFOLD": Case(
-        "2nn", scaffold(), "stacked", ("autograd",), "whole", {"native": "corrects", "fused": "corrects"}
+    "2nn, clipped": Case(
+        "2nn", replace(fedavg(), optimiser=Sgd(clip=1.0)), "stacked", ("autograd",), "whole",
+        {"native": "clipping needs the norm", "fused": "clipped"},
+    ),
+    "2nn, SCAFFOLD": Case("2nn", scaffold(), "stacked", ("native", "autograd"), "whole"),
+    "2nn, HeteroFL": Case(
+        "2nn", heterofl(), "stacked", ("autograd",), "sliced",
+        {"native": "otherwise than by a pull", "fused": "corrects"},
     ),
     "2nn, bfloat16": Case(
         "2nn", fedavg(), "stacked", ("fused", "autograd"), "whole", {"native": "bfloat16"}, {"precision": "bf16"}

@@ -303,7 +303,7 @@ def test_who_may_not_send_leaves_the_inner_rule_as_it_was(inner: LocalRule) -> N
 def test_hooks_pass_through() -> None:
     inner = Chain((KeepOwn(freeze=True), Prox(0.1)))
     rule = FuseMissed(inner=inner)
-    assert rule.traits == Traits(corrects=True, needs_whole=True, freezes=True)
+    assert rule.traits == Traits(corrects=True, shifts=True, needs_whole=True, freezes=True)
     assert FuseMissed(inner=SubModel()).traits.cuts
     assert FuseMissed(inner=StopEarly()).traits.judges
     mask = torch.ones(2, NUMBERS, dtype=torch.bool)

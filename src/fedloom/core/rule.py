@@ -29,6 +29,7 @@ class Traits:
 
     corrects: bool = False  # `view` or `correct` changes anything; else steps may be fused into the backward pass
     scales: bool = False  # `view` and `correct` only multiply, by what `LocalRule.scales` returns
+    shifts: bool = False  # `correct` only adds what `LocalRule.shift` returns
     cuts: bool = False  # only the part sent exists on the client, so engines may train a smaller network
     freezes: bool = False  # the whole network runs, and exactly the part sent is trained
     needs_whole: bool = False  # the client must have the whole network, whatever part is sent
@@ -39,7 +40,7 @@ class Traits:
     judges: bool = False  # clients test their models on held-out examples: engines call `judge`
 
     def __post_init__(self) -> None:
-        for name, needs in (("scales", "corrects"), ("looks", "chooses")):
+        for name, needs in (("scales", "corrects"), ("shifts", "corrects"), ("looks", "chooses")):
             if getattr(self, name) and not getattr(self, needs):
                 raise BadExperiment(f"Traits has {name}={getattr(self, name)} but {needs}=False; set {needs}=True too.")
 
@@ -49,6 +50,7 @@ class Traits:
         return Traits(
             corrects=bool(correcting),
             scales=bool(correcting) and all(one.scales for one in correcting),
+            shifts=bool(correcting) and all(one.shifts for one in correcting),
             cuts=self.cuts or other.cuts,
             freezes=self.freezes or other.freezes,
             needs_whole=self.needs_whole or other.needs_whole,
@@ -58,6 +60,38 @@ class Traits:
             masks_classes=self.masks_classes or other.masks_classes,
             judges=self.judges or other.judges,
         )
+
+
+@dataclass(frozen=True)
+class Shift:
+    """What a rule adds to the gradients of all steps of a round: `pull * (w - w_start) + push`.
+
+    It is exactly zero where `w` is the start and nothing is pushed.
+    """
+
+    pull: Tensor | float = 0.0  # [C, 1], or a number for all
+    push: Tensor | None = None  # [C, P]
+
+    @property
+    def pulls(self) -> bool:
+        """Whether anything is pulled, as far as the host knows."""
+        return isinstance(self.pull, Tensor) or self.pull != 0
+
+    def rows(self, keep: slice | Tensor) -> Shift:
+        """What is added for some clients of the cohort."""
+        pull, push = self.pull, self.push
+        return Shift(pull[keep] if isinstance(pull, Tensor) else pull, None if push is None else push[keep])
+
+    def added(self, first: Tensor, params: Tensor, grads: Tensor) -> Tensor:
+        """The gradients to follow [C, P], at `params`, of clients that started from `first`."""
+        if self.pulls:
+            grads = grads + self.pull * (params - first)
+        return grads if self.push is None else grads + self.push
+
+    def __add__(self, other: Shift) -> Shift:
+        """Both together."""
+        pushes = [one for one in (self.push, other.push) if one is not None]
+        return Shift(self.pull + other.pull, sum(pushes[1:], pushes[0]) if pushes else None)
 
 
 @dataclass(frozen=True)
@@ -77,6 +111,11 @@ class LocalRule:
         """The single rules in this one that define a hook of their own, such as `debrief`."""
         single = (rule for rule in self.members() if len(rule.members()) == 1)
         return tuple(rule for rule in single if getattr(type(rule), hook) is not getattr(LocalRule, hook))
+
+    @property
+    def only_shifts(self) -> bool:
+        """Whether `shift` says all that becomes of gradients: no rule in this one has its own `correct` or `view`."""
+        return self.traits.shifts and not self.defining("correct") and not self.defining("view")
 
     def clash(self, method: Method) -> str | None:
         """Why this rule cannot work in `method`, as a sentence; None if it can."""
@@ -112,9 +151,13 @@ class LocalRule:
         """
         return None
 
+    def shift(self, task: Task, state: State, first: Tensor) -> Shift:
+        """Return what is added to the gradients of every step of the round; only if `shifts`."""
+        return Shift()
+
     def correct(self, task: Task, state: State, first: Tensor, params: Tensor, grads: Tensor) -> Tensor:
         """Return the gradients to follow [C, P]; `first` are the weights that the client started from."""
-        return grads
+        return self.shift(task, state, first).added(first, params, grads) if self.traits.shifts else grads
 
     def finish(
         self, task: Task, state: State, first: Tensor, last: Tensor, steps: Tensor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from textwrap import shorten
 
 import torch
@@ -12,6 +13,7 @@ from fedloom.core.types import Examples, Setting
 from fedloom.data.augment import mixes
 from fedloom.data.augment.mixing import name_of
 from fedloom.engine.clients import Clients
+from fedloom.engine.cpu.native.move import why_not_optimiser
 from fedloom.engine.cpu.native_steps import why_not_native
 from fedloom.engine.gradient.protocol import Gradient
 from fedloom.engine.plain_layers import plain_layers
@@ -31,11 +33,13 @@ def facts_of(
     captured = captured and kind != "one by one"  # one client after another: no two steps are alike
     mixed = captured and mixes(setting.transform)
     captured = captured and not mixed
-    native = not captured and bool(layers) and head is not None and kind != "one by one"
+    traits = replace(method.local.traits, shifts=method.local.only_shifts)
+    steps = not why_not_optimiser(method.optimiser) and (traits.shifts or not traits.corrects)
+    native = steps and not captured and bool(layers) and head is not None and kind != "one by one"
     return Facts(
         gradient=kind,
         slower=slower,
-        traits=method.local.traits,
+        traits=traits,
         optimiser=method.optimiser,
         layers=layers,
         head=head,
@@ -45,7 +49,7 @@ def facts_of(
         sliced=sliced,
         captured=captured,
         no_graph="the transform mixes the examples of a batch, and clients have batches of their own" if mixed else "",
-        no_native=why_not_native(setting, data) if native else "",
+        no_native=why_not_native(setting, data, method.optimiser, traits.shifts) if native else "",
         no_kernels=_no_kernels(setting, data) if captured else "",
         no_compact=_no_compact(setting, data, gradient) if captured else "",
     )

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from fedloom.core.goal import Head
 from fedloom.core.optimiser import Optimiser, Sgd
 from fedloom.core.rule import Traits
+from fedloom.engine.cpu.native.move import why_not_optimiser
 from fedloom.engine.gradient.protocol import GradientKind
 from fedloom.engine.plain_layers import PlainLayer
 
@@ -154,15 +155,17 @@ def _native(facts: Facts) -> str | None:
     """C code of our own for CPUs."""
     if facts.captured or facts.gradient == "one by one":
         return ""  # it is not for these
-    if not facts.optimiser.plain and not facts.optimiser.heavy:
-        return f"it takes steps of plain SGD or of SGD with momentum, not of {_in_words(facts.optimiser)}"
+    if why := why_not_optimiser(facts.optimiser):
+        return why
     if facts.low:
         return "it computes in float32, and products are to round to bfloat16"
     if not facts.layers:
         return "the network is not a row of plain convolutions and linear layers"
     if facts.head is None:
         return f"the goal's loss, {facts.loss}, is not one that the C code knows"
-    return _stacks(facts) or _uncorrected(facts) or facts.no_native or None
+    if facts.traits.corrects and not facts.traits.shifts:
+        return "the local rule corrects gradients otherwise than by a pull to the start and a push for the round"
+    return _stacks(facts) or facts.no_native or None
 
 
 def _steps_by_tensor(facts: Facts) -> str | None:

@@ -81,15 +81,19 @@ def _autograd(start: Start) -> Taken:
     moments = start.moments or optimiser.begin(first[:, :trained])
     params = first.clone(memory_format=torch.contiguous_format)
     losses = params.new_zeros(len(params))
+    shift = rule.shift(task, start.state, first) if rule.only_shifts else None  # once, for all steps
     for batch in start.feed():
         now = slice(len(batch.y))  # clients that still have steps to take
-        part, state_now, here = task.rows(now), rows(start.state, now), params[now]
+        part, here = task.rows(now), params[now]
         seen = rule.view(part, here)
         moving = None if seen is here else seen[:, trained:] == here[:, trained:]  # statistics that are not scaled
         grads, loss = start.gradient(seen, batch)
         if moving is not None:  # in what ran
             here[:, trained:] = torch.where(moving, seen[:, trained:], here[:, trained:])
-        grads = rule.correct(part, state_now, first[now], here, grads)
+        if shift is not None:
+            grads = shift.rows(now).added(first[now], here, grads)
+        else:
+            grads = rule.correct(part, rows(start.state, now), first[now], here, grads)
         may = None if trains is None else trains[now, :trained]
         optimiser.step(rows(moments, now), here[:, :trained], grads[:, :trained], task.rate, may)
         losses[now] += loss

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedloom.core.rule import LocalRule, Traits
+from fedloom.core.rule import LocalRule, Shift, Traits
 from fedloom.core.types import Reply, Setting, State, Task, column
 from fedloom.errors import BadExperiment
 from fedloom.method import Method
@@ -34,17 +34,17 @@ class DriftCorrection(LocalRule):
     @property
     def traits(self) -> Traits:
         """Every step is corrected."""
-        return Traits(corrects=True)
+        return Traits(corrects=True, shifts=True)
 
     def client_state(self, setting: Setting, model: Tensor) -> State:
         """Zeros for drift and control."""
         return {"drift": torch.zeros_like(model), "control": torch.zeros_like(model)}
 
-    def correct(self, task: Task, state: State, first: Tensor, params: Tensor, grads: Tensor) -> Tensor:
-        """Add the drift penalty's gradient and the gradient correction."""
-        size = column(task.extras["size"], grads)
-        penalty = self.alpha / size * (params - first + state["drift"])
-        return grads + penalty - state["control"] + task.extras["control"] / size
+    def shift(self, task: Task, state: State, first: Tensor) -> Shift:
+        """The drift penalty's gradient and the gradient correction."""
+        size = column(task.extras["size"], first)
+        pull, push = self.alpha / size, task.extras["control"] / size
+        return Shift(pull, push.sub_(state["control"]).addcmul_(pull, state["drift"]))
 
     def finish(
         self, task: Task, state: State, first: Tensor, last: Tensor, steps: Tensor

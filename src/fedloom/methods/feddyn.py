@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedloom.core.rule import LocalRule, Traits
+from fedloom.core.rule import LocalRule, Shift, Traits
 from fedloom.core.types import Reply, Setting, State, Task, column
 from fedloom.errors import BadExperiment
 from fedloom.method import Method
@@ -35,15 +35,16 @@ class DynamicRegulariser(LocalRule):
     @property
     def traits(self) -> Traits:
         """Every step is corrected."""
-        return Traits(corrects=True)
+        return Traits(corrects=True, shifts=True)
 
     def client_state(self, setting: Setting, model: Tensor) -> State:
         """`h_i = 0`."""
         return {"drift": torch.zeros_like(model)}
 
-    def correct(self, task: Task, state: State, first: Tensor, params: Tensor, grads: Tensor) -> Tensor:
-        """Add the regulariser's gradient."""
-        return grads + self.alpha / column(task.extras["size"], grads) * (params - first + state["drift"])
+    def shift(self, task: Task, state: State, first: Tensor) -> Shift:
+        """The regulariser's gradient."""
+        pull = self.alpha / column(task.extras["size"], first)
+        return Shift(pull, pull * state["drift"])
 
     def finish(
         self, task: Task, state: State, first: Tensor, last: Tensor, steps: Tensor

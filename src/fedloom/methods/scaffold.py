@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedloom.core.rule import LocalRule, Traits
+from fedloom.core.rule import LocalRule, Shift, Traits
 from fedloom.core.types import Reply, Setting, State, Task, column
 from fedloom.method import Method
 from fedloom.parts.aggregate.coverage_mean import CoverageMean
@@ -27,15 +27,16 @@ class ControlVariates(LocalRule):
     @property
     def traits(self) -> Traits:
         """Every step is corrected, from the second round on by more than zero."""
-        return Traits(corrects=True)
+        return Traits(corrects=True, shifts=True)
 
     def client_state(self, setting: Setting, model: Tensor) -> State:
         """`c_i = 0`."""
         return {"control": torch.zeros_like(model)}
 
-    def correct(self, task: Task, state: State, first: Tensor, params: Tensor, grads: Tensor) -> Tensor:
-        """`g + c / w_i - c_i`."""
-        return grads - state["control"] + task.extras["control"] / column(task.extras["size"], grads)
+    def shift(self, task: Task, state: State, first: Tensor) -> Shift:
+        """`c / w_i - c_i`."""
+        push = task.extras["control"] / column(task.extras["size"], first)
+        return Shift(push=push.sub_(state["control"]))
 
     def finish(
         self, task: Task, state: State, first: Tensor, last: Tensor, steps: Tensor

@@ -133,7 +133,7 @@ def multiplied(call: Call, a: Tensor, b: Tensor, shape: torch.Size) -> Tensor:
 
 def product(call: Call, ids: Tensor, shape: torch.Size, flops: int, found: Tensor) -> Tensor:
     """Record the cost of a product, shared equally among its neurons, and return the ids of its answer."""
-    call.product(ids, flops // len(ids))
+    call.product(ids, flops)
     return found
 
 
@@ -157,7 +157,7 @@ def by_head(call: Call, parts: list[tuple[Tensor, Tensor]], lead: list[int], sha
                 if place >= 0 and tensor.shape[place] > 1 and tensor.stride(place):
                     call.wiring.hold(heads, axis)
     entries = small(heads).flatten()
-    call.product(entries, flops // len(entries))
+    call.product(entries, flops)
     mark_heads(call, entries)
     return settled(heads.expand(shape))
 

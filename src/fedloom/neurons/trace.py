@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedloom.errors import BadModel
 from fedloom.layout import Layout, base_of, copied, layout_of
@@ -18,7 +19,6 @@ from fedloom.neurons.map import NeuronMap
 from fedloom.neurons.tried import Disagreement, tried
 from fedloom.neurons.wiring import Wiring
 
-TRIALS = 8  # layers that may turn out not to be understood before all are kept whole
 HINT = "`fedloom.neuron_rule` says what an unknown function or layer does to neurons."
 
 
@@ -39,43 +39,61 @@ def neuron_map(
     layout = layout_of(model) if layout is None else layout
     inputs = example if isinstance(example, tuple) else (example,)
     twin = copied(model).eval()  # it runs, and its statistics must not change
-    whole: dict[str, str] = {}
+    base = base_of(model, layout)
 
-    def hear(some: tuple[Any, ...]) -> tuple[Wiring, Listener, NeuronMap]:
-        wiring = Wiring()
-        listener, outputs = listen(twin, some, wiring, whole)
+    def hear(some: tuple[Any, ...]) -> tuple[Listener, list[Tensor], NeuronMap]:
+        listener, outputs = listen(twin, some, Wiring())
         if not outputs or any(ids.dim() < 2 or not len(ids) for ids in outputs):
             shapes = [tuple(ids.shape) for ids in outputs]
             raise BadModel(f"the model must give tensors [batch, classes, ...] for the example; got shapes {shapes}.")
-        return wiring, listener, assemble(layout, wiring, outputs, base_of(model, layout), width)
+        return listener, outputs, assemble(layout, listener.wiring, outputs, base, width)
 
-    while True:
-        try:
-            wiring, listener, found = hear(inputs)
-        except Unheard as error:
-            return nothing_cut(twin, inputs, layout, model, f"its code cannot be listened to: {error}")
-        if (way := another_way(inputs, listener, found, lambda some: hear(some)[1:])) is not None:
-            why = f"its code looks at numbers {way} and may take another way for other inputs"
-            return nothing_cut(twin, inputs, layout, model, why)
-        try:
-            tried(found, twin, lively(inputs))
-        except Disagreement as problem:
-            if not problem.layer or problem.layer in whole or len(whole) == TRIALS:
-                return nothing_cut(twin, inputs, layout, model, f"in a trial {str(problem).rstrip('.')}")
-            whole[problem.layer] = "with half of its neurons cut it is not what it is with the half masked"
-        except BadModel:  # the model itself fails on other inputs than the example
-            return replace(found, note=note_of(wiring.whole, found))
-        else:
-            return replace(found, note=note_of(wiring.whole, found))
+    try:
+        listener, outputs, found = hear(inputs)
+    except Unheard as error:
+        return nothing_cut(twin, inputs, layout, model, f"its code cannot be listened to: {error}")
+    if (way := another_way(inputs, listener, found, lambda some: hear(some)[::2])) is not None:
+        why = f"its code looks at numbers {way} and may take another way for other inputs"
+        return nothing_cut(twin, inputs, layout, model, why)
+    wiring = listener.wiring
+    whole = dict(wiring.whole)
+    wrong, problem = misunderstood(found, twin, lively(inputs))
+    if wrong:
+        found = assemble(layout, wiring, outputs, base, width, frozenset(wrong))
+        whole |= dict.fromkeys(wrong, "with half of its neurons cut it is not what it is with the half masked")
+        _, problem = misunderstood(found, twin, lively(inputs))
+    if problem is not None:
+        return nothing_cut(twin, inputs, layout, model, f"in a trial {str(problem).rstrip('.')}")
+    return replace(found, note=note_of(whole, found))
+
+
+def misunderstood(found: NeuronMap, twin: nn.Module, inputs: tuple[Any, ...]) -> tuple[list[str], BadModel | None]:
+    """The groups that cannot be cut after all, each tried by itself, and what a trial of all of them says."""
+    try:
+        tried(found, twin, inputs)
+    except Disagreement as problem:
+        wrong = []
+        for group in found.groups:
+            try:
+                tried(found, twin, inputs, group)
+            except Disagreement:
+                wrong.append(group)
+        return wrong, problem
+    except BadModel:  # the model itself fails on other inputs than the example
+        return [], None
+    return [], None
 
 
 def nothing_cut(twin: nn.Module, inputs: tuple[Any, ...], layout: Layout, model: nn.Module, why: str) -> NeuronMap:
-    """The map of a model of which nothing is known but that it runs."""
-    with torch.no_grad():
+    """The map of a model of which nothing is known but that it runs, and torch's count of its operations."""
+    from torch.utils.flop_counter import FlopCounterMode  # takes a third of a second
+
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         outputs = tensors_in(twin(*inputs))
     results = [plain(x.shape) for x in outputs]
+    found = assemble(layout, Wiring(), results, base_of(model, layout))
     note = f"{type(model).__name__}: {why}. All its layers are kept whole."
-    return replace(assemble(layout, Wiring(), results, base_of(model, layout)), note=note)
+    return replace(found, note=note, base_flops=counter.get_total_flops() // len(outputs[0]))
 
 
 def another_way(

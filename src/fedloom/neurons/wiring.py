@@ -39,7 +39,7 @@ class Across(NamedTuple):
 
 
 class Product(NamedTuple):
-    """A product of two activations: neurons along its answer, and floating-point operations for each of these."""
+    """A product of two activations: neurons along its answer, and floating-point operations of all of it."""
 
     ids: Tensor  # [n]
     flops: int

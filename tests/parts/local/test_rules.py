@@ -130,7 +130,9 @@ def test_what_a_chain_lets_move() -> None:
 
 def test_a_chain_merges_the_traits_of_its_members() -> None:
     assert Chain(()).traits == Chain((LocalRule(), Prox(0))).traits == Traits()
-    assert Chain((KeepOwn(freeze=True), Prox(0.1))).traits == Traits(corrects=True, freezes=True, needs_whole=True)
+    assert Chain((KeepOwn(freeze=True), Prox(0.1))).traits == Traits(
+        corrects=True, shifts=True, freezes=True, needs_whole=True
+    )
     assert Chain((Prune("snip", per_class=4), Prune("grasp", per_class=7), StopEarly())).traits == Traits(
         chooses=True, looks=7, judges=True
     )

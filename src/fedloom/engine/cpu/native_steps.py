@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from ctypes import byref
+from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -18,11 +19,14 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedloom.core.goal import Head
+from fedloom.core.optimiser import Optimiser, Sgd
+from fedloom.core.rule import Shift
 from fedloom.core.types import Examples, Setting
 from fedloom.core.work import Batches
 from fedloom.engine.cpu.blocks import Block, blocks
 from fedloom.engine.cpu.native import library, why_no_library
 from fedloom.engine.cpu.native.head import head_facts, target_dtype, why_not_goal
+from fedloom.engine.cpu.native.move import Moves, trial_moves
 from fedloom.engine.gradient.plain import PlainGradient
 from fedloom.engine.gradient.trial import largest_difference, trial
 from fedloom.engine.plain_layers import PlainLayer, plain_layers
@@ -35,30 +39,29 @@ if TYPE_CHECKING:
 
 MOST, PARTS = 32, 4  # layers, and threads that can share a client (native/net.h)
 LARGE = 2**20  # numbers of a convolution from which torch is faster: they no longer stay in the cache
+SGD = Sgd()
 PIECE = 32  # examples that a thread evaluates, one after another
 
 
 def native_steps(start: Start) -> tuple[Tensor, Tensor] | None:
-    """All steps of SGD, with velocities that begin at zero if there is momentum: parameters [C, P], summed losses [C].
+    """All steps of all clients: parameters [C, P], summed losses [C]. Moments that are kept change in place.
 
     None: the sizes of this chunk do not suit the C code, or a client's transformed examples are too large for a block.
     """
-    optimiser, rate = start.method.optimiser, start.task.rate
-    goal, transform = start.setting.goal, start.setting.transform
-    shrink = 1 - rate * optimiser.weight_decay
-    if optimiser.momentum and shrink != 1 and rate == 0:  # decay enters velocities divided by the rate
-        return None
+    rule, goal, transform = start.method.local, start.setting.goal, start.setting.transform
     if goal.head is None:
         return None
     parts: Iterable[Block] | None = [Block(slice(len(start.first)), start.data, start.batches)]
     if transform is not None:
         parts = blocks(start.data, start.batches, transform, torch.get_num_threads())
-    network, moves = (start.plan.layers, start.gradient.layout, goal.head), (rate, shrink, optimiser.momentum)
+    network = start.plan.layers, start.gradient.layout, goal.head
+    shift = rule.shift(start.task, start.state, start.first) if rule.traits.shifts else Shift()
+    moves = Moves(start.method.optimiser, start.task.rate, shift, start.moments)
     keep = None if start.neurons is None else start.task.keep
     found = []
     for some, data, batches in parts or ():
         kept = None if keep is None else keep[some]
-        taken = descend_native(*network, start.first[some], data, batches, *moves, kept, start.neurons)
+        taken = descend_native(*network, start.first[some], data, batches, moves.rows(some), kept, start.neurons)
         if taken is None:
             return None
         found.append(taken)
@@ -75,16 +78,13 @@ def descend_native(
     first: Tensor,
     data: Examples,
     batches: Batches,
-    rate: float,
-    shrink: float,
-    momentum: float = 0.0,
+    moves: Moves,
     keep: Tensor | None = None,
     neurons: NeuronMap | None = None,
 ) -> tuple[Tensor, Tensor] | None:
-    """All steps of `w <- shrink * w - rate * g` from `first` [C, P]: parameters [C, P] and summed losses [C].
+    """All steps from `first` [C, P] as `moves` says: parameters [C, P] and summed losses [C].
 
-    `momentum`: of velocities that begin at zero. `keep` [C, K]: the only `neurons` that are trained. None: the sizes
-    do not suit the C code.
+    `keep` [C, K]: the only `neurons` that are trained. None: the sizes do not suit the C code.
     """
     (x, y), (clients, numbers) = data, first.shape
     trained = None if keep is None or neurons is None else _trained_first(layers, keep, neurons)
@@ -99,12 +99,13 @@ def descend_native(
     shape, wrong = (given.data_ptr(), len(given), order.shape[2]), 0
     for some, threads in _split(clients, torch.get_num_threads()):
         count, teams = some.stop - some.start, threads if some.stop - some.start >= threads else 1
-        each = native.fedloom_room(*shape, momentum != 0, threads // teams)
+        own = moves.rows(some).facts(count, steps[some], order.shape[1])
+        each = native.fedloom_room(*shape, moves.uses, threads // teams)
         room = torch.empty(teams * each, dtype=torch.uint8)
         wrong |= native.fedloom_walk(
             *shape, count, order.shape[1], last[some].data_ptr(), numbers,
             None if trained is None else trained[0][some].data_ptr(), x.data_ptr(), x[0].numel(), byref(facts),
-            order[some].data_ptr(), real[some].data_ptr(), steps[some].data_ptr(), rate, shrink, momentum,
+            order[some].data_ptr(), real[some].data_ptr(), steps[some].data_ptr(), byref(own),
             losses[some].data_ptr(), room.data_ptr(), each, threads,
         )  # fmt: skip
     if wrong:
@@ -112,11 +113,14 @@ def descend_native(
     return last, losses.to(first.dtype)
 
 
-_refused: WeakKeyDictionary[nn.Module, dict[Head, str]] = WeakKeyDictionary()
+_refused: WeakKeyDictionary[nn.Module, dict[tuple[Head, Optimiser, bool], str]] = WeakKeyDictionary()
 
 
-def why_not_native(setting: Setting, data: Examples) -> str:
-    """Why the C code cannot train this network on these examples; empty if it can."""
+def why_not_native(setting: Setting, data: Examples, optimiser: Optimiser = SGD, shifts: bool = False) -> str:
+    """Why the C code cannot train this network on these examples; empty if it can.
+
+    `shifts`: a local rule adds its shift to gradients.
+    """
     if data.x.device.type != "cpu":
         return f"it runs on CPUs, and examples are on {data.x.device}"
     if why := why_no_library() or why_not_goal(setting.goal, setting.transform):
@@ -131,15 +135,16 @@ def why_not_native(setting: Setting, data: Examples) -> str:
         return "parameters are float64; it computes in float32"
     if not (data.x.is_contiguous() and data.y.is_contiguous()):
         return "examples do not lie in one block of memory"
-    refused = _refused.setdefault(setting.module, {})
-    if head not in refused:
-        refused[head] = _compared(setting, head, data)
-    return refused[head]
+    refused, key = _refused.setdefault(setting.module, {}), (head, optimiser, shifts)
+    if key not in refused:
+        refused[key] = _compared(setting, head, data, optimiser, shifts)
+    return refused[key]
 
 
-def _compared(setting: Setting, head: Head, data: Examples) -> str:
+def _compared(setting: Setting, head: Head, data: Examples, optimiser: Optimiser, shifts: bool) -> str:
     """Why the C code cannot be used, from one step of two clients compared with plain PyTorch; empty if it can.
 
+    What is more than plain SGD is compared over two steps, so that moments and the way from the start count.
     The C code computes in float32, in which another one of two numbers may be the larger than in float64.
     """
     layers = plain_layers(setting)
@@ -151,13 +156,28 @@ def _compared(setting: Setting, head: Head, data: Examples) -> str:
     params, batch = trial(setting, data)
     slopes, losses = PlainGradient(setting)(params.clone(), batch)
     flat = Examples(batch.x.flatten(0, 1).to(data.x.dtype), batch.y.flatten(0, 1).to(data.y.dtype))
-    real = (batch.weight > 0).unsqueeze(1)
-    places = torch.arange(real.numel()).view_as(real)
-    batches = Batches(places, real, torch.tensor([1, 1]), [2], batch.keys[:, None])
-    done = descend_native(layers, setting.layout, head, params.float(), flat, batches, 1.0, 1.0)
+
+    def natively(moves: Moves, steps: int) -> tuple[Tensor, Tensor] | None:
+        real = (batch.weight > 0).unsqueeze(1)
+        order, real = (t.expand(-1, steps, -1) for t in (torch.arange(real.numel()).view_as(real), real))
+        batches = Batches(order, real, torch.full((2,), steps), [2] * steps, batch.keys[:, None].expand(-1, steps))
+        return descend_native(layers, setting.layout, head, params.float(), flat, batches, moves)
+
+    done = natively(Moves(Sgd(rate=1.0), 1.0), 1)
     if done is None:
         return "its layers are larger than the C code is good for"
     difference = largest_difference(((params - done[0], slopes), (done[1], losses)))
+    if difference <= 1e-2 and (shifts or type(optimiser) is not Sgd or not optimiser.plain):
+        moves = trial_moves(optimiser, params, slopes, shifts)
+        moments = {name: value.float() for name, value in moves.moments.items()}
+        done = natively(replace(moves, moments=moments), 2)
+        assert done is not None
+        now = params.clone()
+        for _ in range(2):
+            grads = moves.shift.added(params, now, PlainGradient(setting)(now.clone(), batch)[0])
+            moves.optimiser.step(moves.moments, now, grads, moves.rate, None)
+        kept = [(moments[name], value) for name, value in moves.moments.items()]
+        difference = largest_difference([(params - done[0], params - now), *kept])
     return "" if difference <= 1e-2 else f"it differs from plain PyTorch by {difference:.1e}"
 
 

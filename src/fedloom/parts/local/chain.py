@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.core.rule import LocalRule, Traits
+from fedloom.core.rule import LocalRule, Shift, Traits
 from fedloom.core.types import Batch, Reply, Setting, State, Task
 
 if TYPE_CHECKING:
@@ -100,6 +100,11 @@ class Chain(LocalRule):
             if (own := rule.scales(self._task(task, place), at, dtype)) is not None:
                 whole = own if whole is None else whole * own
         return whole
+
+    def shift(self, task: Task, state: State, first: Tensor) -> Shift:
+        """What all members add."""
+        each = (rule.shift(self._task(task, n), _own(state, n), first) for n, rule in enumerate(self.rules))
+        return sum(each, Shift())
 
     def correct(self, task: Task, state: State, first: Tensor, params: Tensor, grads: Tensor) -> Tensor:
         """Apply the corrections in order; each gets the gradients that the one before returned."""

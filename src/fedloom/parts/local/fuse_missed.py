@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.core.rule import LocalRule, Traits
+from fedloom.core.rule import LocalRule, Shift, Traits
 from fedloom.core.types import Batch, Reply, Setting, State, Task, column
 from fedloom.errors import BadExperiment, unknown
 from fedloom.parts.local.drift import trained_only
@@ -44,7 +44,7 @@ class FuseMissed(LocalRule):
 
     @property
     def traits(self) -> Traits:
-        """The inner rule's traits; `correct` does not merely scale, since it may shift the start."""
+        """The inner rule's traits; `correct` does not merely scale, since it may see another start."""
         return replace(self.inner.traits, scales=False)
 
     def members(self) -> tuple[LocalRule, ...]:
@@ -92,6 +92,12 @@ class FuseMissed(LocalRule):
     def view(self, task: Task, params: Tensor) -> Tensor:
         """As the inner rule."""
         return self.inner.view(task, params)
+
+    def shift(self, task: Task, state: State, first: Tensor) -> Shift:
+        """As the inner rule, pulled towards the reference."""
+        seen = self._seen_from(task, state, first)
+        own = self.inner.shift(task, _inner(state), seen)
+        return own if seen is first or not own.pulls else own + Shift(push=own.pull * (first - seen))
 
     def correct(self, task: Task, state: State, first: Tensor, params: Tensor, grads: Tensor) -> Tensor:
         """As the inner rule, started from the reference."""

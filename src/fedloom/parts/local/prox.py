@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedloom.core.rule import LocalRule, Traits
+from fedloom.core.rule import LocalRule, Shift, Traits
 from fedloom.core.types import State, Task
 from fedloom.errors import BadExperiment
 
@@ -22,8 +22,8 @@ class Prox(LocalRule):
     @property
     def traits(self) -> Traits:
         """With `mu` 0 this is plain descent, step for step."""
-        return Traits(corrects=self.mu > 0)
+        return Traits(corrects=self.mu > 0, shifts=self.mu > 0)
 
-    def correct(self, task: Task, state: State, first: Tensor, params: Tensor, grads: Tensor) -> Tensor:
+    def shift(self, task: Task, state: State, first: Tensor) -> Shift:
         """The penalty's gradient, `mu * (w - w_start)`."""
-        return grads + self.mu * (params - first)
+        return Shift(self.mu)

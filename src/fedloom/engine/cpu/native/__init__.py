@@ -24,8 +24,8 @@ from fedloom.accel.machine import cache_folder
 log = logging.getLogger("fedloom")
 
 HERE = Path(__file__).parent
-SOURCES = ("net.h", "dense.h", "conv.h", "room.h", "head.h", "walk.c")
-FLAGS = ("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-std=gnu11")
+SOURCES = ("net.h", "move.h", "dense.h", "conv.h", "room.h", "head.h", "walk.c")
+FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC", "-std=gnu11")
 PATIENCE = 120  # seconds for the compiler
 
 
@@ -63,13 +63,12 @@ class NoCompiler(Exception):
 
 def _loaded(file: Path) -> ctypes.CDLL:
     """Load the library, and declare what its functions take and return."""
-    found, number, address, real = ctypes.CDLL(str(file)), ctypes.c_int64, ctypes.c_void_p, ctypes.c_double
+    found, number, address = ctypes.CDLL(str(file)), ctypes.c_int64, ctypes.c_void_p
     found.fedloom_room.restype = number
     found.fedloom_room.argtypes = [address, *[number] * 4]
     found.fedloom_walk.restype = number
     found.fedloom_walk.argtypes = [
-        address, *[number] * 4, address, number, address, address, number, *[address] * 4, *[real] * 3, *[address] * 2,
-        number, number,
+        address, *[number] * 4, address, number, address, address, number, *[address] * 7, number, number,
     ]  # fmt: skip
     found.fedloom_outputs.restype = None
     found.fedloom_outputs.argtypes = [

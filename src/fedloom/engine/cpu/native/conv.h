@@ -291,13 +291,13 @@ static void conv_step(Layer *l, Move how, Team team) {
                 for (int64_t k = 0; k < l->is.moving_inputs; k++) {
                     float g = sums[k];
                     for (int part = 1; part < PARTS; part++) g += sums[k + part * apart];
-                    l->filters[at + k] = moved_one(l->filters[at + k], g, l->speed ? l->speed + at + k : 0, how);
+                    l->filters[at + k] = moved_one(l->filters[at + k], g, l->beside, at + k, how);
                 }
             }
         if (l->is.bias) {
             float *sums = l->sums + PARTS * apart + c, g = sums[0];
             for (int part = 1; part < PARTS; part++) g += sums[part * l->is.outputs];
-            l->bias[c] = moved_one(l->bias[c], g, l->bias_speed ? l->bias_speed + c : 0, how);
+            l->bias[c] = moved_one(l->bias[c], g, l->bias_beside, c, how);
         }
         conv_lay(l, c);
     }

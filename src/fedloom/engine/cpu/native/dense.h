@@ -136,7 +136,7 @@ INLINE void step_tile(Layer *l, const float *const *x, int64_t k, int64_t many, 
         I which = lanes(l->is.moving_outputs - (panel + p) * WIDE);
         for (int64_t c = 0; c < many; c++) {
             int64_t at = (panel + p) * l->apart + (k + c) * WIDE;
-            store(l->weight + at, moved(load(l->weight + at), a[c][p], l->speed ? l->speed + at : 0, how, which));
+            store(l->weight + at, moved(load(l->weight + at), a[c][p], l->beside, at, how, which));
         }
     }
 }
@@ -152,8 +152,8 @@ INLINE void step_panels(Layer *l, const float *const *x, int64_t panel, int pane
     for (int64_t p = panel; l->is.bias && p < panel + panels; p++) {
         V sum = all(0);
         for (int64_t n = 0; n < examples; n++) sum += load(l->slope + (n * l->panels + p) * WIDE);
-        float *b = l->bias + p * WIDE, *speed = l->bias_speed ? l->bias_speed + p * WIDE : 0;
-        store(b, moved(load(b), sum, speed, how, lanes(l->is.moving_outputs - p * WIDE)));
+        float *b = l->bias + p * WIDE;
+        store(b, moved(load(b), sum, l->bias_beside, p * WIDE, how, lanes(l->is.moving_outputs - p * WIDE)));
     }
 }
 

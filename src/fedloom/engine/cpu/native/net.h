@@ -11,6 +11,7 @@
 #define WIDE 8    /* numbers of a vector */
 #define PARTS 4   /* sums in which a batch's gradients are added up, whatever the number of threads */
 #define MOST 32   /* layers of a network */
+#define BESIDE 4  /* kinds of numbers that steps may keep beside the weights (move.h) */
 #define INLINE static inline __attribute__((always_inline))
 
 typedef float V __attribute__((vector_size(4 * WIDE)));
@@ -39,7 +40,7 @@ typedef struct {
     int64_t hop, gathers;    /* vectors of a row whose filters are trained: their distance and number */
     float *weight, *bias;    /* panels */
     float *filters;          /* of convolutions, as they are trained [outputs][rows][stretch] */
-    float *speed, *bias_speed;
+    float *beside[BESIDE], *bias_beside[BESIDE];  /* what steps keep for every weight, as weights lie; or 0 */
     float *back;             /* filters for gradients of inputs [outputs][rows][narrow], or as `windows` reads them */
     float *x;                /* inputs of all examples */
     float *slope;            /* dense: gradients of the outputs, in panels of eight [examples][8 * panels] */
@@ -92,29 +93,4 @@ INLINE I lanes(int64_t many) {
 INLINE void store_some(float *at, V value, int64_t many) {
     if (many >= WIDE) store(at, value);
     else for (int64_t i = 0; i < many; i++) at[i] = value[i];
-}
-
-/* the step of weights: w <- shrink * w - rate * g, or with a velocity that includes the decay */
-typedef struct {
-    float rate, shrink, momentum;
-} Move;
-
-INLINE float moved_one(float w, float g, float *speed, Move how) {
-    if (!speed) return how.shrink * w - how.rate * g;
-    *speed = how.momentum * *speed + g;
-    if (how.shrink != 1) *speed += w * ((1 - how.shrink) / how.rate);
-    return w - how.rate * *speed;
-}
-
-INLINE V moved(V w, V g, float *speed, Move how, I which) {
-    V next;
-    if (speed) {
-        V v = how.momentum * load(speed) + g;
-        if (how.shrink != 1) v += w * ((1 - how.shrink) / how.rate);
-        store(speed, v);
-        next = w - how.rate * v;
-    } else {
-        next = how.shrink * w - how.rate * g;
-    }
-    return choose(which, next, w);
 }

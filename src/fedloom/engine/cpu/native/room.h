@@ -11,10 +11,12 @@ static void *take(Room *room, int64_t numbers, int64_t size) {
     return found;
 }
 
+#define WEIGHTS (-1)
+
 static float *floats(Room *room, int64_t numbers) { return take(room, numbers + WIDE, sizeof(float)); }
 
 /* lay out the memory at `base`, and return its size; without a base, only the size */
-static int64_t lay_out(Net *net, const Given *given, int64_t layers, int64_t batch, int momentum, int64_t threads,
+static int64_t lay_out(Net *net, const Given *given, int64_t layers, int64_t batch, int64_t uses, int64_t threads,
                        char *base) {
     Room room = {base, 0};
     int64_t own = 0, lists = 0;
@@ -35,7 +37,7 @@ static int64_t lay_out(Net *net, const Given *given, int64_t layers, int64_t bat
         l->reach = i == 1 && l->fan == 1 ? is.moving_inputs : is.inputs;
         l->weight = floats(&room, l->panels * l->apart);
         l->bias = floats(&room, l->panels * WIDE);
-        l->bias_speed = momentum ? floats(&room, l->panels * WIDE) : 0;
+        for (int k = 0; k < BESIDE; k++) l->bias_beside[k] = uses >> k & 1 ? floats(&room, l->panels * WIDE) : 0;
         if (i || is.conv) l->x = floats(&room, batch * l->image);
         if (is.conv) {
             l->stretch = (is.columns * is.inputs + WIDE - 1) / WIDE;
@@ -46,7 +48,7 @@ static int64_t lay_out(Net *net, const Given *given, int64_t layers, int64_t bat
             l->hop = few ? is.inputs : WIDE, l->gathers = few ? is.columns : l->stretch;
             int64_t each = is.outputs * is.rows * WIDE;
             l->filters = floats(&room, each * l->stretch);
-            l->speed = momentum ? floats(&room, each * l->stretch) : 0;
+            for (int k = 0; k < BESIDE; k++) l->beside[k] = uses >> k & 1 ? floats(&room, each * l->stretch) : 0;
             if (l->window) l->back = floats(&room, is.outputs * 5 * (l->reach + l->window * WIDE));
             else l->back = l->reach == is.inputs ? l->filters : floats(&room, each * l->narrow);
             l->sums = floats(&room, PARTS * (each * l->gathers + is.outputs));
@@ -55,7 +57,7 @@ static int64_t lay_out(Net *net, const Given *given, int64_t layers, int64_t bat
             int64_t most = is.outputs * (l->new_h * l->new_w + 2);
             lists = lists > most ? lists : most;
         } else {
-            l->speed = momentum ? floats(&room, l->panels * l->apart) : 0;
+            for (int k = 0; k < BESIDE; k++) l->beside[k] = uses >> k & 1 ? floats(&room, l->panels * l->apart) : 0;
             l->slope = floats(&room, batch * l->panels * WIDE);
         }
     }
@@ -70,14 +72,19 @@ static int64_t lay_out(Net *net, const Given *given, int64_t layers, int64_t bat
     return room.used;
 }
 
-/* copy a client's numbers into panels and filters, neurons in the given order (0: their own); or trained ones back */
-static void pack(Net *net, float *params, const int64_t *order, int out, Team team) {
+/* Copy a client's numbers into panels and filters, neurons in the given order (0: their own); or trained ones back.
+ *
+ * beside: the place of these numbers beside the weights; WEIGHTS: they are the weights. */
+static void pack(Net *net, float *params, const int64_t *order, int beside, int out, Team team) {
     const int64_t *before = 0;
     for (int64_t i = 0; i < net->layers; i++) {
         Layer *l = &net->layer[i];
         Given is = l->is;
         int64_t channels = is.inputs / l->fan, size = is.rows * is.columns;
         int64_t outputs = out ? is.moving_outputs : is.outputs, inputs = out ? is.moving_inputs / l->fan : channels;
+        int weights = beside == WEIGHTS;
+        float *to = !weights ? l->beside[beside] : is.conv ? l->filters : l->weight;
+        float *biases = weights ? l->bias : l->bias_beside[beside];
         for (int64_t o = team.me * outputs / team.all; o < (team.me + 1) * outputs / team.all; o++) {
             int64_t row = order ? order[o] : o;
             float *w = params + is.at_weight + row * is.inputs * size;
@@ -86,18 +93,18 @@ static void pack(Net *net, float *params, const int64_t *order, int out, Team te
                 if (is.conv)
                     for (int64_t y = 0; y < is.rows; y++)
                         for (int64_t x = 0; x < is.columns; x++, there++) {
-                            here = l->filters + (o * is.rows + y) * l->stretch * WIDE + x * is.inputs + c;
+                            here = to + (o * is.rows + y) * l->stretch * WIDE + x * is.inputs + c;
                             *(out ? there : here) = *(out ? here : there);
                         }
                 else
                     for (int64_t f = 0; f < l->fan; f++, there++) {  /* flattened by channels, ours by places */
-                        here = l->weight + (o / WIDE) * l->apart + (f * channels + c) * WIDE + o % WIDE;
+                        here = to + (o / WIDE) * l->apart + (f * channels + c) * WIDE + o % WIDE;
                         *(out ? there : here) = *(out ? here : there);
                     }
             }
-            if (is.conv && !out) conv_lay(l, o);
+            if (is.conv && weights && !out) conv_lay(l, o);
             float *bias = params + is.at_bias + row;
-            if (is.bias) *(out ? bias : l->bias + o) = *(out ? l->bias + o : bias);
+            if (is.bias) *(out ? bias : biases + o) = *(out ? biases + o : bias);
         }
         before = order;
         order = order ? order + is.outputs : 0;

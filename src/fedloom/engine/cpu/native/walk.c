@@ -4,6 +4,7 @@
  * Sums are added in an order that does not depend on that.
  */
 #include "net.h"
+#include "move.h"
 #include "dense.h"
 #include "conv.h"
 #include "room.h"
@@ -120,39 +121,70 @@ static double step(Net *net, const float *x, int64_t features, const Head *head,
     return loss;
 }
 
-/* reset the velocities of the previous client */
-static void forget(Net *net) {
+/* reset the moments of the previous client */
+static void forget(Net *net, int beside) {
     for (int64_t i = 0; i < net->layers; i++) {
         Layer *l = &net->layer[i];
         int64_t numbers = l->is.conv ? l->is.outputs * l->is.rows * l->stretch * WIDE : l->panels * l->apart;
-        if (l->speed) memset(l->speed, 0, numbers * sizeof(float));
-        if (l->bias_speed) memset(l->bias_speed, 0, l->panels * WIDE * sizeof(float));
+        memset(l->beside[beside], 0, numbers * sizeof(float));
+        memset(l->bias_beside[beside], 0, l->panels * WIDE * sizeof(float));
     }
 }
 
-static double walk(Net *net, float *params, const int64_t *neurons, const float *x, int64_t features,
-                   const Head *head, const int64_t *order, const uint8_t *real, int64_t steps, Move how, Team team) {
+/* all clients' steps, as the caller describes them */
+typedef struct {
+    int64_t most, numbers;   /* steps that a client may take, numbers of its vector */
+    float *params;           /* [clients][numbers] */
+    const int64_t *neurons;  /* [clients][all], or 0 */
+    int64_t all;
+    const float *x;
+    int64_t features;
+    const Head *head;
+    const int64_t *order;    /* [clients][most][batch] */
+    const uint8_t *real;
+    const int64_t *steps;    /* [clients] */
+    const Rule *rule;
+} Walk;
+
+/* all steps of one client */
+static double walk(Net *net, const Walk *of, int64_t client, Team team) {
+    const Rule *rule = of->rule;
+    const int64_t *neurons = of->neurons ? of->neurons + client * of->all : 0;
+    const int64_t *order = of->order + client * of->most * net->batch;
+    const uint8_t *real = of->real + client * of->most * net->batch;
+    int64_t place = client * of->numbers;
+    float *params = of->params + place;
+    Move how = move_of(rule, client);
     double loss = 0;
-    if (!team.me) forget(net);
-    pack(net, params, neurons, 0, team);
-    for (int64_t s = 0; s < steps; s++) {
+    for (int k = FIRST; k <= SECOND; k++) {
+        if (!(rule->uses >> k & 1)) continue;
+        if (rule->kept[k]) pack(net, rule->kept[k] + place, neurons, k, 0, team);
+        else if (!team.me) forget(net, k);
+    }
+    if (rule->uses >> START & 1) pack(net, params, neurons, START, 0, team);
+    if (rule->uses >> PUSH & 1) pack(net, (float *)rule->push + place, neurons, PUSH, 0, team);
+    pack(net, params, neurons, WEIGHTS, 0, team);
+    for (int64_t s = 0; s < of->steps[client]; s++) {
         int64_t examples = 0;
         for (int64_t b = 0; b < net->batch; b++) examples += real[s * net->batch + b];
         if (!team.me)
             for (int64_t b = 0, n = 0; b < net->batch; b++)
                 if (real[s * net->batch + b]) net->which[n++] = order[s * net->batch + b];
         wait(team);
-        if (examples) loss += step(net, x, features, head, examples, how, team);
+        Move now = at_step(how, rule, client * of->most + s);
+        if (examples) loss += step(net, of->x, of->features, of->head, examples, now, team);
     }
-    pack(net, params, neurons, 1, team);
+    pack(net, params, neurons, WEIGHTS, 1, team);
+    for (int k = FIRST; k <= SECOND; k++)
+        if (rule->kept[k]) pack(net, rule->kept[k] + place, neurons, k, 1, team);
     wait(team);
     return loss;
 }
 
-/* bytes that a team of `threads` threads needs */
-int64_t fedloom_room(const Given *given, int64_t layers, int64_t batch, int64_t momentum, int64_t threads) {
+/* bytes that a team of `threads` threads needs; uses: bits of what lies beside the weights */
+int64_t fedloom_room(const Given *given, int64_t layers, int64_t batch, int64_t uses, int64_t threads) {
     Net net;
-    return lay_out(&net, given, layers, batch, momentum != 0, threads, 0);
+    return lay_out(&net, given, layers, batch, uses, threads, 0);
 }
 
 /* All steps of clients, whose vectors [clients][numbers] change in place. Not 0 is returned if a label is not a class.
@@ -162,30 +194,27 @@ int64_t fedloom_room(const Given *given, int64_t layers, int64_t batch, int64_t 
  * room: room_size bytes for every thread that trains alone, or room_size bytes that all threads share. */
 int64_t fedloom_walk(const Given *given, int64_t layers, int64_t batch, int64_t clients, int64_t most, float *params,
                      int64_t numbers, const int64_t *neurons, const float *x, int64_t features, const Head *head,
-                     const int64_t *order, const uint8_t *real, const int64_t *steps, double rate, double shrink,
-                     double momentum, double *losses, char *room, int64_t room_size, int64_t threads) {
-    Move how = {(float)rate, (float)shrink, (float)momentum};
+                     const int64_t *order, const uint8_t *real, const int64_t *steps, const Rule *rule, double *losses,
+                     char *room, int64_t room_size, int64_t threads) {
     int alone = clients >= threads;  /* every thread trains clients of its own */
     int64_t wrong = 0, outputs = 0;
     for (int64_t i = 0; i < layers; i++) outputs += given[i].outputs;
+    Walk of = {most, numbers, params, neurons, outputs, x, features, head, order, real, steps, rule};
 #pragma omp parallel num_threads(threads) reduction(| : wrong)
     {
         int64_t me = omp_get_thread_num();
         Team team = alone ? (Team){0, 1} : (Team){me, omp_get_num_threads()};  /* perhaps fewer than asked for */
         char *base = room + (alone ? me * room_size : 0);
         Net net;
-        lay_out(&net, given, layers, batch, momentum != 0, team.all, base);
+        lay_out(&net, given, layers, batch, rule->uses, team.all, base);
         int64_t begin = team.me * room_size / team.all;
         memset(base + begin, 0, (team.me + 1) * room_size / team.all - begin);  /* frames, and the padding of panels */
         wait(team);
         if (!team.me) point(&net);
 #pragma omp for schedule(dynamic, 1)
-        for (int64_t c = 0; c < (alone ? clients : 0); c++)
-            losses[c] = walk(&net, params + c * numbers, neurons ? neurons + c * outputs : 0, x, features, head,
-                             order + c * most * batch, real + c * most * batch, steps[c], how, team);
+        for (int64_t c = 0; c < (alone ? clients : 0); c++) losses[c] = walk(&net, &of, c, team);
         for (int64_t c = 0; c < (alone ? 0 : clients); c++) {
-            double loss = walk(&net, params + c * numbers, neurons ? neurons + c * outputs : 0, x, features, head,
-                               order + c * most * batch, real + c * most * batch, steps[c], how, team);
+            double loss = walk(&net, &of, c, team);
             if (!me) losses[c] = loss;
         }
         wrong |= net.wrong;
@@ -212,7 +241,7 @@ void fedloom_outputs(const Given *given, int64_t layers, int64_t batch, int64_t 
 #pragma omp for schedule(dynamic, 1)
         for (int64_t piece = 0; piece < clients * pieces; piece++) {
             int64_t client = piece / pieces, first = piece % pieces * batch, examples = least(batch, count - first);
-            if (client != packed) pack(&net, params + client * numbers, 0, 0, team);
+            if (client != packed) pack(&net, params + client * numbers, 0, WEIGHTS, 0, team);
             packed = client;
             for (int64_t n = 0; n < examples; n++) {
                 net.which[n] = client * count + first + n;
