@@ -60,7 +60,7 @@ def test_neurons_are_heads_and_units_and_the_stream_is_whole(name: str) -> None:
 def test_words_say_what_neurons_are() -> None:
     patches, texts = neuron_map(NETS["patches"][0](), IMAGES), neuron_map(NETS["lstm"][0](), TEXTS)
     assert patches.words == {"attention": "heads", "feed.up": "units"}
-    assert texts.words == {"words": "units", "layer": "hidden units"}
+    assert texts.words == {"words": "numbers of a word", "layer": "hidden units"}
     by_hand = neuron_map(decoder("chunk", "rms", "two", True), TEXTS)
     assert by_hand.words == {"attention.qkv": "heads", "feed.up": "units"}
 

@@ -32,7 +32,7 @@ def head() -> nn.Module:
     return network
 
 
-def experiment(method: str, **changes: Any) -> Experiment:
+def experiment(method: Any, **changes: Any) -> Experiment:
     """A short run on devices."""
     training = {"epochs": 1, "batch": 50}
     return Experiment(
@@ -72,13 +72,10 @@ class Branching(nn.Module):
 def test_code_that_decides_by_values_is_kept_whole_in_one_sentence(method: str) -> None:
     torch.manual_seed(0)
     settings = {"mask_labels": False} if method == "heterofl" else {}  # it needs outputs that can be told apart
-    changes = {"method": {"name": method, "settings": settings}}
+    named = {"name": method, "settings": settings}
     model = Branching()
-    notes = [note for note in prepare(experiment(method, **changes), model=model).notes if "kept whole" in note]
+    notes = [note for note in prepare(experiment(named), model=model).notes if "kept whole" in note]
     assert len(notes) == (method in SAY)
     assert all("Branching" in note for note in notes)
-    ends = [
-        run(experiment(method, engine=engine, **changes), model=model).model.state_dict()
-        for engine in ("local", "loop")
-    ]
+    ends = [run(experiment(named, engine=engine), model=model).model.state_dict() for engine in ("local", "loop")]
     assert all(torch.allclose(value, ends[1][key], atol=1e-5) for key, value in ends[0].items())

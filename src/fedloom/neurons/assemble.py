@@ -79,6 +79,7 @@ def assemble(
             told.append(Told(place, function, axes))
     work = [(listed(product.ids), product.flops // batch) for product in wiring.products]
     heads = found.roots(wiring.heads)
+    wiring.lost = found.lost
     return NeuronMap(
         groups=tuple(hidden),
         outputs=tuple(outputs),

@@ -26,10 +26,14 @@ class Components:
         for name in base:
             bound = wiring.bound.get(name)
             self._fix([*([] if bound is None else bound.axes.values()), *self._entries(name)])
+        lost = list(wiring.fixed)
         for name in wiring.stuck:
             bound = wiring.bound.get(name)
-            self._fix([*([] if bound is None else bound.axes.values()), *self._entries(name)])
-        self._fix(wiring.fixed)
+            lost += [*([] if bound is None else bound.axes.values()), *self._entries(name)]
+        gone = self.roots(lost)
+        gone = gone[(gone != FIXED) & ~torch.isin(gone, self.ends)]
+        self.lost = [layer for layer, ids in wiring.opened.items() if bool(torch.isin(self.of(ids), gone).any())]
+        self._fix(lost)
         if not width:
             self._fix(self._streams())
         while self._hold():

@@ -135,13 +135,16 @@ class Listener(TorchFunctionMode):
             self.steps[tensor.grad_fn] = ids
 
     def keep_whole(self, call: Call, given: list[Tensor], reason: str) -> None:
-        """Fix all neurons that a call reads."""
+        """Fix all neurons that a call reads, and remember why if there are any."""
+        told = False
         for tensor in given:
             if id(tensor) in self.names:
                 self.wiring.stuck.add(self.names[id(tensor)])
             else:
                 self.wiring.fix(self.ids_of(tensor))
-        self.wiring.whole.setdefault(call.layer, f"{call.name}: {reason}")
+            told |= tensor.requires_grad or (id(tensor) in self.known and emitted(self.known[id(tensor)].ids))
+        if told:
+            self.wiring.whole.setdefault(call.layer, f"{call.name}: {reason}")
 
     def ids_of(self, tensor: Tensor) -> Tensor:
         """The ids of a tensor; a bare parameter's entries get some at first use."""

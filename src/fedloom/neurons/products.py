@@ -49,7 +49,7 @@ def convolution(call: Call) -> Tensor:
         raise Spread("its weight is computed, and not a parameter of the network")
     back = "transpose" in call.name
     inputs, groups = along(call.ids(x), axis), call.argument(6, "groups", 1)
-    outputs = call.open(call.shape[axis], weight)
+    outputs = call.open(call.shape[axis], weight, "channels")
     counted = x.shape if back else call.shape
     positions = prod(counted) // counted[axis]
     ends = {0: inputs, 1: outputs} if back else {0: outputs, 1: inputs}
@@ -73,7 +73,7 @@ def embedding(call: Call) -> Tensor:
         weight = call.args[0]  # `embedding_bag` of older code
     if call.name_of(weight) is None:
         raise Spread("its weight is computed, and not a parameter of the network")
-    outputs = call.open(weight.shape[1], weight)
+    outputs = call.open(weight.shape[1], weight, "numbers of a word")
     call.bind(weight, {1: outputs}, output=1, weight=True)
     call.resize(call.owner(weight), "embedding_dim", outputs)
     return spread(outputs, call.shape, -1)

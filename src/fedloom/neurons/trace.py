@@ -1,6 +1,6 @@
 """Derive a model's neurons: its own code runs on an example, is listened to, and what was found is tried."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -16,10 +16,9 @@ from fedloom.neurons.ids import plain
 from fedloom.neurons.inputs import lively, other_inputs
 from fedloom.neurons.listen import Listener, Unheard, listen
 from fedloom.neurons.map import NeuronMap
+from fedloom.neurons.note import note_of
 from fedloom.neurons.tried import Disagreement, tried
 from fedloom.neurons.wiring import Wiring
-
-HINT = "`fedloom.neuron_rule` says what an unknown function or layer does to neurons."
 
 
 def neuron_map(
@@ -53,18 +52,18 @@ def neuron_map(
     except Unheard as error:
         return nothing_cut(twin, inputs, layout, model, f"its code cannot be listened to: {error}")
     if (way := another_way(inputs, listener, found, lambda some: hear(some)[::2])) is not None:
-        why = f"its code looks at numbers {way} and may take another way for other inputs"
-        return nothing_cut(twin, inputs, layout, model, why)
+        looks = f"its code looks at numbers {way} and may take another way for other inputs"
+        return nothing_cut(twin, inputs, layout, model, looks)
     wiring = listener.wiring
-    whole = dict(wiring.whole)
+    why = dict(wiring.whole)
     wrong, problem = misunderstood(found, twin, lively(inputs))
     if wrong:
         found = assemble(layout, wiring, outputs, base, width, frozenset(wrong))
-        whole |= dict.fromkeys(wrong, "with half of its neurons cut it is not what it is with the half masked")
+        why |= dict.fromkeys(wrong, "with half of its neurons cut it is not what it is with the half masked")
         _, problem = misunderstood(found, twin, lively(inputs))
     if problem is not None:
         return nothing_cut(twin, inputs, layout, model, f"in a trial {str(problem).rstrip('.')}")
-    return replace(found, note=note_of(whole, found))
+    return replace(found, note=note_of(why, [*wiring.lost, *wrong], found))
 
 
 def misunderstood(found: NeuronMap, twin: nn.Module, inputs: tuple[Any, ...]) -> tuple[list[str], BadModel | None]:
@@ -132,16 +131,3 @@ def alike(one: NeuronMap, other: NeuronMap) -> bool:
 def where(layer: str) -> str:
     """A layer in words."""
     return f"in layer '{layer}'" if layer else "in its forward"
-
-
-def note_of(whole: Mapping[str, str], neurons: NeuronMap) -> str | None:
-    """Which layers are kept whole, why, and what share of the parameters they hold."""
-    if not whole:
-        return None
-    trained = [tensor for tensor in neurons.tensors if tensor.trained]
-    total = sum(tensor.stop - tensor.start for tensor in trained)
-    held = sum(t.stop - t.start for t in trained if any(layer and t.name.startswith(f"{layer}.") for layer in whole))
-    layers = "; ".join(
-        f"'{layer}' ({why})" if layer else f"the network's own code ({why})" for layer, why in whole.items()
-    )
-    return f"kept whole, with {held / total:.0%} of the parameters: {layers}. {HINT}"

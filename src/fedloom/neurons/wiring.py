@@ -68,7 +68,8 @@ class Wiring:
     alike: list[tuple[str, ...]] = field(default_factory=list)  # layers that must keep equally many
     heads: list[Tensor] = field(default_factory=list)  # neurons that are heads
     products: list[Product] = field(default_factory=list)
-    whole: dict[str, str] = field(default_factory=dict)  # layer that is kept whole -> why
+    whole: dict[str, str] = field(default_factory=dict)  # layer whose code is not understood -> what of it, and why
+    lost: list[str] = field(default_factory=list)  # layers whose neurons are not cut because of those
 
     def open(self, layer: str, width: int, word: str = "") -> Tensor:
         """Make neurons for a layer's outputs; a layer that is called again keeps its neurons."""
