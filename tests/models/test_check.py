@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from fedloom.errors import BadModel
 from fedloom.runs.experiment import Experiment
@@ -69,6 +70,19 @@ REFUSED: dict[str, tuple[nn.Module, tuple[str, ...]]] = {
     "NaN in training only": (Net(lambda net, y: y * NAN if net.training else y), ("in training", "NaN")),
     "fails in training only": (Net(lambda net, y: 1 / 0 if net.training else y), ("in training", "division by zero")),
     "an infinite loss": (Net(lambda _, y: y * 1e38), ("loss of inf", "first 32 examples")),
+    "made by torch.jit": (
+        nn.Sequential(nn.Flatten(), torch.jit.script(nn.Linear(64, 10))),
+        ("layer '1'", "torch.jit", "nn.Module"),
+    ),
+    "a norm that counts batches": (
+        nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64, momentum=None), nn.Linear(64, 10)),
+        ("layer '1'", "momentum=None", "0.1"),
+    ),
+    "checkpointed in the old way": (
+        Net(lambda _, y: checkpoint(torch.tanh, y, use_reentrant=True)),
+        ("cannot be differentiated", "use_reentrant=False"),
+    ),
+    "several answers": (Net(lambda _, y: (y, y)), ("a tuple", "tensor of scores", "wrap")),
     "a gradient of NaN": (Net(lambda _, y: (0 * y).sqrt()), ("'out.weight'", "gradient")),
 }
 
