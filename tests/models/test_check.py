@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -46,6 +47,12 @@ def remembering() -> nn.Module:
     return net
 
 
+def scripted() -> nn.Module:
+    """A layer made by torch.jit, which torch itself advises against."""
+    with warnings.catch_warnings(action="ignore"):
+        return torch.jit.script(nn.Linear(64, 10))
+
+
 REFUSED: dict[str, tuple[nn.Module, tuple[str, ...]]] = {
     "lazy": (nn.Sequential(nn.Flatten(), nn.LazyLinear(10)), ("'1.weight'", "no numbers yet")),
     "on no device": (nn.Sequential(nn.Flatten(), nn.Linear(64, 10, device="meta")), ("'1.weight'", "meta")),
@@ -71,7 +78,7 @@ REFUSED: dict[str, tuple[nn.Module, tuple[str, ...]]] = {
     "fails in training only": (Net(lambda net, y: 1 / 0 if net.training else y), ("in training", "division by zero")),
     "an infinite loss": (Net(lambda _, y: y * 1e38), ("loss of inf", "first 32 examples")),
     "made by torch.jit": (
-        nn.Sequential(nn.Flatten(), torch.jit.script(nn.Linear(64, 10))),
+        nn.Sequential(nn.Flatten(), scripted()),
         ("layer '1'", "torch.jit", "nn.Module"),
     ),
     "a norm that counts batches": (

@@ -124,11 +124,9 @@ def notes_of(experiment: Experiment, inputs: Inputs) -> list[str]:
     rounding = precision_note(experiment.precision, inputs.model.device)
     own = inputs.method.notes(inputs.setting)
     own += [] if inputs.repeatable else [UNREPEATABLE]
-    chooses = inputs.method.of_neurons
-    neurons = inputs.setting.neurons if chooses else vars(inputs.setting).get("neurons")  # None: nobody has asked
-    if neurons is not None:
-        why = neurons.note or (WHOLE if chooses and not neurons.size else None)
-        own += [] if why is None else [why]
+    if inputs.method.of_neurons:
+        neurons = inputs.setting.neurons  # which warns of layers that are kept whole
+        own += [WHOLE] if neurons.note is None and not neurons.size else []
     return [*own, str(inputs.placement), *([] if rounding is None else [rounding])]
 
 
