@@ -104,6 +104,18 @@ def test_captured_steps_equal_uncaptured_ones(name: str) -> None:
         assert torch.equal(ours.model, theirs.model)
 
 
+@pytest.mark.parametrize("name", ["fedavg", "fedrolex", "heterofl", "fedspu"])
+def test_attention_is_cut_and_captured(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    here = _prepared(name, "cuda", clients=20, model="vit")
+    captured, plain = (_local(here, graphs) for graphs in (Graphs(), Graphs(capture=False)))
+    ours, theirs = _played(here, 3, captured), _played(here, 3, plain)
+    assert all(torch.equal(a.model, b.model) for a, b in zip(ours, theirs))
+    assert captured.plan.parts == {"fedavg": "whole", "fedspu": "masked"}.get(name, "sliced")
+    slow = _played(_prepared(name, "cpu", clients=20, model="vit"), 3)
+    torch.testing.assert_close(ours[-1].model, slow[-1].model, rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in WAITING])
 def test_nothing_waits_inside_a_round(name: str) -> None:
     here = _prepared(name, "cuda", clients=10)  # of whom every one has been seen soon: the first contact may wait

@@ -178,4 +178,5 @@ class Asserts(nn.Module):
 def test_what_cannot_be_listened_to_is_kept_whole() -> None:
     found = neuron_map(Asserts(), torch.randn(2, 2))
     assert found.groups == ()
+    assert int(found.flops(torch.ones(0, dtype=torch.bool))) == 2 * (2 * 4 + 4 * 3)
     assert found.note.startswith("Asserts: its code cannot be listened to: no modes, please. All its layers")

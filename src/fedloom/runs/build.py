@@ -123,8 +123,6 @@ def notes_of(experiment: Experiment, inputs: Inputs) -> list[str]:
     rounding = precision_note(experiment.precision, inputs.model.device)
     own = inputs.method.notes(inputs.setting)
     own += [] if inputs.repeatable else [UNREPEATABLE]
-    neurons = vars(inputs.setting).get("neurons")  # None: nobody has asked for them
-    own += [] if neurons is None or neurons.note is None else [neurons.note]
     return [*own, str(inputs.placement), *([] if rounding is None else [rounding])]
 
 
