@@ -11,6 +11,7 @@ from fedloom.errors import BadModel
 from fedloom.layout import Layout, copied, tensors_of
 
 FIRST = 32  # examples in the batch
+AT_PLACES = {1: "char-conv, char-gru, and lstm, gru or transformer with places=true", 2: "fcn, unet"}
 NORMS = (nn.modules.batchnorm._NormBase,)  # batch and instance norms of every kind
 
 
@@ -184,5 +185,6 @@ def _check_width(name: str, output: Tensor, y: Tensor, goal: Goal, outputs: int)
         else:
             wanted = [*places]
             wanted.insert(goal.axis - 1 if goal.axis > 0 else len(wanted), outputs)
-            what = f"goal '{goal.name}' needs a score for each of {outputs} classes at every place, {wanted}."
+            what = f"goal '{goal.name}' needs a score for each of {outputs} classes at every place, {wanted}"
+            what += f"; networks by name that answer so: {AT_PLACES[len(places)]}." if len(places) in AT_PLACES else "."
         raise BadModel(f"{name} answers with {got} numbers per example; {what}")
