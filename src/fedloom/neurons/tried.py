@@ -17,6 +17,7 @@ from fedloom.neurons.resized import resized, sizes_of
 from fedloom.neurons.slicing import slice_index, slices
 
 KEY = 7
+LARGEST = 2**27  # numbers of a network that is tried in float64 on an accelerator
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # relative to the largest number
 
 
@@ -38,14 +39,25 @@ def tried(map: NeuronMap, model: nn.Module, example: Any, group: str | None = No
     """
     if not map.groups or map.across:
         return
-    inputs = example if isinstance(example, tuple) else (example,)
-    keep = halved(map, group)
+    inputs, keep = example if isinstance(example, tuple) else (example,), halved(map, group)
+    if any(value.is_cuda for value in model.parameters()) and sum(v.numel() for v in model.parameters()) <= LARGEST:
+        try:  # accelerators round the products of float32
+            return _compare(map, copied(model).double(), _in_double(inputs), keep)
+        except Disagreement:
+            raise
+        except BadModel:  # code that says float32
+            pass
+    _compare(map, model, inputs, keep)
+
+
+def _compare(map: NeuronMap, model: nn.Module, inputs: tuple[Any, ...], keep: Tensor) -> None:
+    """Run the network masked and cut."""
     index, shapes = slice_index(map, keep)
     layout = layout_of(model, frozenset(axes.name for axes in map.tensors))
     flat = flatten(model, layout)
-    masked = _Run(model, layout.split(flat * map.expand(keep)), inputs)
+    masked = _Run(model, layout.split(flat * map.expand(keep).to(flat.device)), inputs)
     sizes = sizes_of(map, slices(map, keep)[1])
-    cut = _Run(model, layout._replace(shapes=shapes).split(flat[index]), inputs, sizes)
+    cut = _Run(model, layout._replace(shapes=shapes).split(flat[index.to(flat.device)]), inputs, sizes)
     if masked.problem is not None:
         raise BadModel(f"the model fails on the example in {masked.where()}: {masked.problem}") from masked.problem
     if cut.problem is not None:
@@ -59,6 +71,11 @@ def tried(map: NeuronMap, model: nn.Module, example: Any, group: str | None = No
         raise Disagreement(
             f"the network with half of its neurons cut is not that with the half masked: {where}. {WAYS}"
         )
+
+
+def _in_double(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The inputs with numbers of twice the precision."""
+    return tuple(x.double() if isinstance(x, Tensor) and x.is_floating_point() else x for x in inputs)
 
 
 WAYS = (
