@@ -1,18 +1,19 @@
 """Time of a round for several goals, against a plain PyTorch loop written by hand, in one process.
 
-    python benchmarks/any_task.py [--cycles 5] [--threads 2] [--json FILE] [WORKLOAD ...]
+    python benchmarks/any_task.py [--cycles 5] [--threads 2] [--write FILE.md] [--json FILE] [WORKLOAD ...]
 
 10 clients take one epoch each on invented data, in batches of 50; a cycle plays one round of each way, and ratios are
 medians over the cycles of fedloom's time divided by the loop's in the same cycle. The loop copies the network for every
-client, takes the very batches that fedloom takes, transforms them by the very functions, steps with torch.optim.SGD and
-averages the weights; what it ends with is compared with fedloom's model, and the largest difference is printed. Neither
-way evaluates.
+client, takes the very batches that fedloom takes (dealing them is in fedloom's time alone), transforms them by the very
+functions, steps with torch.optim.SGD and averages the weights; what it ends with is compared with fedloom's model, and
+the largest difference is printed. Neither way evaluates.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import time
@@ -28,11 +29,17 @@ from torch import Tensor, nn
 
 from fedloom import Chance, Dataset, Experiment, play_round
 from fedloom.core.goal import Goal
+from fedloom.core.work import Batches
 from fedloom.engine.feed import Feed
 from fedloom.layout import flatten, load
 from fedloom.runs.build import Prepared, prepare
 
 CLIENTS, BATCH = 10, 50
+TARGETS = {"regression": "at most 1.0", "crop-flip": "at most 0.75"}  # for the ratio
+HEAD = (
+    "| workload | fedloom, ms | by hand, ms | ratio | models apart | aim | way |",
+    "|---|---|---|---|---|---|---|",
+)
 
 
 @dataclass(frozen=True)
@@ -99,17 +106,23 @@ WORKLOADS = {
 }  # fmt: skip
 
 
-def by_hand(prepared: Prepared, model: Tensor, round_: int) -> Tensor:
+def deal(prepared: Prepared, round_: int) -> list[Batches]:
+    """The batches that each client takes in a round of fedloom's."""
+    inputs, dealt = prepared.inputs, []
+    for client in range(CLIENTS):
+        ids, sizes = torch.tensor([client]), [inputs.shards.sizes[client]]
+        dealt.append(inputs.method.work.plan(ids, inputs.shards.rows(ids, sizes[0]), sizes, Chance(0, round_)))
+    return dealt
+
+
+def by_hand(prepared: Prepared, model: Tensor, dealt: list[Batches]) -> Tensor:
     """A round as one would write it: every client in turn, with a network of its own; the average of their weights."""
-    inputs = prepared.inputs
-    setting, work = inputs.setting, inputs.method.work
+    inputs, setting = prepared.inputs, prepared.inputs.setting
     goal: Goal = setting.goal
     mean = torch.zeros_like(model)
-    for client in range(CLIENTS):
+    for batches in dealt:
         network: nn.Module = load(deepcopy(inputs.network), setting.layout, model).train()
         optimiser = torch.optim.SGD(network.parameters(), lr=0.01)
-        ids, sizes = torch.tensor([client]), [inputs.shards.sizes[client]]
-        batches = work.plan(ids, inputs.shards.rows(ids, sizes[0]), sizes, Chance(0, round_))
         for batch in Feed(inputs.train, batches, goal, setting.transform):
             optimiser.zero_grad()
             loss = goal.loss(network(batch.x[0]), batch.y[0])
@@ -127,10 +140,11 @@ def measure(workload: Workload, cycles: int) -> dict[str, Any]:
     memory = inputs.method.init(inputs.setting, inputs.model)
     ours, theirs, apart = [], [], 0.0
     for cycle in range(cycles + 1):
+        dealt = deal(prepared, cycle + 1)
         began = time.perf_counter()
         found, *_ = play_round(inputs.method, memory, inputs.model, inputs.setting, engine, Chance(0, cycle + 1))
         middle = time.perf_counter()
-        expected = by_hand(prepared, inputs.model, cycle + 1)
+        expected = by_hand(prepared, inputs.model, dealt)
         end = time.perf_counter()
         apart = max(apart, float((found - expected).abs().max()))
         if cycle:  # the first one warms up
@@ -144,6 +158,34 @@ def measure(workload: Workload, cycles: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def processor() -> str:
+    """The processor's name."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    found = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return found[0] if found else platform.processor() or platform.machine()
+
+
+def page(lines: list[str], cycles: int, threads: int) -> str:
+    """The table as a page of `benchmarks/results`."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
+    table = "\n".join(lines)
+    system = f"{platform.system()}, Python {platform.python_version()}, torch {torch.__version__}, threads: {threads}"
+    return f"""# Any task, against a loop by hand
+
+    python benchmarks/any_task.py --cycles {cycles} --threads {threads}
+
+Machine: {os.cpu_count()} cores of {processor()}, {system};
+on average {load:.1f} programs wanted the cores in the last minute.
+
+10 clients take one epoch each in batches of 50. The loop by hand trains one client after the other in plain PyTorch, on
+the same batches and with the same transforms, and averages. Medians of {cycles} rounds of each way in turn; the ratio
+is the median of the rounds' ratios, below 1: fedloom is quicker.
+
+{table}
+"""
+
+
 def main() -> None:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -151,16 +193,20 @@ def main() -> None:
     parser.add_argument("--cycles", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--write", type=Path, help="a page with the table, the machine and the command")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    rows = {}
-    print("| workload | fedloom, ms | by hand, ms | ratio | models apart | way |\n|---|---|---|---|---|---|")
+    rows, lines = {}, [*HEAD]
+    print("\n".join(lines))
     for name in given.workloads:
         row = rows[name] = measure(WORKLOADS[name], given.cycles)
         numbers = f"{row['fedloom']:.1f} | {row['by hand']:.1f} | {row['ratio']:.2f} | {row['difference']:.1e}"
-        print(f"| {row['about']} | {numbers} | {row['way']} |", flush=True)
+        lines.append(f"| {row['about']} | {numbers} | {TARGETS.get(name, '')} | {row['way']} |")
+        print(lines[-1], flush=True)
+    if given.write:
+        given.write.write_text(page(lines, given.cycles, given.threads))
     if given.json:
-        machine = {"torch": torch.__version__, "threads": given.threads, "processor": platform.processor()}
+        machine = {"torch": torch.__version__, "threads": given.threads, "processor": processor()}
         given.json.write_text(json.dumps({"machine": machine, "rows": rows}, indent=2) + "\n")
 
 

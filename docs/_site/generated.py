@@ -180,7 +180,8 @@ def parts() -> str:
 
 def _elsewhere(thing: type) -> tuple[str, ...]:
     """The option for names whose entry is on another page."""
-    return ("no-index",) if thing.__name__ in fedloom.__all__ else ()
+    there = thing.__name__ in fedloom.__all__ and getattr(fedloom, thing.__name__) is thing  # there are two `Whole`
+    return ("no-index",) if there else ()
 
 
 def _leaves(kind: type) -> set[type]:

@@ -20,7 +20,7 @@ from fedloom.chance import Chance
 from fedloom.core.cohort import recognised
 from fedloom.core.types import Cohort, Reply, Task
 from fedloom.engine.distributed import NO_OWNER, Distributed, assign, stop_ranks
-from fedloom.engine.local import Local
+from fedloom.engine.local import Local, local_engine
 from fedloom.engine.ranks import Message, Ranks, ranks_here
 from fedloom.errors import RunStopped
 from fedloom.round import ask_cohort
@@ -101,6 +101,18 @@ def test_two_ranks_have_a_base_each(name: str, lead: Lead) -> None:
     with lead("frozen", name) as engine:
         ours = play(here, method, engine)
     same(ours, play(here, method, here.local(method)))
+
+
+def test_all_ranks_train_as_rank_0_does(ranks: Ranks) -> None:
+    here, method = world("normed"), method_of("scaffold")
+    ranks.send(1, Message({"network": "normed", "name": "scaffold", "cohorts": None, "fault": ""}, {}))
+    try:  # rank 1 would let clients train together
+        ours = play(here, method, Distributed(local_engine(here.clients(method), way="per-core"), ranks))
+    finally:
+        stop_ranks(ranks, {})
+    one = play(here, method, local_engine(here.clients(method), way="per-core"))
+    assert torch.equal(ours.model, one.model)
+    assert not torch.equal(one.model, play(here, method, here.local(method)).model)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedspu", "feddd"])

@@ -7,29 +7,48 @@ from functools import cache
 
 import pytest
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from fedloom.models.attention import transformer, vit
 from fedloom.models.recurrent import gru, lstm
 from pieces import CLASSES, WORDS
 from worlds import METHODS, SIZES, World, assert_close, everything, play, world, world_of
 
+
+class Stacked(nn.Module):
+    """Attention whose layers all have stacked forms, and whose code writes down how many heads there are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.norm = nn.Conv2d(1, 8, 3, stride=3), nn.LayerNorm(8)
+        self.qkv, self.out, self.head = nn.Linear(8, 24), nn.Linear(8, 8), nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        q, k, v = self.qkv(self.norm(x)).view(x.shape[0], 4, 3, 4, 2).permute(2, 0, 3, 1, 4).unbind(0)
+        seen = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(x.shape[0], 4, 8)
+        return self.head((x + self.out(seen)).mean(1))
+
+
 NETS: dict[str, Callable[[], nn.Module]] = {
     "vit": lambda: vit((1, 6, 6), CLASSES, width=8, depth=1, heads=4, patch=3),
     "transformer": lambda: transformer((7,), CLASSES, WORDS, width=8, depth=1, heads=4),
     "lstm": lambda: lstm((7,), CLASSES, WORDS, width=6, layers=2),
+    "stacked": Stacked,
     "gru": lambda: gru((7,), CLASSES, WORDS, width=6, layers=1),
 }
 SUB_MODELS = ("fedrolex", "heterofl", "fedspu", "feddd", "safari")
 PAIRS = [(name, network) for name in SUB_MODELS for network in ("vit", "lstm")]
-PAIRS += [("fedrolex", "transformer"), ("fjord", "gru")]
+PAIRS += [("fedrolex", "transformer"), ("fedrolex", "stacked"), ("fjord", "gru")]
+KINDS = {"vit": "vmapped", "stacked": "stacked"}
 
 
 @cache
 def here(network: str) -> World:
     """The network on the tiny world's images or texts."""
     torch.manual_seed(0)
-    data = world("mlp" if network == "vit" else "text").data
+    data = world("mlp" if network in ("vit", "stacked") else "text").data
     return world_of(NETS[network](), data, torch.arange(sum(SIZES)).split(list(SIZES)))
 
 
@@ -42,5 +61,6 @@ def test_masked_and_sliced_are_the_loop(name: str, network: str) -> None:
     assert not torch.equal(slow.model, place.model)
     for sliced in (False, True):
         engine = place.local(method, sliced=sliced)
+        assert engine.plan.gradient == KINDS.get(network, engine.plan.gradient)
         assert engine.plan.parts == ("sliced" if sliced and method.local.traits.cuts else "masked")
         assert_close(everything(play(place, method, engine, rounds=2)), everything(slow), 1e-5)

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -24,6 +25,17 @@ from flower_world import simulated
 NODES = ["0-2", "3-5"]
 SECONDS = 600.0  # that a run may take; most of it is room for a busy machine
 QUICK = ("fedavg", "feddd", "fedspu")
+# goals with a method each, on data that every node finds in the package
+GOALS = {
+    "numbers": ("scaffold", {"data": "diabetes", "goal": {"name": "numbers", "settings": {"loss": "huber"}}}),
+    "next-token": (
+        "fedspu", {"data": {"name": "shakespeare", "settings": {"roles": 6}}, "goal": "next-token", "partition": "own"},
+    ),
+    "pixels": (
+        "feddd", {"data": {"name": "shapes", "settings": {"clients": 6, "examples": 20}}, "goal": "pixels",
+                  "partition": "own", "augment": ["flip", "crop"]},
+    ),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -46,19 +58,20 @@ def _trial(folders: pytest.TempPathFactory, warm: bool) -> Iterator[Trial]:
         trial.stop()
 
 
-def experiment_of(method: str) -> Experiment:
+def experiment_of(method: str, **more: Any) -> Experiment:
     """Three rounds of six clients; clients' own models, if they have some, are tried at the end.
 
     The simulator takes one client at a time, as nodes do: products of a whole cohort round differently, and after three
     rounds of HeteroFL that had grown to 1.4e-5.
     """
     own = {"split": (0.7, 0.0, 0.3), "evaluate_every": 3} if method == "fedspu" else {}
-    return Experiment(method=method, clients=6, rounds=3, fleet="table4", training={"epochs": 1}, chunk=1, **own)
+    given = {"clients": 6, "rounds": 3, "fleet": "table4", "training": {"epochs": 1}, "chunk": 1, **own, **more}
+    return Experiment(method=method, **given)
 
 
-def assert_equal_to_the_simulator(trial: Trial, method: str) -> Path:
+def assert_equal_to_the_simulator(trial: Trial, method: str, **more: Any) -> Path:
     """Run a method on nodes and in the simulator; the run folder."""
-    experiment, out = experiment_of(method), trial.folder / "runs" / method
+    experiment, out = experiment_of(method, **more), trial.folder / "runs" / "-".join((method, *more))
     text = trial.run(experiment, SECONDS, out=str(out), deadline=SECONDS / 2, patience=SECONDS / 2)
     assert (out / "model.safetensors").exists(), text
     found, wanted = load_file(out / "model.safetensors"), simulated(experiment)
@@ -68,9 +81,10 @@ def assert_equal_to_the_simulator(trial: Trial, method: str) -> Path:
     rows = table_rows(out / "rounds.parquet")
     assert [row["arrived"] for row in rows] == [row["arrived"] for row in wanted.rounds]
     for one, other in zip(rows, wanted.rounds, strict=True):
-        assert (one["personal_accuracy"] is None) == (other["personal_accuracy"] is None)
-        if one["personal_accuracy"] is not None:
-            assert one["personal_accuracy"] == pytest.approx(other["personal_accuracy"], abs=1e-4)
+        for name in ("score", "personal_score"):
+            assert (one[name] is None) == (other[name] is None)
+            if one[name] is not None:
+                assert one[name] == pytest.approx(other[name], abs=1e-4)
     return out
 
 
@@ -84,6 +98,12 @@ def test_real_processes_equal_the_simulator(trial: Trial, method: str) -> None:
         assert row["rss_bytes"] > 2**20
     if method == "fedspu":
         assert list(trial.folder.glob("state*/*/*.safetensors"))  # every node keeps its own clients' models
+
+
+@pytest.mark.parametrize("goal", GOALS)
+def test_real_processes_train_for_every_goal(trial: Trial, goal: str) -> None:
+    method, more = GOALS[goal]
+    assert_equal_to_the_simulator(trial, method, **more, rounds=2)
 
 
 @pytest.mark.slow

@@ -61,6 +61,8 @@ def test_a_loss_and_metrics_of_ones_own():
     assert result.accuracy is None
     assert "accuracy" not in last
     assert result.summary()["score_name"] == "confidence"
+    assert not result.summary()["lower_is_better"]
+    assert run(small(rounds=1), metrics=Mean("wrong", bounded, "low")).summary()["lower_is_better"]
 
 
 def test_another_loss_trains_another_model():

@@ -94,3 +94,29 @@ def test_a_half(name: str, tmp_path: Path) -> None:
     session = onnxruntime.InferenceSession(tmp_path / "net.onnx")
     (found,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
     torch.testing.assert_close(torch.from_numpy(found), small(x).detach(), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_the_whole_is_the_network_to_the_bit_and_a_quarter_is_the_masked_one(name: str) -> None:
+    make, x = NETS[name]
+    torch.manual_seed(0)
+    net = make().eval()
+    map, layout = neuron_map(net, x), layout_of(net)
+    whole = extract(net, torch.ones(map.size, dtype=torch.bool), map=map)
+    ours, theirs = whole(x), net(x)  # with gradients, since torch has kernels of its own without
+    assert torch.equal(ours, theirs)
+    grads = [torch.autograd.grad(y.square().sum(), list(m.parameters())) for y, m in ((ours, whole), (theirs, net))]
+    assert all(torch.equal(a, b) for a, b in zip(*grads))
+    keep = map.cut(torch.rand(map.size), 0.25)
+    masked = load(copied(net), layout, flatten(net, layout) * map.expand(keep)).eval()
+    torch.testing.assert_close(extract(net, keep, map=map)(x), masked(x), rtol=1e-5, atol=1e-5)
+
+
+def test_what_was_cut_can_be_cut_again() -> None:
+    torch.manual_seed(0)
+    net = Strict().eval()
+    half = extract(net, {"attention.qkv": [0, 2]}, IMAGES)
+    map = neuron_map(half, IMAGES)
+    assert map.widths["network.attention.qkv"] == 2
+    last = extract(half, {"network.attention.qkv": [1]}, IMAGES, map)
+    torch.testing.assert_close(last(IMAGES), extract(net, {"attention.qkv": [2]}, IMAGES)(IMAGES))

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedloom.errors import BadModel
+from fedloom.layout import copied, flatten, layout_of, load
 from fedloom.neurons.axes import FIXED_GROUP, Segment
 from fedloom.neurons.extract import extract
 from fedloom.neurons.trace import neuron_map
@@ -269,6 +270,36 @@ def test_code_that_may_take_another_way_keeps_all_layers_whole() -> None:
     assert re.fullmatch(
         r"Branching: its code looks at numbers in its forward .* All its layers are kept whole\.", found.note
     )
+    assert int(found.flops(torch.ones(0, dtype=torch.bool))) == (2 * 2 * 2 if ROW.sum() > 0 else 0)
+
+
+class Masked(nn.Module):
+    """Attention that builds a mask only where there is padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.attention = nn.Embedding(9, 8), nn.MultiheadAttention(8, 4, batch_first=True)
+        self.norm, self.last = nn.LayerNorm(8), nn.Linear(8, 3)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x, padding = self.words(tokens), tokens == 0
+        mask = padding.view(*tokens.shape).expand(*tokens.shape) if bool(padding.any()) else None
+        x = x + self.attention(self.norm(x), x, x, key_padding_mask=mask, need_weights=False)[0].view(x.shape)
+        return self.last(x.mean(1))
+
+
+def test_a_way_that_leads_to_the_same_neurons_is_as_good() -> None:
+    some, padded = torch.tensor([[1, 2, 3], [4, 5, 8]]), torch.tensor([[1, 2, 3], [4, 0, 0]])
+    model = Masked().double()
+    for example in (some, padded):
+        found = neuron_map(model, example)
+        assert found.note is None
+        assert found.groups == ("attention",)
+        keep, layout = torch.tensor([True, False, False, True]), layout_of(model)
+        small = extract(model, keep, map=found)
+        masked = load(copied(model), layout, flatten(model, layout) * found.expand(keep))
+        for tokens in (some, padded):  # whichever way was listened to
+            torch.testing.assert_close(small(tokens), masked(tokens))
 
 
 class Careful(nn.Module):

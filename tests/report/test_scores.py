@@ -107,7 +107,7 @@ def test_the_page_says_lower_is_better(groups: list[Group], runs: list[Path], tm
 
 
 def test_the_weakest_client_has_the_highest(groups: list[Group]) -> None:
-    ranks, cells, _ = fairness_of(groups)
+    ranks, cells, notes = fairness_of(groups)
     assert ranks is not None
     assert cells is not None
     assert ranks.groups[0][1] == [16.0, 12.0, 8.0, 4.0]
@@ -115,6 +115,13 @@ def test_the_weakest_client_has_the_highest(groups: list[Group]) -> None:
     assert cells.head[3] == "highest tenth"
     assert cells.rows[0][1:4] == ["10.00", "10.00", "16.00"]
     assert "range" not in plotly_chart(ranks)["layout"]["yaxis"]
+    assert notes == ["fedavg: weakest: Grace 16.00, a client with a v… 12.00, <b>Emmy</b> 8.000."]
+
+
+def test_clients_without_examples_have_no_score(tmp_path: Path) -> None:
+    names = ["Ada", "", "Grace", ""]
+    folder = regression(tmp_path / "run", [9.0], own=(4.0, 5.0), client_names=names)
+    assert fairness_of(read_groups([folder])[0])[2] == ["fedavg: weakest: Grace 5.000, Ada 4.000."]
 
 
 def test_figures_are_drawn(groups: list[Group], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,6 +270,7 @@ def test_numbers_have_four_digits() -> None:
     rmse = MetricFacts("rmse", "low", (0.0, float("inf")))
     values = (123456.7, 312.44, 12.0, 0.05321, 0.0, None, float("inf"))
     assert [number(rmse, value) for value in values] == ["123,457", "312.4", "12.00", "0.05321", "0.000", "–", "–"]
+    assert number(rmse, 2.4129e22) == "2.413e+22"  # of a run that diverges
     assert number(ACCURACY, 0.65461) == "0.6546"
     assert decimals(ACCURACY, 0.65461, 3) == 3
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import nn
@@ -96,10 +97,13 @@ def test_names_of_clients_and_classes_are_in_the_run_folder(tmp_path):
     taken = inputs_of(Experiment(**SMALL | {"clients": 2}, partition="own", seed=2), data=data)
     whose = [sorted({who[at] for at in rows.tolist()}) for rows in taken.shards.examples.split(taken.shards.sizes)]
     assert [[name] for name in about["client_names"]] == whose
+    rows = pq.read_table(tmp_path / "run" / "clients.parquet").to_pylist()
+    assert [row["name"] for row in rows] == [about["client_names"][row["client"]] for row in rows]
     assert about["class_names"] == ["ant", "bee", "cat", "dog"]
     assert about["dealt_by"] == "own"
     run(Experiment(**SMALL, partition="iid"), data=data, out=tmp_path / "dealt")
     assert json.loads((tmp_path / "dealt" / "experiment.json").read_text())["client_names"] is None
+    assert "name" not in pq.read_table(tmp_path / "dealt" / "clients.parquet").column_names
 
 
 # ---- methods that look at classes

@@ -23,7 +23,7 @@ def neurons_command(
     For example `fedloom neurons cnn1 --shape 1x28x28`.
     """
     from fedloom.models import example
-    from fedloom.neurons.table import memory_table, tables
+    from fedloom.neurons.table import memory_table, tables, whole_table
     from fedloom.neurons.trace import neuron_map
     from fedloom.runs.experiment import Experiment
 
@@ -34,5 +34,8 @@ def neurons_command(
     network = Experiment(model={"name": model, "settings": settings}).build_model(numbers, classes, vocabulary)
     inputs = example(numbers, vocabulary)
     neurons = neuron_map(network, inputs)
-    for table in [*tables(neurons), memory_table(network, inputs, neurons)]:
+    groups, axes, costs = tables(neurons)
+    for table in (groups, axes, whole_table(neurons), costs, memory_table(network, inputs, neurons)):
         Console().print(table)
+    if neurons.note is not None:
+        Console().print(neurons.note)

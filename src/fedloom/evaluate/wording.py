@@ -10,6 +10,7 @@ from fedloom.core.metric import SHARE, Metric
 LABELS = {"rmse": "RMSE", "mae": "MAE", "mse": "MSE", "r2": "R²", "f1": "F1", "iou": "mean IoU", "auroc": "AUROC",
           "top5": "top-5 accuracy"}  # fmt: skip
 DIGITS = 4  # significant digits of values that are no shares
+MOST = 1e7  # larger values, as of a run that diverges, are written with an exponent
 
 
 def label_of(metric: Metric) -> str:
@@ -44,6 +45,8 @@ def number(metric: Metric, value: float | None, of_share: int = 4) -> str:
     """A value of a metric; a dash for one that is not known."""
     if value is None or not isfinite(value):
         return "–"
+    if abs(value) >= MOST:
+        return f"{value:.{DIGITS - 1}e}"
     return f"{value:,.{decimals(metric, value, of_share)}f}"
 
 

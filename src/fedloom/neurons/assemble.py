@@ -1,7 +1,7 @@
 """Numbered groups of neurons from what has been heard: the last step to a map."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from math import gcd, lcm
 
 import torch
@@ -19,14 +19,20 @@ Groups = dict[str, list[int]]  # name -> the roots of its neurons, in order
 
 
 def assemble(
-    layout: Layout, wiring: Wiring, results: list[Tensor], base: Mapping[str, Tensor], width: bool = False
+    layout: Layout,
+    wiring: Wiring,
+    results: list[Tensor],
+    base: Mapping[str, Tensor],
+    width: bool = False,
+    whole: Set[str] = frozenset(),
 ) -> NeuronMap:
     """Number the neurons, hidden ones first, then output classes, and write every axis in those numbers.
 
-    Hidden neurons with numbers in the `base`, which is the same for all clients, are fixed.
+    Hidden neurons with numbers in the `base`, which is the same for all clients, are fixed, and groups in `whole`.
     """
     found = Components(wiring, results, base, width)
     hidden, outputs = groups_of(wiring, found)
+    hidden = {name: neurons for name, neurons in hidden.items() if name not in whole}
     order = [neuron for neurons in (*hidden.values(), *outputs.values()) for neuron in neurons]
     number = torch.full((wiring.count + wiring.loose,), len(order))  # all fixed neurons share the number after the last
     number[torch.tensor(order, dtype=torch.int64)] = torch.arange(len(order))
@@ -73,6 +79,7 @@ def assemble(
             told.append(Told(place, function, axes))
     work = [(listed(product.ids), product.flops // batch) for product in wiring.products]
     heads = found.roots(wiring.heads)
+    wiring.lost = found.lost
     return NeuronMap(
         groups=tuple(hidden),
         outputs=tuple(outputs),
@@ -85,6 +92,7 @@ def assemble(
         lists=tuple(torch.tensor(entries) for entries in lists),
         told=tuple(told),
         alike=alike_of(wiring, found, hidden),
+        states=tuple(layer for layer, ids in wiring.states.items() if cuttable(ids)),
         work=tuple(work),
         words={name: word_of(wiring, name, neurons, heads) for name, neurons in hidden.items()},
         base_flops=sum(

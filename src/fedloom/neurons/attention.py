@@ -43,7 +43,7 @@ def dot_product(call: Call) -> Tensor:
     entries = small(heads).flatten()
     places = tensors[0].shape[-2] * tensors[1].shape[-2]
     flops = 2 * prod(tensors[0].shape[:-2]) * places * (tensors[0].shape[-1] + tensors[2].shape[-1])
-    call.product(entries, flops // len(entries))
+    call.product(entries, flops)
     mark_heads(call, entries)
     return heads.expand(call.shape)
 
@@ -93,7 +93,7 @@ def multi_head(call: Call) -> list[Tensor]:
     call.resize(call.owner(weight), "out_features", outputs)
     call.resize((layer, module), "num_heads", units)
     batch = query.shape[1] if query.dim() == 3 else 1
-    call.product(units, 4 * batch * query.shape[0] * key.shape[0] * (width // heads))
+    call.product(units, 4 * batch * query.shape[0] * key.shape[0] * width)
     answers = call.answer if isinstance(call.answer, tuple) else (call.answer,)
     rest = [plain(part.shape) for part in answers[1:] if isinstance(part, Tensor)]
     return [spread(outputs, answers[0].shape, -1), *rest]

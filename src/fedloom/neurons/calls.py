@@ -128,7 +128,7 @@ class Call:
         self.wiring.across.append(Across(self.where, settled(ids), tuple(a % ids.dim() for a in axes), norm))
 
     def product(self, ids: Tensor, flops: int) -> None:
-        """Record a product of activations: `flops` for each of these neurons."""
+        """Record a product of activations, and its `flops` for all of these neurons together."""
         self.wiring.products.append(Product(ids, flops))
 
     def has_neurons(self, tensor: Any) -> bool:

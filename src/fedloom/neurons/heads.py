@@ -44,21 +44,24 @@ def attention(
         raise BadModel("attention with bias_k, bias_v, zeros or static keys added has no form with fewer heads.")
     if query.dim() == 2:  # one example
         padding = None if key_padding_mask is None else key_padding_mask[None]
+        x = query[:, None]
+        pair = (x, x) if query is key and key is value else (key[:, None], value[:, None])
         out, seen = attention(
-            query[:, None], key[:, None], value[:, None], embed_dim_to_check, num_heads, in_proj_weight, in_proj_bias,
+            x, *pair, embed_dim_to_check, num_heads, in_proj_weight, in_proj_bias,
             None, None, False, dropout_p, out_proj_weight, out_proj_bias, training, padding,
             need_weights, attn_mask, use_separate_proj_weight, q_proj_weight, k_proj_weight, v_proj_weight,
             average_attn_weights=average_attn_weights,
         )  # fmt: skip
         return out[:, 0], None if seen is None else seen[0]
     size = embed_dim_to_check // num_heads
-    separate = (q_proj_weight, k_proj_weight, v_proj_weight)
-    weights = separate if in_proj_weight is None or use_separate_proj_weight else in_proj_weight.chunk(3)
-    biases = (None, None, None) if in_proj_bias is None else in_proj_bias.chunk(3)
-    q, k, v = (
-        F.linear(x, w, b).unflatten(2, (-1, size)).permute(1, 2, 0, 3)  # type: ignore[arg-type]
-        for x, w, b in zip((query, key, value), weights, biases)
-    )  # [n, heads, places, size]
+    if in_proj_weight is not None and not use_separate_proj_weight and query is key and key is value:
+        three = F.linear(query, in_proj_weight, in_proj_bias).chunk(3, 2)
+    else:
+        separate = (q_proj_weight, k_proj_weight, v_proj_weight)
+        weights = separate if in_proj_weight is None or use_separate_proj_weight else in_proj_weight.chunk(3)
+        biases = (None, None, None) if in_proj_bias is None else in_proj_bias.chunk(3)
+        three = tuple(F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases))  # type: ignore[arg-type]
+    q, k, v = (x.unflatten(2, (-1, size)).permute(1, 2, 0, 3) for x in three)  # [n, heads, places, size]
     mask = _added(attn_mask, q.dtype)
     if mask is not None and mask.dim() == 3:
         if len(mask) != q.shape[0] * q.shape[1]:

@@ -1,7 +1,6 @@
 """Listening to a network: it runs its own code on an example, and the neurons of every tensor are followed."""
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -38,10 +37,9 @@ class Known(NamedTuple):
 class Listener(TorchFunctionMode):
     """Hears every call of torch's functions in a forward pass."""
 
-    def __init__(self, model: nn.Module, wiring: Wiring, whole: Mapping[str, str]) -> None:
+    def __init__(self, model: nn.Module, wiring: Wiring) -> None:
         super().__init__()
         self.wiring = wiring
-        self.whole = whole  # layers that have turned out not to be understood, and why
         self.names: dict[int, str] = {}
         self.owners: dict[int, list[tuple[str, nn.Module]]] = {}
         self.transposes: dict[int, Tensor] = {}
@@ -111,8 +109,6 @@ class Listener(TorchFunctionMode):
         strange = any(self.strange(x) for x in given if all(x is not part for part in answers))
         if own or strange or any(k.ids.numel() and (emitted(k.ids) or loose(k.ids)) for k in before):
             try:
-                if call.layer in self.whole:
-                    raise Spread(self.whole[call.layer])
                 if rule is None:
                     raise Spread("it has no rule")
                 ids = tensors_in(rule(call))
@@ -139,13 +135,16 @@ class Listener(TorchFunctionMode):
             self.steps[tensor.grad_fn] = ids
 
     def keep_whole(self, call: Call, given: list[Tensor], reason: str) -> None:
-        """Fix all neurons that a call reads."""
+        """Fix all neurons that a call reads, and remember why if there are any."""
+        told = False
         for tensor in given:
             if id(tensor) in self.names:
                 self.wiring.stuck.add(self.names[id(tensor)])
             else:
                 self.wiring.fix(self.ids_of(tensor))
-        self.wiring.whole.setdefault(call.layer, f"{call.name}: {reason}")
+            told |= tensor.requires_grad or (id(tensor) in self.known and emitted(self.known[id(tensor)].ids))
+        if told:
+            self.wiring.whole.setdefault(call.layer, f"{call.name}: {reason}")
 
     def ids_of(self, tensor: Tensor) -> Tensor:
         """The ids of a tensor; a bare parameter's entries get some at first use."""
@@ -204,18 +203,14 @@ class Listener(TorchFunctionMode):
             if not self.muted:
                 call = Call(self.wiring, self, module, type(module).__name__, args, kwargs, answer)
                 self.trail.append(call.name)
-                self.follow(call, rule, tensors_in((args, kwargs)), tensors_in(answer))
+                with torch._C.DisableTorchFunction():  # what this calls is not the network's
+                    self.follow(call, rule, tensors_in((args, kwargs)), tensors_in(answer))
         self.stack.pop()
 
 
-def listen(
-    model: nn.Module, inputs: tuple[Any, ...], wiring: Wiring, whole: Mapping[str, str] = MappingProxyType({})
-) -> tuple[Listener, list[Tensor]]:
-    """Run a model in eval mode on the example; returns what was heard and the ids of the model's outputs.
-
-    Layers in `whole` are kept whole, for the reasons given there.
-    """
-    listener = Listener(model, wiring, whole)
+def listen(model: nn.Module, inputs: tuple[Any, ...], wiring: Wiring) -> tuple[Listener, list[Tensor]]:
+    """Run a model in eval mode on the example; returns what was heard and the ids of the model's outputs."""
+    listener = Listener(model, wiring)
     for tensor in tensors_in(inputs):
         listener.known[id(tensor)] = Known(tensor, plain(tensor.shape), tensor.grad_fn, "", False, True)
     hooks = []

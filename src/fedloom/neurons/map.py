@@ -45,7 +45,8 @@ class NeuronMap:
     lists: tuple[Tensor, ...]  # neuron numbers along an axis; K + O for what is never cut
     told: tuple[Told, ...] = ()  # calls that are told sizes which count neurons, in their order
     alike: tuple[tuple[str, ...], ...] = ()  # groups that must keep equally many to be sliced, as an LSTM's
-    work: tuple[tuple[int, int], ...] = ()  # products of activations: list, floating-point operations of an entry
+    states: tuple[str, ...] = ()  # recurrent layers whose first states the code makes, as wide as the whole layer
+    work: tuple[tuple[int, int], ...] = ()  # products of activations: list, operations of all its entries
     words: dict[str, str] = field(default_factory=dict)  # group -> what its neurons are: heads, hidden units ...
     note: str | None = None  # which layers are kept whole and why, in words
     base_flops: int = 0  # of one example's forward pass through frozen weights, which are not in the vector
@@ -181,7 +182,8 @@ class NeuronMap:
         total = self.base_flops + self.weighted(keep, [2 * tensor.positions for tensor in self.tensors], rows=False)
         if self.work:
             kept = self.padded(keep)
-            total = total + sum(each * kept[..., self.lists[which]].sum(-1) for which, each in self.work)
+            for which, whole in self.work:
+                total = total + whole * kept[..., self.lists[which]].sum(-1) // len(self.lists[which])
         return total
 
     def weighted(self, keep: Tensor, weights: list[int], rows: bool) -> Tensor:

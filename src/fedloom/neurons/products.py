@@ -49,7 +49,7 @@ def convolution(call: Call) -> Tensor:
         raise Spread("its weight is computed, and not a parameter of the network")
     back = "transpose" in call.name
     inputs, groups = along(call.ids(x), axis), call.argument(6, "groups", 1)
-    outputs = call.open(call.shape[axis], weight)
+    outputs = call.open(call.shape[axis], weight, "channels")
     counted = x.shape if back else call.shape
     positions = prod(counted) // counted[axis]
     ends = {0: inputs, 1: outputs} if back else {0: outputs, 1: inputs}
@@ -73,7 +73,7 @@ def embedding(call: Call) -> Tensor:
         weight = call.args[0]  # `embedding_bag` of older code
     if call.name_of(weight) is None:
         raise Spread("its weight is computed, and not a parameter of the network")
-    outputs = call.open(weight.shape[1], weight)
+    outputs = call.open(weight.shape[1], weight, "numbers of a word")
     call.bind(weight, {1: outputs}, output=1, weight=True)
     call.resize(call.owner(weight), "embedding_dim", outputs)
     return spread(outputs, call.shape, -1)
@@ -133,7 +133,7 @@ def multiplied(call: Call, a: Tensor, b: Tensor, shape: torch.Size) -> Tensor:
 
 def product(call: Call, ids: Tensor, shape: torch.Size, flops: int, found: Tensor) -> Tensor:
     """Record the cost of a product, shared equally among its neurons, and return the ids of its answer."""
-    call.product(ids, flops // len(ids))
+    call.product(ids, flops)
     return found
 
 
@@ -157,7 +157,7 @@ def by_head(call: Call, parts: list[tuple[Tensor, Tensor]], lead: list[int], sha
                 if place >= 0 and tensor.shape[place] > 1 and tensor.stride(place):
                     call.wiring.hold(heads, axis)
     entries = small(heads).flatten()
-    call.product(entries, flops // len(entries))
+    call.product(entries, flops)
     mark_heads(call, entries)
     return settled(heads.expand(shape))
 

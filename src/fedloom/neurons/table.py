@@ -7,7 +7,7 @@ import torch
 from rich.table import Table
 from torch import Tensor, nn
 
-from fedloom.neurons.axes import Segment
+from fedloom.neurons.axes import FIXED_GROUP, Axes, Segment
 from fedloom.neurons.footprint import EXECUTIONS, footprint
 from fedloom.neurons.map import NeuronMap
 
@@ -23,24 +23,50 @@ def groups_table(map: NeuronMap) -> Table:
     """Table of groups: neurons, tensors that have them, and whether they are cut."""
     table = Table("group", title="groups of neurons")
     table.add_column("neurons", justify="right")
+    table.add_column("which are")
     table.add_column("tensors", justify="right")
     table.add_column("cut")
     for group, width in map.widths.items():
         owned = sum(any(s.group == group for axis in axes if axis for s in axis) for axes in map.axes.values())
         step = map.steps[group]
         cut = "no: output" if group in map.outputs else "yes" if step == 1 else f"in multiples of {step}"
-        table.add_row(group, f"{width:,}", str(owned), cut)
+        table.add_row(group, f"{width:,}", map.words.get(group, "outputs"), str(owned), cut)
     if map.across:
         table.caption = f"statistics over several neurons, so masking and slicing differ: {', '.join(map.across)}"
     return table
 
 
 def axes_table(map: NeuronMap) -> Table:
-    """Table of tensors: shape, and the neurons along each axis."""
+    """Table of tensors with neurons: shape, and the neurons along each axis."""
     table = Table("tensor", "shape", "axes", title="axes of tensors")
     for tensor in map.tensors:
         axes = ", ".join("-" if axis is None else axis_text(axis) for axis in map.axes[tensor.name])
+        if not any(which is not None and bool((map.lists[which] < map.full_size).any()) for which in tensor.along):
+            continue
         table.add_row(tensor.name, " x ".join(f"{size}" for size in tensor.shape), axes)
+    return table
+
+
+def uncut(map: NeuronMap, tensor: Axes) -> bool:
+    """Whether no axis of a tensor has neurons that can be cut."""
+    return all(which is None or bool((map.lists[which] >= map.size).all()) for which in tensor.along)
+
+
+def whole_table(map: NeuronMap) -> Table:
+    """Table of layers that every client has whole: their parameters, and what share of all these are."""
+    trained = [tensor for tensor in map.tensors if tensor.trained]
+    total = sum(tensor.stop - tensor.start for tensor in trained)
+    held: dict[str, int] = {}
+    for tensor in trained:
+        if uncut(map, tensor):
+            layer = tensor.name.rpartition(".")[0] or tensor.name
+            held[layer] = held.get(layer, 0) + tensor.stop - tensor.start
+    table = Table("layer", title="whole for every client")
+    table.add_column("parameters", justify="right")
+    for layer, count in held.items():
+        table.add_row(layer, f"{count:,} ({count / total:.1%})")
+    table.add_row("all of these", f"{sum(held.values()):,} ({sum(held.values()) / total:.1%})")
+    table.caption = "The width that residual blocks add to and norms read is kept whole, as are inputs and outputs."
     return table
 
 
@@ -50,7 +76,8 @@ def axis_text(axis: tuple[Segment, ...]) -> str:
     for segment, repeats in groupby(axis):
         times = len(list(repeats))
         fan = f" x {segment.fan}" if segment.fan > 1 else ""
-        parts.append((f"{times} * " if times > 1 else "") + segment.group + fan)
+        group = "whole" if segment.group == FIXED_GROUP else segment.group
+        parts.append((f"{times} * " if times > 1 else "") + group + fan)
     return " + ".join(parts)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from fedloom.errors import BadModel
 from fedloom.layout import Layout, base_of, copied, layout_of
@@ -15,11 +16,11 @@ from fedloom.neurons.ids import plain
 from fedloom.neurons.inputs import lively, other_inputs
 from fedloom.neurons.listen import Listener, Unheard, listen
 from fedloom.neurons.map import NeuronMap
+from fedloom.neurons.note import note_of
 from fedloom.neurons.tried import Disagreement, tried
 from fedloom.neurons.wiring import Wiring
 
-TRIALS = 8  # layers that may turn out not to be understood before all are kept whole
-HINT = "`fedloom.neuron_rule` says what an unknown function or layer does to neurons."
+ALL = "All its layers are kept whole."
 
 
 def neuron_map(
@@ -39,43 +40,60 @@ def neuron_map(
     layout = layout_of(model) if layout is None else layout
     inputs = example if isinstance(example, tuple) else (example,)
     twin = copied(model).eval()  # it runs, and its statistics must not change
-    whole: dict[str, str] = {}
+    base, kind = base_of(model, layout), type(model).__name__
 
-    def hear(some: tuple[Any, ...]) -> tuple[Wiring, Listener, NeuronMap]:
-        wiring = Wiring()
-        listener, outputs = listen(twin, some, wiring, whole)
+    def hear(some: tuple[Any, ...]) -> tuple[Listener, list[Tensor], NeuronMap]:
+        listener, outputs = listen(twin, some, Wiring())
         if not outputs or any(ids.dim() < 2 or not len(ids) for ids in outputs):
             shapes = [tuple(ids.shape) for ids in outputs]
             raise BadModel(f"the model must give tensors [batch, classes, ...] for the example; got shapes {shapes}.")
-        return wiring, listener, assemble(layout, wiring, outputs, base_of(model, layout), width)
+        return listener, outputs, assemble(layout, listener.wiring, outputs, base, width)
 
-    while True:
-        try:
-            wiring, listener, found = hear(inputs)
-        except Unheard as error:
-            return nothing_cut(twin, inputs, layout, model, f"its code cannot be listened to: {error}")
-        if (way := another_way(inputs, listener, found, lambda some: hear(some)[1:])) is not None:
-            why = f"its code looks at numbers {way} and may take another way for other inputs"
-            return nothing_cut(twin, inputs, layout, model, why)
-        try:
-            tried(found, twin, lively(inputs))
-        except Disagreement as problem:
-            if not problem.layer or problem.layer in whole or len(whole) == TRIALS:
-                return nothing_cut(twin, inputs, layout, model, f"in a trial {str(problem).rstrip('.')}")
-            whole[problem.layer] = "with half of its neurons cut it is not what it is with the half masked"
-        except BadModel:  # the model itself fails on other inputs than the example
-            return replace(found, note=note_of(wiring.whole, found))
-        else:
-            return replace(found, note=note_of(wiring.whole, found))
+    try:
+        listener, outputs, found = hear(inputs)
+        wiring = listener.wiring
+    except Unheard as error:
+        return unheard(twin, inputs, layout, base, f"{kind}: its code cannot be listened to: {error}. {ALL}")
+    if (way := another_way(inputs, listener, found, lambda some: hear(some)[::2])) is not None:
+        note = f"{kind}: its code looks at numbers {way} and may take another way for other inputs. {ALL}"
+        return replace(assemble(layout, wiring, outputs, base, width, frozenset(found.groups)), note=note)
+    why = dict(wiring.whole)
+    wrong, problem = misunderstood(found, twin, lively(inputs))
+    if wrong:
+        found = assemble(layout, wiring, outputs, base, width, frozenset(wrong))
+        why |= dict.fromkeys(wrong, "with half of its neurons cut it is not what it is with the half masked")
+        _, problem = misunderstood(found, twin, lively(inputs))
+    if problem is not None:
+        note = f"{kind}: in a trial {str(problem).rstrip('.')}. {ALL}"
+        return replace(assemble(layout, wiring, outputs, base, width, frozenset(found.groups)), note=note)
+    return replace(found, note=note_of(why, [*wiring.lost, *wrong], found))
 
 
-def nothing_cut(twin: nn.Module, inputs: tuple[Any, ...], layout: Layout, model: nn.Module, why: str) -> NeuronMap:
-    """The map of a model of which nothing is known but that it runs."""
-    with torch.no_grad():
-        outputs = tensors_in(twin(*inputs))
-    results = [plain(x.shape) for x in outputs]
-    note = f"{type(model).__name__}: {why}. All its layers are kept whole."
-    return replace(assemble(layout, Wiring(), results, base_of(model, layout)), note=note)
+def misunderstood(found: NeuronMap, twin: nn.Module, inputs: tuple[Any, ...]) -> tuple[list[str], BadModel | None]:
+    """The groups that cannot be cut after all, each tried by itself, and what a trial of all of them says."""
+    try:
+        tried(found, twin, inputs)
+    except Disagreement as problem:
+        wrong = []
+        for group in found.groups:
+            try:
+                tried(found, twin, inputs, group)
+            except Disagreement:
+                wrong.append(group)
+        return wrong, problem
+    except BadModel:  # the model itself fails on other inputs than the example
+        return [], None
+    return [], None
+
+
+def unheard(
+    twin: nn.Module, inputs: tuple[Any, ...], layout: Layout, base: Mapping[str, Tensor], note: str
+) -> NeuronMap:
+    """The map of a model of which nothing is known but that it runs, and what that costs."""
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        results = [plain(x.shape) for x in tensors_in(twin(*inputs))]
+    found = assemble(layout, Wiring(), results, base)
+    return replace(found, note=note, base_flops=counter.get_total_flops() // len(results[0]))
 
 
 def another_way(
@@ -114,16 +132,3 @@ def alike(one: NeuronMap, other: NeuronMap) -> bool:
 def where(layer: str) -> str:
     """A layer in words."""
     return f"in layer '{layer}'" if layer else "in its forward"
-
-
-def note_of(whole: Mapping[str, str], neurons: NeuronMap) -> str | None:
-    """Which layers are kept whole, why, and what share of the parameters they hold."""
-    if not whole:
-        return None
-    trained = [tensor for tensor in neurons.tensors if tensor.trained]
-    total = sum(tensor.stop - tensor.start for tensor in trained)
-    held = sum(t.stop - t.start for t in trained if any(layer and t.name.startswith(f"{layer}.") for layer in whole))
-    layers = "; ".join(
-        f"'{layer}' ({why})" if layer else f"the network's own code ({why})" for layer, why in whole.items()
-    )
-    return f"kept whole, with {held / total:.0%} of the parameters: {layers}. {HINT}"

@@ -17,18 +17,15 @@ from fedloom.neurons.resized import resized, sizes_of
 from fedloom.neurons.slicing import slice_index, slices
 
 KEY = 7
+LARGEST = 2**27  # numbers of a network that is tried in float64 on an accelerator
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # relative to the largest number
 
 
 class Disagreement(BadModel):
-    """The network with neurons cut is not that with these masked; `layer` is where this shows first, if in any."""
-
-    def __init__(self, text: str, layer: str = "") -> None:
-        super().__init__(text)
-        self.layer = layer
+    """The network with neurons cut is not that with these masked."""
 
 
-def tried(map: NeuronMap, model: nn.Module, example: Any) -> None:
+def tried(map: NeuronMap, model: nn.Module, example: Any, group: str | None = None) -> None:
     """Keep half of every group by a fixed key; `BadModel` where the network masked and the network cut disagree.
 
     A wrong rule for a layer, and code that takes tensors where nothing sees them, are found so. Not tried where a layer
@@ -38,31 +35,47 @@ def tried(map: NeuronMap, model: nn.Module, example: Any) -> None:
         map: the model's neurons.
         model: it is left as it is.
         example: a batch of inputs, or several inputs as a tuple.
+        group: the only one that is halved, and those that must keep as many; None: all of them.
     """
     if not map.groups or map.across:
         return
-    inputs = example if isinstance(example, tuple) else (example,)
-    keep = halved(map)
+    inputs, keep = example if isinstance(example, tuple) else (example,), halved(map, group)
+    if any(value.is_cuda for value in model.parameters()) and sum(v.numel() for v in model.parameters()) <= LARGEST:
+        try:  # accelerators round the products of float32
+            return _compare(map, copied(model).double(), _in_double(inputs), keep)
+        except Disagreement:
+            raise
+        except BadModel:  # code that says float32
+            pass
+    _compare(map, model, inputs, keep)
+
+
+def _compare(map: NeuronMap, model: nn.Module, inputs: tuple[Any, ...], keep: Tensor) -> None:
+    """Run the network masked and cut."""
     index, shapes = slice_index(map, keep)
     layout = layout_of(model, frozenset(axes.name for axes in map.tensors))
     flat = flatten(model, layout)
-    masked = _Run(model, layout.split(flat * map.expand(keep)), inputs)
+    masked = _Run(model, layout.split(flat * map.expand(keep).to(flat.device)), inputs)
     sizes = sizes_of(map, slices(map, keep)[1])
-    cut = _Run(model, layout._replace(shapes=shapes).split(flat[index]), inputs, sizes)
+    cut = _Run(model, layout._replace(shapes=shapes).split(flat[index.to(flat.device)]), inputs, sizes)
     if masked.problem is not None:
         raise BadModel(f"the model fails on the example in {masked.where()}: {masked.problem}") from masked.problem
     if cut.problem is not None:
         raise Disagreement(
-            f"the network with half of its neurons fails in {cut.where()}: {str(cut.problem).rstrip('.')}. {WAYS}",
-            cut.inside[-1] if cut.inside else "",
+            f"the network with half of its neurons fails in {cut.where()}: {str(cut.problem).rstrip('.')}. {WAYS}"
         ) from cut.problem
     tolerance = TOLERANCE.get(flat.dtype, 1e-4)
     if not masked.agrees(cut.answer, masked.answer, tolerance):
         first = next((n for n, x in masked.seen.items() if not masked.agrees(cut.seen.get(n), x, tolerance)), None)
         where = "its answer differs" if first is None else f"the answer of layer '{first}' differs"
         raise Disagreement(
-            f"the network with half of its neurons cut is not that with the half masked: {where}. {WAYS}", first or ""
+            f"the network with half of its neurons cut is not that with the half masked: {where}. {WAYS}"
         )
+
+
+def _in_double(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The inputs with numbers of twice the precision."""
+    return tuple(x.double() if isinstance(x, Tensor) and x.is_floating_point() else x for x in inputs)
 
 
 WAYS = (
@@ -71,10 +84,15 @@ WAYS = (
 )
 
 
-def halved(map: NeuronMap) -> Tensor:
-    """Half of the neurons of every group, and always the same ones."""
+def halved(map: NeuronMap, only: str | None = None) -> Tensor:
+    """Half of the neurons of every group (or only of one, and those alike), and always the same ones."""
     scores = uniform(absorb(torch.tensor(KEY), torch.arange(map.size, device=_device(map))))
-    return map.cut(scores, 0.5)
+    keep = map.cut(scores, 0.5)
+    if only is not None:
+        these = next((groups for groups in map.alike if only in groups), (only,))
+        for group, span in map.spans(map.size):
+            keep[span] |= group not in these
+    return keep
 
 
 def _device(map: NeuronMap) -> torch.device:

@@ -39,7 +39,7 @@ class Across(NamedTuple):
 
 
 class Product(NamedTuple):
-    """A product of two activations: neurons along its answer, and floating-point operations for each of these."""
+    """A product of two activations: neurons along its answer, and floating-point operations of all of it."""
 
     ids: Tensor  # [n]
     flops: int
@@ -66,9 +66,11 @@ class Wiring:
     divided: dict[str, tuple[int, Tensor]] = field(default_factory=dict)  # group norm -> number of groups, channels
     told: list[tuple[int, str, tuple[Tensor, ...]]] = field(default_factory=list)  # number, function, ids of its answer
     alike: list[tuple[str, ...]] = field(default_factory=list)  # layers that must keep equally many
+    states: dict[str, Tensor] = field(default_factory=dict)  # recurrent layer whose states the code makes -> its units
     heads: list[Tensor] = field(default_factory=list)  # neurons that are heads
     products: list[Product] = field(default_factory=list)
-    whole: dict[str, str] = field(default_factory=dict)  # layer that is kept whole -> why
+    whole: dict[str, str] = field(default_factory=dict)  # layer whose code is not understood -> what of it, and why
+    lost: list[str] = field(default_factory=list)  # layers whose neurons are not cut because of those
 
     def open(self, layer: str, width: int, word: str = "") -> Tensor:
         """Make neurons for a layer's outputs; a layer that is called again keeps its neurons."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedloom.core.refused import REASONS
-from fedloom.evaluate.judge import is_share
+from fedloom.evaluate.judge import MetricFacts, is_share
 from fedloom.evaluate.wording import label_of, number
 from fedloom.report.about import CLIENTS as NAMES, name_of
 from fedloom.report.charts import Bars, Cells, Map, Maps, Ranks, Row, Series, merged, spaced, tidy
@@ -15,6 +15,7 @@ from fedloom.world.simulated import FATES
 
 CELLS = 120_000  # of all tables of clients and rounds together
 CLIENTS, BINS = 100, 120  # rows and columns of such a table at most
+NAMED = 3  # weakest clients that are named
 POINTS = 400  # clients of a distribution at most
 PERSONAL, OLD = "personal_score", "personal_accuracy"  # tensors, the second of older runs
 SHARE, LOST = "share of the model", "lost replies"
@@ -140,6 +141,8 @@ def fairness_of(groups: list[Group]) -> tuple[Ranks | None, Cells | None, list[s
         numbers = (values.mean(), np.median(values), tenth, values.std())
         rows.append([group.label, *(number(metric, value, 3) for value in numbers), f"{len(values):,}"])
         owners.append(group)
+        if said := _weakest(group, metric):
+            notes.append((group.label, said))
     if not found:
         return None, None, []
     tenth_name = "lowest tenth" if metric.best == "high" else "highest tenth"
@@ -150,6 +153,22 @@ def fairness_of(groups: list[Group]) -> tuple[Ranks | None, Cells | None, list[s
         Cells(head, rows, list(owners)),
         merged(notes),
     )
+
+
+def _weakest(group: Group, metric: MetricFacts) -> str:
+    """The clients with the worst scores, by name, over the runs of a group; empty where they have no names."""
+    totals: dict[str, list[float]] = {}
+    for run in group.runs:
+        scores = run.kept.get(PERSONAL, run.kept.get(OLD))
+        names = [short for short, name in zip(run.names(NAMES), run.about.get(NAMES) or []) if name]  # "": no examples
+        if scores is None or len(names) != len(scores):
+            continue
+        for name, score in zip(names, scores.tolist()):
+            totals.setdefault(name, []).append(score)
+    means = {name: float(np.mean(own)) for name, own in totals.items()}
+    worst = sorted((name for name in means if np.isfinite(means[name])), key=lambda name: means[name])
+    worst = (worst if metric.best == "high" else worst[::-1])[:NAMED]
+    return f"weakest: {', '.join(f'{name} {number(metric, means[name], 3)}' for name in worst)}." if worst else ""
 
 
 def virtual_time_of(groups: list[Group]) -> Bars | None:

@@ -86,7 +86,7 @@ class Experiment(Section):
     evaluate_every: int = Field(1, ge=1, description="rounds between evaluations")
     engine: Literal["local", "loop", "distributed"] = "local"
     execution: Literal["sliced", "masked"] = Field("sliced", description="train sub-models really smaller, or masked")
-    way: Literal["auto"] | ClientWay = Field("auto", description="how clients share the cores; auto measures it")
+    way: Literal["auto", ClientWay] = Field("auto", description="how clients share the cores; auto measures it")
     device: str = "auto"
     chunk: int | None = Field(None, ge=1, description="clients trained at a time; None fits them to memory")
     memory: float | None = Field(None, gt=0, description="GiB of the device that may be used; None takes what is free")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,14 @@ TRANSPORT = ("transport_down", "transport_up")  # bytes, on a real network
 class Ledger:
     """The rows of `rounds.parquet` and `clients.parquet`, and the tensors of `kept.safetensors`."""
 
-    def __init__(self, clients: list[int], layout: Layout | None, examples: Tensor, goal: Goal) -> None:
-        """`examples` [N]: the number that each client of the fleet trains on in a round, repeats counted."""
+    def __init__(
+        self, clients: list[int], layout: Layout | None, examples: Tensor, goal: Goal, names: Sequence[str] = ()
+    ) -> None:
+        """`examples` [N]: the number that each client of the fleet trains on in a round, repeats counted.
+
+        `names`: of the partition's clients, for the column `name`; without any there is no such column.
+        """
+        self._names = names
         self._metrics, self._own = [one.name for one in goal.metrics], goal.personal.name
         self._numbers = np.array(clients)  # each client's number in the partition
         self._examples = examples.cpu().numpy()
@@ -199,7 +206,7 @@ class Ledger:
         from fedloom.runs.parquet import column_bytes, table_bytes  # imported here, since most rounds write nothing
 
         replace_file(folder / "rounds.parquet", [table_bytes(self.rounds(), self.columns)])
-        replace_file(folder / "clients.parquet", [column_bytes(_as_tensors(_cat_columns(self._clients)))])
+        replace_file(folder / "clients.parquet", [column_bytes(_as_tensors(_cat_columns(self._clients)), self._names)])
         if tensors := self.tensors:
             replace_file(folder / "kept.safetensors", pack(tensors))
 

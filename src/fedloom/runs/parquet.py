@@ -35,9 +35,13 @@ def table_rows(file: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if v is not None or not ("." in k or k in TRANSPORT)} for row in rows]
 
 
-def column_bytes(columns: State) -> bytes:
-    """Columns on the host as the bytes of a Parquet file."""
-    return _bytes(pa.table({name: value.numpy() for name, value in columns.items()}))
+def column_bytes(columns: State, names: Sequence[str] = ()) -> bytes:
+    """Columns on the host as the bytes of a Parquet file; `names` of clients become a column next to their numbers."""
+    table = pa.table({name: value.numpy() for name, value in columns.items()})
+    if names and "client" in columns:
+        texts = pa.array(names).take(pa.array(columns["client"].numpy()))
+        table = table.add_column(table.column_names.index("client") + 1, "name", texts)
+    return _bytes(table)
 
 
 def _bytes(table: pa.Table) -> bytes:

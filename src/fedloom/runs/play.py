@@ -178,7 +178,7 @@ def resume(
 def ledger_of(inputs: Inputs) -> Ledger:
     """An empty ledger for a run on these inputs."""
     examples = processed(inputs.method.work, inputs.setting.fleet.examples)
-    return Ledger(inputs.clients, inputs.setting.layout, examples, inputs.setting.goal)
+    return Ledger(inputs.clients, inputs.setting.layout, examples, inputs.setting.goal, inputs.client_names or ())
 
 
 def _start(prepared: Prepared) -> Progress:

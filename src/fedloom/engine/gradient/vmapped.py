@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 
 import torch
@@ -44,11 +46,20 @@ class VmappedGradient:
 
             return train_network(setting, split(flat), x, key, weighed, sizes)
 
-        grads, losses = vmap(grad_and_value(loss))(params.detach(), *batch)
+        with _without_advice():
+            grads, losses = vmap(grad_and_value(loss))(params.detach(), *batch)
         return grads, losses
 
     def outputs(self, params: Tensor, x: Tensor) -> Tensor:
         """The outputs of each client's network for its own examples."""
         setting, split, sizes = self.setting, self.layout.split, self._sizes
-        with torch.no_grad():
+        with torch.no_grad(), _without_advice():
             return vmap(lambda flat, own: ask_network(setting, split(flat), own, sizes))(params, x)
+
+
+@contextmanager
+def _without_advice() -> Iterator[None]:
+    """Silence torch's warning of calls that vmap makes client by client: whether that is quick enough is measured."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There is a performance drop")
+        yield
