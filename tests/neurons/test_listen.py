@@ -43,6 +43,9 @@ GROUPS = {
     "patches": {"attention": 3, "feed.up": 6},
     "lstm of two layers": {"words": 6, "layer.l0": 7, "layer.l1": 7},
     "cells": {"first": 7, "second": 6},
+    "a learnt beginning": {"words": 6, "layer.l0": 7, "second": 5},
+    "packed": {"words": 6, "layer": 7},
+    "a cell from zeros": {"cell": 7},
     "convnext": {"1.feed.up": 6, "3.feed.up": 6},
     "windows": {"3.qkv": 2, "3.feed.up": 6, "4.qkv": 2, "4.feed.up": 6, "6.qkv": 4, "6.feed.up": 6},
 }  # fmt: skip

@@ -75,7 +75,7 @@ class Components:
                 extra += self._one_axis(ids)
             for own in self._wiring.entries.values():
                 if own.dim() > 1 and bool((self.of(own) < self._wiring.count).any()):
-                    extra += self._unused(own) or self._one_axis(own)
+                    extra += self._unused(own) or self._one_axis(own, stacks=False)
             if not extra:
                 return
             self._edges += extra
@@ -107,12 +107,12 @@ class Components:
                 return [(own[new], most.expand(own.shape)[new])] if bool(new.any()) else []
         return []
 
-    def _one_axis(self, ids: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Edges that leave neurons along the longest of the axes that they run along."""
+    def _one_axis(self, ids: Tensor, stacks: bool = True) -> list[tuple[Tensor, Tensor]]:
+        """Edges that leave neurons along the longest of the axes that they run along; `stacks`: beside groups alike."""
         found = self.of(ids)
         found = settled(torch.where(found < self._wiring.count, found, -1))  # bare parameters that have met nobody yet
         axes = moving(found)
-        if len(axes) < 2 or (len(axes) == 2 and self._stacked(found, axes)):
+        if len(axes) < 2 or (stacks and len(axes) == 2 and self._stacked(found, axes)):
             return []
         stay = max(axes, key=lambda axis: ids.shape[axis])
         first = small(ids)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.neurons.calls import Call
-from fedloom.neurons.ids import Spread, along, emitted, settled, spread
+from fedloom.neurons.ids import Spread, along, emitted, loose, plain, settled, small, spread
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
@@ -52,7 +52,7 @@ def cell(call: Call) -> list[Tensor]:
     call.resize(owner, "input_size", along(call.ids(x), -1))
     call.resize(owner, "hidden_size", units)
     for state in [states] if isinstance(states, Tensor) else states:
-        begun(call, state, units)
+        begun(call, state, units[None])
     answers = [call.answer] if isinstance(call.answer, Tensor) else list(call.answer)
     return [spread(units, state.shape, -1) for state in answers]
 
@@ -75,9 +75,19 @@ def gated(call: Call, weights: Any, reads: Tensor, gates: int, positions: int, s
 
 
 def begun(call: Call, state: Tensor, units: Tensor) -> None:
-    """A state from before: of the same units, zeros of the layer's own making, or a constant of the code's."""
+    """A state from before: of the same units, a bare parameter, or one in which all units are alike."""
     ids = call.ids(state)
     if emitted(ids):
         call.wiring.unite(ids, units)
-    elif call.made_in(state) != call.layer or not isinstance(call.module, nn.RNNBase | nn.RNNCellBase):
+    elif loose(ids):
+        call.wiring.meets.append((small(ids), units.expand(state.shape[:-2] + units.shape[-2:])))
+    elif not bool((state == state[..., :1]).all()):
         call.wiring.fix(units)
+    elif call.made_in(state) != call.layer or not isinstance(call.module, nn.RNNBase | nn.RNNCellBase):
+        call.wiring.states.setdefault(call.layer, units.flatten())
+
+
+def packed(call: Call) -> list[Tensor]:
+    """`pack_padded_sequence` and back: places are laid end to end, and neurons stay on the last axis."""
+    ids = along(call.ids(call.args[0]), -1)
+    return [spread(ids, x.shape, -1) if x.is_floating_point() else plain(x.shape) for x in call.answer]

@@ -61,6 +61,7 @@ RULES: dict[str, Rule] = {
         (attention.dot_product, "scaled_dot_product_attention"),
         (attention.multi_head, "multi_head_attention_forward"),
         (recurrent.layers, "lstm gru rnn_tanh rnn_relu"),
+        (recurrent.packed, "pack_padded_sequence pad_packed_sequence"),
         (recurrent.cell, "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"),
     )
     for name in names.split()

@@ -66,6 +66,7 @@ class Wiring:
     divided: dict[str, tuple[int, Tensor]] = field(default_factory=dict)  # group norm -> number of groups, channels
     told: list[tuple[int, str, tuple[Tensor, ...]]] = field(default_factory=list)  # number, function, ids of its answer
     alike: list[tuple[str, ...]] = field(default_factory=list)  # layers that must keep equally many
+    states: dict[str, Tensor] = field(default_factory=dict)  # recurrent layer whose states the code makes -> its units
     heads: list[Tensor] = field(default_factory=list)  # neurons that are heads
     products: list[Product] = field(default_factory=list)
     whole: dict[str, str] = field(default_factory=dict)  # layer whose code is not understood -> what of it, and why
