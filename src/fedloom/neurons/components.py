@@ -38,7 +38,7 @@ class Components:
             lost += [*([] if bound is None else bound.axes.values()), *self._entries(name)]
         gone = self.roots(lost)
         gone = gone[(gone != FIXED) & ~torch.isin(gone, self.ends)]
-        self.lost = [layer for layer, ids in wiring.opened.items() if bool(torch.isin(self.of(ids), gone).any())]
+        self.lost = self._emitters(gone)
         self._fix(lost)
         while self._hold():
             self._settle()
@@ -55,6 +55,10 @@ class Components:
         parts = [self.of(ids).flatten() for ids in many]
         found: Tensor = torch.cat([torch.zeros(0, dtype=torch.int64), *parts]).unique()
         return found
+
+    def _emitters(self, roots: Tensor) -> list[str]:
+        """The layers that emit any of these."""
+        return [layer for layer, ids in self._wiring.opened.items() if bool(torch.isin(self.of(ids), roots).any())]
 
     def _cuttable(self, ids: Tensor) -> bool:
         """Whether any of them are neither fixed nor outputs."""
@@ -170,13 +174,17 @@ class Components:
     def _hold(self) -> bool:
         """Fix neurons along axes that must not be cut; whether there were any."""
         found = []
-        for ids, axis in self._wiring.still:
+        for ids, axis, layer, why in self._wiring.still:
             roots = self.of(ids)
-            axes = moving(roots)
-            if axes == [axis]:
+            if moving(roots) == [axis] and self._cuttable(ids):
                 found.append(roots[~torch.isin(roots, self.ends)].unique())
+                if bool((found[-1] < self._wiring.count).any()):
+                    self._wiring.whole.setdefault(layer, why)
         extra = torch.cat([torch.zeros(0, dtype=torch.int64), *found])
         extra = extra[extra != FIXED]
+        self.lost += [
+            layer for layer, ids in self._wiring.opened.items() if bool(torch.isin(self.of(ids), extra).any())
+        ]
         self._fix([extra])
         return bool(len(extra))
 
