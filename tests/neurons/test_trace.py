@@ -302,6 +302,24 @@ def test_a_way_that_leads_to_the_same_neurons_is_as_good() -> None:
             torch.testing.assert_close(small(tokens), masked(tokens))
 
 
+class Strolls(nn.Module):
+    """Writes down how many neurons there are, and reshapes once more in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(2, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.view(-1, 2) if self.training else x
+        return self.last(self.first(x).view(-1, 6))
+
+
+def test_another_way_in_training_keeps_layers_whole() -> None:
+    found = neuron_map(Strolls(), ROW)
+    assert found.groups == ()
+    assert "Not understood: 'first'" in found.note
+
+
 class Careful(nn.Module):
     """Looks at its input, and goes on in the same way whatever it sees."""
 
