@@ -10,7 +10,7 @@ import fedloom
 from fedloom.errors import BadModel
 from fedloom.neurons.rules import OWN
 from fedloom.neurons.trace import neuron_map
-from neurons.attention_nets import HEADS, IMAGES, NETS, PLACES, TEXTS, WIDTH, decoder, decoders, readers
+from neurons.attention_nets import HEADS, IMAGES, NETS, PLACES, STYLES, TEXTS, WIDTH, decoder, decoders, readers
 from neurons.equality import check
 from neurons.nets import Apply, mlp
 
@@ -57,6 +57,14 @@ def test_neurons_are_heads_and_units_and_the_stream_is_whole(name: str) -> None:
     found = neuron_map(make(), example)
     assert {group: found.widths[group] for group in found.groups} == GROUPS[name]
     assert found.across == ()
+    assert found.note is None
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_heads_are_found_however_they_are_written(style: str) -> None:
+    found = neuron_map(decoder(style, "by hand", "chunk", True), TEXTS)
+    heads = {"attention.qkv": 3} if style in STYLES[:5] else {"attention.q": 2}
+    assert {group: found.widths[group] for group in found.groups} == {**heads, "feed.up": 6}
     assert found.note is None
 
 

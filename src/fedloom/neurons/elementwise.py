@@ -68,6 +68,11 @@ def raised(ids: Tensor, rank: int) -> Tensor:
     return ids[(None,) * (rank - ids.dim())]
 
 
+def same(call: Call) -> Tensor:
+    """The ids of the first argument, of which other arguments may say the type."""
+    return call.ids(call.args[0])
+
+
 def blank(call: Call) -> Tensor:
     """A new tensor that has only the type of its argument."""
     return plain(call.shape)
