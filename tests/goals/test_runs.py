@@ -258,6 +258,16 @@ def test_whole_metrics_see_all_outputs():
     assert result.rounds[-1]["personal_loss"] is None
 
 
+def test_whole_metrics_keep_no_more_than_fits(monkeypatch):
+    import fedloom.core.metric as module
+
+    monkeypatch.setattr(module, "MOST_GATHERED", 1000)
+    with pytest.raises(
+        BadExperiment, match=r"metric 'count' needs all outputs at once, .* fedloom.Sums or fedloom.Mean"
+    ):
+        run(small(rounds=1), metrics=[Whole("count", lambda output, target: len(target))])
+
+
 def test_personal_scores_follow_the_goals_metric():
     result = run(small(split=(0.7, 0.0, 0.3)), metrics=[Mean("confidence", confidence, limits=(0, 1))])
     inputs = inputs_of(small(split=(0.7, 0.0, 0.3)))
