@@ -26,12 +26,18 @@ class ByHand(nn.Module):
         packed = self.qkv(x)
         if self.style == "reshape":
             q, k, v = packed.reshape(batch, places, 3, heads, size).permute(2, 0, 3, 1, 4)
+        elif self.style == "einsum":
+            packed = torch.einsum("bni,oi->bno", x, self.qkv.weight) + self.qkv.bias
+            q, k, v = packed.view(batch, places, 3, heads, size).unbind(2)
         elif self.style == "unbind":
             q, k, v = packed.view(batch, places, 3, -1, size).permute(2, 0, 3, 1, 4).unbind(0)
         elif self.style == "chunk":
             q, k, v = (part.view(batch, places, heads, size).transpose(1, 2) for part in packed.chunk(3, -1))
         else:
             q, k, v = (part.unflatten(-1, (heads, size)).transpose(1, 2) for part in packed.split(width, dim=-1))
+        if self.style == "einsum":
+            scores = torch.einsum("bnhd,bmhd->bhnm", q, k) * size**-0.5
+            return self.out(torch.einsum("bhnm,bmhd->bnhd", scores.softmax(-1), v).reshape(batch, places, width))
         if self.style == "chunk":
             mixed = ((q * size**-0.5) @ k.transpose(-2, -1)).softmax(-1) @ v
         elif self.style == "split":  # heads laid end to end with the batch
@@ -403,12 +409,12 @@ NETS: dict[str, tuple[Any, Tensor]] = {
     "cells": (Steps, torch.randn(2, 4, 5, generator=torch.Generator().manual_seed(0))),
 }
 NORMS = {"layer": nn.LayerNorm, "rms": nn.RMSNorm, "by hand": Norm}
-STYLES = ("reshape", "unbind", "chunk", "split", "expand", "interleave", "argument")
+STYLES = ("reshape", "unbind", "chunk", "split", "einsum", "expand", "interleave", "argument")
 
 
 def decoder(style: str, norm: str, gate: str, tied: bool) -> nn.Module:
     """A decoder whose parts are written in these ways."""
-    attention = ByHand(style) if style in STYLES[:4] else Grouped(style)
+    attention = ByHand(style) if style in STYLES[:5] else Grouped(style)
     return Decoder(attention, NORMS[norm], gate, tied)
 
 

@@ -74,10 +74,10 @@ def sizes_of(map: NeuronMap, counts: Sequence[int]) -> Sizes:
 
 
 @contextmanager
-def resized(module: nn.Module, sizes: Sizes | None) -> Iterator[None]:
+def resized(module: nn.Module, sizes: Sizes | None) -> Iterator[Resized | None]:
     """Run a module's code on tensors of kept neurons: enter it around the module's call alone. None: on all neurons."""
     if sizes is None:
-        yield
+        yield None
         return
     before = [(module.get_submodule(a.layer), a.name, getattr(module.get_submodule(a.layer), a.name))
               for a, _ in sizes.attributes]  # fmt: skip
@@ -85,7 +85,7 @@ def resized(module: nn.Module, sizes: Sizes | None) -> Iterator[None]:
     try:
         set_attributes(module, sizes.attributes)
         with unchecked(module, sizes.states), mode:
-            yield
+            yield mode
     finally:
         for layer, name, value in reversed(before):
             setattr(layer, name, value)

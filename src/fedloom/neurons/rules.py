@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 
 from fedloom.errors import BadModel, unknown
-from fedloom.neurons import attention, elementwise, norms, products, recurrent, reshapes
+from fedloom.neurons import attention, einsum, elementwise, norms, products, recurrent, reshapes
 from fedloom.neurons.calls import Rule
 
 
@@ -29,7 +29,8 @@ SHAPES = "flatten permute transpose swapaxes swapdims movedim moveaxis squeeze u
 RULES: dict[str, Rule] = {
     name: rule
     for rule, names in (
-        (elementwise.elementwise, f"{ACTIVATIONS} {SOFTER} {ROOTS} {DROPS} {PAIRS} {MORE} {CASTS} {LIKES}"),
+        (elementwise.elementwise, f"{ACTIVATIONS} {SOFTER} {ROOTS} {DROPS} {PAIRS} {MORE} {LIKES}"),
+        (elementwise.same, CASTS),
         (elementwise.blank, "new_zeros new_ones new_empty new_full new_tensor empty_strided"),
         (elementwise.chosen, "where masked_fill copy"),
         (elementwise.softmax, "softmax log_softmax softmin"),
@@ -55,6 +56,7 @@ RULES: dict[str, Rule] = {
         (products.embedding, "embedding embedding_bag"),
         (products.matrices, "matmul mm bmm"),
         (products.batches_added, "baddbmm"),
+        (einsum.einsum, "einsum"),
         (norms.channel_norm, "batch_norm instance_norm"),
         (norms.group_norm, "group_norm"),
         (norms.layer_norm, "layer_norm rms_norm"),
