@@ -53,6 +53,11 @@ class Method:
         """Whether the server knows beforehand which numbers a client sends back: those that it was sent."""
         return self.upload.sends_what_came and not self.local.traits.chooses
 
+    @property
+    def of_neurons(self) -> bool:
+        """Whether any part chooses whole neurons."""
+        return any(getattr(self, slot).of_neurons for slot in SLOTS if slot != "local")
+
     def init(self, setting: Setting, model: Tensor) -> Memory:
         """The server's memory before the first round."""
         memory = {slot: getattr(self, slot).init(setting, model) for slot in SERVER_SLOTS}

@@ -27,7 +27,7 @@ from fedloom.runs.experiment import Experiment
 
 SMALL = ["--clients", "4", "--rounds", "2", "--set", "per_round=2", "--set", "epochs=1", "--set", "batch=32"]
 SUMMARY = [
-    *("run", "method", "rounds", "score_name", "score", "best_score", "personal_score"),
+    *("run", "method", "rounds", "score_name", "lower_is_better", "score", "best_score", "personal_score"),
     *("accuracy", "best_accuracy", "top5", "personal_accuracy", "loss"),
     *("examples_trained", "bytes_up", "bytes_down", "virtual_seconds", "joules", "rejected", "wall_seconds"),
 ]

@@ -17,11 +17,13 @@ from fedloom.core.types import Setting
 from fedloom.engine.gradient.dropout import keyed
 from fedloom.engine.gradient.keyed_calls import KeyedCalls, draws_of
 from fedloom.engine.gradient.run_network import train_network
+from fedloom.engine.local import local_engine
 from fedloom.errors import BadModel
 from fedloom.layout import flatten
 from fedloom.runs.build import UNREPEATABLE, prepare
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.play import resume, run
+from worlds import World, play
 
 KEY = Chance(1, 1).key("network", torch.arange(3))
 
@@ -131,6 +133,28 @@ def test_two_runs_resume_chunks_and_the_loop_agree(name, tmp_path):
 @pytest.mark.parametrize("name", ["F.dropout", "attention", "MultiheadAttention", "noise"])
 def test_vmapped_gradients_draw_what_plain_ones_do(name):
     assert prepare(_experiment(), model=_net(name)).trainer.gradient.kind == "vmapped"
+
+
+@pytest.mark.parametrize("name", ["F.dropout", "TransformerEncoder", "GRU both ways", "order", "channels"])
+def test_clients_on_several_cores_draw_the_same(name):
+    prepared = prepare(_experiment(), model=_net(name))
+    inputs, before = prepared.inputs, torch.get_num_threads()
+    here = World(inputs.setting, inputs.train, inputs.shards, inputs.model)
+    ends = []
+    try:
+        for cores in (1, 3):
+            torch.set_num_threads(cores)
+            engine = local_engine(here.clients(inputs.method), way="per-core")
+            ends.append(play(here, inputs.method, engine, 2).model)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(*ends)
+    assert torch.allclose(ends[0], play(here, inputs.method, here.loop(inputs.method), 2).model, atol=1e-5)
+
+
+def test_code_that_is_traced_wrongly_prints_nothing(capfd):
+    run(_experiment(rounds=1), model=_net("LSTM"))
+    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("name", NETS)

@@ -104,6 +104,18 @@ def test_captured_steps_equal_uncaptured_ones(name: str) -> None:
         assert torch.equal(ours.model, theirs.model)
 
 
+@pytest.mark.parametrize("name", ["fedavg", "fedrolex", "heterofl", "fedspu"])
+def test_attention_is_cut_and_captured(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    here = _prepared(name, "cuda", clients=20, model="vit")
+    captured, plain = (_local(here, graphs) for graphs in (Graphs(), Graphs(capture=False)))
+    ours, theirs = _played(here, 3, captured), _played(here, 3, plain)
+    assert all(torch.equal(a.model, b.model) for a, b in zip(ours, theirs))
+    assert captured.plan.parts == {"fedavg": "whole", "fedspu": "masked"}.get(name, "sliced")
+    slow = _played(_prepared(name, "cpu", clients=20, model="vit"), 3)
+    torch.testing.assert_close(ours[-1].model, slow[-1].model, rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in WAITING])
 def test_nothing_waits_inside_a_round(name: str) -> None:
     here = _prepared(name, "cuda", clients=10)  # of whom every one has been seen soon: the first contact may wait
@@ -126,6 +138,58 @@ def test_a_lone_rank_equals_local(name: str) -> None:
     for ours, theirs in zip(_played(here, engine=_local(here, Graphs())), _played(here, engine=led)):
         assert torch.equal(ours.ids, theirs.ids)
         torch.testing.assert_close(ours.model, theirs.model, rtol=1e-6, atol=1e-6)
+
+
+GOALS: dict[str, dict[str, Any]] = {
+    "numbers": {"data": "diabetes", "goal": "numbers", "partition": "iid"},
+    "next-token": {
+        "data": {"name": "shakespeare", "settings": {"roles": 6}}, "goal": "next-token", "clients": 6, "per_round": 4,
+        "training": {"steps": 3},
+    },
+    "pixels": {
+        "data": {"name": "shapes", "settings": {"clients": 6}}, "goal": "pixels", "clients": 6, "per_round": 4,
+        "augment": ["flip", "crop"],
+    },
+    "classes": {
+        "goal": {"name": "classes", "settings": {"smoothing": 0.1}}, "clients": 10, "per_round": 10, "model": "cnn1",
+        "augment": ["crop", "noise", "cutout"],
+    },
+    "mixed": {"augment": ["mixup"], "clients": 10, "per_round": 10},
+}  # fmt: skip
+
+
+def _for_goal(name: str, device: str, method: str = "fedavg") -> Prepared:
+    """A few clients that train for a goal."""
+    work = {"training": {"epochs": 1, "batch": 10}}
+    return prepare(Experiment(**{**work, "method": method, "device": device, "chunk": 4, **GOALS[name]}))
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedspu"])
+@pytest.mark.parametrize("name", GOALS)
+def test_goals_and_transforms_on_a_gpu(name: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    theirs, here = _played(_for_goal(name, "cpu", method), 3), _for_goal(name, "cuda", method)
+    for expected, ours in zip(theirs, _played(here, 3)):
+        assert torch.equal(expected.ids, ours.ids)
+        torch.testing.assert_close(ours.model, expected.model, rtol=0, atol=2e-5)
+    captured, plain = (_local(here, graphs) for graphs in (Graphs(), Graphs(capture=False)))
+    for ours, uncaptured in zip(_played(here, engine=captured), _played(here, engine=plain)):
+        assert torch.equal(ours.model, uncaptured.model)
+
+
+@pytest.mark.parametrize("name", [name for name in GOALS if name != "mixed"])  # who mixes reads sizes on the host
+def test_nothing_waits_for_a_transform(name: str) -> None:
+    here = _for_goal(name, "cuda")
+    method, setting, model = here.inputs.method, here.inputs.setting, here.inputs.model
+    engine, memory = _local(here, Graphs()), method.init(setting, model)
+    for number in range(1, 21):
+        _watch("error" if number > 18 else "default")
+        try:
+            chance = Chance(0, number, model.device)
+            model, memory, _, _ = play_round(method, memory, model, setting, engine, chance)
+        finally:
+            _watch("default")
+    assert bool(model.isfinite().all())
 
 
 def _watch(mode: str) -> None:

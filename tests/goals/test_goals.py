@@ -136,11 +136,33 @@ def test_other_clients_examples_do_not_matter(name: str) -> None:
     batches = Work(epochs=2, batch=5).plan(ids, here.shards.rows(ids, sizes[0]), sizes, Chance(3, 1))
     for kind in (PlainGradient, *KINDS):
         gradient = kind(here.setting)
-        for data in (here.data, here.data._replace(x=spoilt[0], y=spoilt[1])):
-            found = [
-                gradient(here.model[None].clone(), batch) for batch in Feed(data, batches, here.setting.goal, None)
-            ]
-            assert all(bool(value.isfinite().all()) for pair in found for value in pair)
+        clean, poisoned = (
+            [gradient(here.model[None].clone(), batch) for batch in Feed(data, batches, here.setting.goal, None)]
+            for data in (here.data, here.data._replace(x=spoilt[0], y=spoilt[1]))
+        )
+        for expected, found in zip(clean, poisoned, strict=True):
+            assert all(map(torch.equal, found, expected))
+            assert all(bool(value.isfinite().all()) for value in found)
+
+
+@each_case
+@pytest.mark.parametrize("kind", KINDS)
+def test_padding_does_not_matter(name: str, kind: Callable[..., PlainGradient]) -> None:
+    """Other numbers where a short batch is padded, in inputs and in targets; a feed puts the client's last example."""
+    here = goal_world(name, torch.float64)
+    gradient = kind(here.setting)
+    for batch in batches_of(here)[:2]:
+        padding = batch.weight == 0
+        x, y = batch.x.clone(), batch.y.clone()
+        x[padding] = 7 if x.is_floating_point() else 0
+        if y.is_floating_point():
+            y[padding] = -50
+        else:
+            y[padding] = 0
+        assert padding.any()
+        params = here.model.expand(len(batch.y), -1).clone()
+        for found, expected in zip(gradient(params.clone(), batch._replace(x=x, y=y)), gradient(params.clone(), batch)):
+            assert float((found - expected).abs().max()) <= 1e-12
 
 
 def test_one_step_of_linear_regression_by_hand() -> None:

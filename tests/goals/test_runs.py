@@ -61,6 +61,8 @@ def test_a_loss_and_metrics_of_ones_own():
     assert result.accuracy is None
     assert "accuracy" not in last
     assert result.summary()["score_name"] == "confidence"
+    assert not result.summary()["lower_is_better"]
+    assert run(small(rounds=1), metrics=Mean("wrong", bounded, "low")).summary()["lower_is_better"]
 
 
 def test_another_loss_trains_another_model():
@@ -254,6 +256,16 @@ def test_whole_metrics_see_all_outputs():
     assert seen == [(359, 359)]
     assert result.score == 359
     assert result.rounds[-1]["personal_loss"] is None
+
+
+def test_whole_metrics_keep_no_more_than_fits(monkeypatch):
+    import fedloom.core.metric as module
+
+    monkeypatch.setattr(module, "MOST_GATHERED", 1000)
+    with pytest.raises(
+        BadExperiment, match=r"metric 'count' needs all outputs at once, .* fedloom.Sums or fedloom.Mean"
+    ):
+        run(small(rounds=1), metrics=[Whole("count", lambda output, target: len(target))])
 
 
 def test_personal_scores_follow_the_goals_metric():

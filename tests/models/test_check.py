@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from fedloom.errors import BadModel
 from fedloom.runs.experiment import Experiment
@@ -45,6 +47,12 @@ def remembering() -> nn.Module:
     return net
 
 
+def scripted() -> nn.Module:
+    """A layer made by torch.jit, which torch itself advises against."""
+    with warnings.catch_warnings(action="ignore"):
+        return torch.jit.script(nn.Linear(64, 10))
+
+
 REFUSED: dict[str, tuple[nn.Module, tuple[str, ...]]] = {
     "lazy": (nn.Sequential(nn.Flatten(), nn.LazyLinear(10)), ("'1.weight'", "no numbers yet")),
     "on no device": (nn.Sequential(nn.Flatten(), nn.Linear(64, 10, device="meta")), ("'1.weight'", "meta")),
@@ -69,6 +77,19 @@ REFUSED: dict[str, tuple[nn.Module, tuple[str, ...]]] = {
     "NaN in training only": (Net(lambda net, y: y * NAN if net.training else y), ("in training", "NaN")),
     "fails in training only": (Net(lambda net, y: 1 / 0 if net.training else y), ("in training", "division by zero")),
     "an infinite loss": (Net(lambda _, y: y * 1e38), ("loss of inf", "first 32 examples")),
+    "made by torch.jit": (
+        nn.Sequential(nn.Flatten(), scripted()),
+        ("layer '1'", "torch.jit", "nn.Module"),
+    ),
+    "a norm that counts batches": (
+        nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64, momentum=None), nn.Linear(64, 10)),
+        ("layer '1'", "momentum=None", "0.1"),
+    ),
+    "checkpointed in the old way": (
+        Net(lambda net, y: checkpoint(torch.tanh, y, use_reentrant=True) if net.training else y),
+        ("cannot be differentiated", "use_reentrant=False"),
+    ),
+    "several answers": (Net(lambda _, y: (y, y)), ("a tuple", "tensor of scores", "wrap")),
     "a gradient of NaN": (Net(lambda _, y: (0 * y).sqrt()), ("'out.weight'", "gradient")),
 }
 

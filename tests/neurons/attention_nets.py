@@ -26,12 +26,18 @@ class ByHand(nn.Module):
         packed = self.qkv(x)
         if self.style == "reshape":
             q, k, v = packed.reshape(batch, places, 3, heads, size).permute(2, 0, 3, 1, 4)
+        elif self.style == "einsum":
+            packed = torch.einsum("bni,oi->bno", x, self.qkv.weight) + self.qkv.bias
+            q, k, v = packed.view(batch, places, 3, heads, size).unbind(2)
         elif self.style == "unbind":
             q, k, v = packed.view(batch, places, 3, -1, size).permute(2, 0, 3, 1, 4).unbind(0)
         elif self.style == "chunk":
             q, k, v = (part.view(batch, places, heads, size).transpose(1, 2) for part in packed.chunk(3, -1))
         else:
             q, k, v = (part.unflatten(-1, (heads, size)).transpose(1, 2) for part in packed.split(width, dim=-1))
+        if self.style == "einsum":
+            scores = torch.einsum("bnhd,bmhd->bhnm", q, k) * size**-0.5
+            return self.out(torch.einsum("bhnm,bmhd->bnhd", scores.softmax(-1), v).reshape(batch, places, width))
         if self.style == "chunk":
             mixed = ((q * size**-0.5) @ k.transpose(-2, -1)).softmax(-1) @ v
         elif self.style == "split":  # heads laid end to end with the batch
@@ -319,6 +325,52 @@ class Reads(nn.Module):
         return self.head(end[-1] if self.last else states.mean(1))
 
 
+class Begun(nn.Module):
+    """Recurrent layers whose first states are zeros that the code makes, or learnt."""
+
+    def __init__(self, learnt: bool) -> None:
+        super().__init__()
+        self.words, self.layer = nn.Embedding(WORDS, 6), nn.LSTM(6, 7, num_layers=2)
+        self.second = nn.GRU(7, 5)
+        self.first = nn.Parameter(torch.randn(2, 1, 7)) if learnt else None
+        self.last = nn.Linear(5, 3)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.words(tokens).transpose(0, 1)
+        zeros = torch.zeros(2, len(tokens), 7, dtype=x.dtype)
+        states, _ = self.layer(x, (zeros if self.first is None else self.first.expand(-1, len(tokens), -1), zeros))
+        states, _ = self.second(states, torch.zeros(1, len(tokens), 5, dtype=x.dtype))
+        return self.last(states[-1])
+
+
+class Packed(nn.Module):
+    """Texts of several lengths, packed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.layer, self.head = nn.Embedding(WORDS, 6), nn.LSTM(6, 7), nn.Linear(7, 3)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        lengths = torch.arange(len(tokens), 0, -1)
+        packed = nn.utils.rnn.pack_padded_sequence(self.words(tokens), lengths, batch_first=True)
+        states, _ = nn.utils.rnn.pad_packed_sequence(self.layer(packed)[0], batch_first=True)
+        return self.head(states.sum(1))
+
+
+class Cells(nn.Module):
+    """A loop over a cell, from zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.head = nn.LSTMCell(5, 7), nn.Linear(7, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = c = torch.zeros(len(x), 7, dtype=x.dtype)
+        for place in range(x.shape[1]):
+            h, c = self.cell(x[:, place], (h, c))
+        return self.head(h)
+
+
 class Steps(nn.Module):
     """Recurrent cells, called once a step."""
 
@@ -350,15 +402,19 @@ NETS: dict[str, tuple[Any, Tensor]] = {
     "lstm both ways, last": (lambda: Reads(nn.LSTM, num_layers=2, bidirectional=True), TEXTS),
     "gru of two layers, last": (lambda: Reads(nn.GRU, last=True, num_layers=2), TEXTS),
     "rnn": (lambda: Reads(nn.RNN, nonlinearity="relu", bias=False), TEXTS),
+    "zeros to begin with": (lambda: Begun(learnt=False), TEXTS),
+    "a learnt beginning": (lambda: Begun(learnt=True), TEXTS),
+    "packed": (Packed, TEXTS),
+    "a cell from zeros": (Cells, torch.randn(2, 4, 5, generator=torch.Generator().manual_seed(0))),
     "cells": (Steps, torch.randn(2, 4, 5, generator=torch.Generator().manual_seed(0))),
 }
 NORMS = {"layer": nn.LayerNorm, "rms": nn.RMSNorm, "by hand": Norm}
-STYLES = ("reshape", "unbind", "chunk", "split", "expand", "interleave", "argument")
+STYLES = ("reshape", "unbind", "chunk", "split", "einsum", "expand", "interleave", "argument")
 
 
 def decoder(style: str, norm: str, gate: str, tied: bool) -> nn.Module:
     """A decoder whose parts are written in these ways."""
-    attention = ByHand(style) if style in STYLES[:4] else Grouped(style)
+    attention = ByHand(style) if style in STYLES[:5] else Grouped(style)
     return Decoder(attention, NORMS[norm], gate, tied)
 
 

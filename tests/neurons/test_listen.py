@@ -10,7 +10,7 @@ import fedloom
 from fedloom.errors import BadModel
 from fedloom.neurons.rules import OWN
 from fedloom.neurons.trace import neuron_map
-from neurons.attention_nets import HEADS, IMAGES, NETS, PLACES, TEXTS, WIDTH, decoder, decoders, readers
+from neurons.attention_nets import HEADS, IMAGES, NETS, PLACES, STYLES, TEXTS, WIDTH, decoder, decoders, readers
 from neurons.equality import check
 from neurons.nets import Apply, mlp
 
@@ -43,6 +43,9 @@ GROUPS = {
     "patches": {"attention": 3, "feed.up": 6},
     "lstm of two layers": {"words": 6, "layer.l0": 7, "layer.l1": 7},
     "cells": {"first": 7, "second": 6},
+    "a learnt beginning": {"words": 6, "layer.l0": 7, "second": 5},
+    "packed": {"words": 6, "layer": 7},
+    "a cell from zeros": {"cell": 7},
     "convnext": {"1.feed.up": 6, "3.feed.up": 6},
     "windows": {"3.qkv": 2, "3.feed.up": 6, "4.qkv": 2, "4.feed.up": 6, "6.qkv": 4, "6.feed.up": 6},
 }  # fmt: skip
@@ -54,6 +57,14 @@ def test_neurons_are_heads_and_units_and_the_stream_is_whole(name: str) -> None:
     found = neuron_map(make(), example)
     assert {group: found.widths[group] for group in found.groups} == GROUPS[name]
     assert found.across == ()
+    assert found.note is None
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_heads_are_found_however_they_are_written(style: str) -> None:
+    found = neuron_map(decoder(style, "by hand", "chunk", True), TEXTS)
+    heads = {"attention.qkv": 3} if style in STYLES[:5] else {"attention.q": 2}
+    assert {group: found.widths[group] for group in found.groups} == {**heads, "feed.up": 6}
     assert found.note is None
 
 
@@ -76,6 +87,41 @@ def test_a_head_owns_its_rows_of_queries_keys_and_values() -> None:
     assert torch.equal(masks["attention.in_proj_weight"], rows.flatten()[:, None].expand(-1, WIDTH))
     assert torch.equal(masks["attention.out_proj.weight"], rows[0].flatten()[None].expand(WIDTH, -1))
     assert masks["token"].all()
+
+
+class Mixer(nn.Module):
+    """Mixes places with a layer along them, and channels with another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.norm, self.head = nn.Embedding(20, WIDTH), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3)
+        self.along, self.back = nn.Linear(PLACES, 9), nn.Linear(9, PLACES)
+        self.up, self.down = nn.Linear(WIDTH, 8), nn.Linear(8, WIDTH)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.words(tokens)
+        x = x + self.back(self.along(self.norm(x).transpose(1, 2)).relu()).transpose(1, 2)
+        return self.head((x + self.down(self.up(x).relu())).mean(1))
+
+
+def test_a_mixer_has_units_along_both_axes() -> None:
+    found = neuron_map(Mixer(), TEXTS)
+    assert (found.widths, found.note) == ({"along": 9, "up": 8, "head": 3}, None)
+    check(Mixer(), (TEXTS,), 0)
+
+
+def test_a_weight_and_its_transpose() -> None:
+    class Back(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.head = nn.Parameter(torch.rand(6, 5)), nn.Linear(5, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(nn.functional.linear(x @ self.weight.t(), self.weight.t()).relu())
+
+    x = torch.randn(2, 5)
+    assert neuron_map(Back(), x).note is None
+    check(Back(), (x,), 0)
 
 
 def test_layers_of_one_lstm_keep_equally_many() -> None:
@@ -148,7 +194,7 @@ def test_a_wrong_rule_is_found_by_the_trial(own_rules) -> None:
         def forward(self, x: Tensor) -> Tensor:
             return torch.fft.fft(x).real
 
-    net = nn.Sequential(nn.Linear(2, 4), Turned(), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+    net = nn.Sequential(nn.Linear(2, 4), Turned(), nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
     fedloom.neuron_rule(Turned, like="relu")
     found = neuron_map(net, torch.randn(2, 2))
     assert found.groups == ("2",)
@@ -178,4 +224,5 @@ class Asserts(nn.Module):
 def test_what_cannot_be_listened_to_is_kept_whole() -> None:
     found = neuron_map(Asserts(), torch.randn(2, 2))
     assert found.groups == ()
+    assert int(found.flops(torch.ones(0, dtype=torch.bool))) == 2 * (2 * 4 + 4 * 3)
     assert found.note.startswith("Asserts: its code cannot be listened to: no modes, please. All its layers")

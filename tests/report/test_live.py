@@ -16,7 +16,7 @@ from fedloom.cli.watch_view import follow, view
 from fedloom.errors import BadExperiment
 from fedloom.report import trackers
 from fedloom.report.live import block_curve, changes, process_exists, read_progress, time_left
-from fedloom.report.trackers import numbers, tracked
+from fedloom.report.trackers import numbers, score_of, tracked
 from fedloom.runs.experiment import Experiment
 from report.folders import SMALL, small
 
@@ -120,6 +120,11 @@ def test_numbers_of_a_row():
     assert numbers(row) == {"accuracy": 0.5, "per_class/0": 1.0}
 
 
+def test_trackers_are_told_which_direction_is_better():
+    assert score_of(Experiment(data="diabetes", goal="numbers")) == "RMSE, lower is better"
+    assert score_of(Experiment()) == "accuracy"
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_tensorboard_has_the_same_numbers(tmp_path):
     pytest.importorskip("tensorboard")
@@ -135,6 +140,7 @@ def test_tensorboard_has_the_same_numbers(tmp_path):
     assert [step for step, _ in got] == [1, 2, 3]
     assert [value for _, value in got] == pytest.approx([row["accuracy"] for row in rows])
     assert "per_class/3" in events.Tags()["scalars"]
+    assert b"accuracy" in events.Tensors("score/text_summary")[0].tensor_proto.string_val
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -157,6 +163,7 @@ def test_mlflow_has_the_same_numbers(tmp_path, monkeypatch):
     assert run.info.run_name == "run"
     assert run.info.status == "FINISHED"
     assert run.data.params["method"] == "fedavg"
+    assert run.data.params["score"] == "accuracy"
     assert [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, "accuracy")] == [
         (1, 0.1),
         (2, 0.2),

@@ -238,6 +238,7 @@ def test_the_summary(finished):
         "method": "fedavg",
         "rounds": 3,
         "score_name": "accuracy",
+        "lower_is_better": False,
         "score": finished.accuracy,
         "best_score": finished.best_score,
         "personal_score": None,

@@ -170,7 +170,8 @@ def compare_command(
     with runs_progress(console, "compare", total, partial(progress, score=score)) as each:
         contenders = compare(experiments, range(shared.seed, shared.seed + seeds), each, stack, note_printer(console))
     if as_json:
-        print_json({"target": target, "score_name": score.name, "methods": comparison_rows(contenders, target)})
+        facts = {"target": target, "score_name": score.name, "lower_is_better": score.best == "low"}
+        print_json({**facts, "methods": comparison_rows(contenders, target)})
     else:
         console.print(comparison_table(contenders, target))
 
@@ -214,7 +215,12 @@ def plan_command(
     if chart is not None:
         draw_chart(found, chart)
     if as_json:
-        facts = {"target": target, "score_name": found.score.name, "options": plan_rows(found)}
+        facts = {
+            "target": target,
+            "score_name": found.score.name,
+            "lower_is_better": found.score.best == "low",
+            "options": plan_rows(found),
+        }
         print_json({**facts, "missed": [c.name for c in found.missed]})
     else:
         console.print(plan_table(found))

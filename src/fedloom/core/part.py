@@ -31,6 +31,11 @@ class Part(ABC):  # noqa: B024  its subclasses below each add the one abstract c
         """The networks that this part takes clients to own (None: the whole one); empty if it does not matter."""
         return ()
 
+    @property
+    def of_neurons(self) -> bool:
+        """Whether it chooses whole neurons, which a network may lack; runs then say which layers are kept whole."""
+        return False
+
     def clash(self, method: Method) -> str | None:
         """Why this part cannot work in `method`, as a sentence; None if it can."""
         return None

@@ -9,6 +9,7 @@ A model is one vector of P numbers, a cohort of C clients one matrix [C, P]. Let
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from fedloom.core.goal import Goal, Loss, Transform
     from fedloom.neurons.map import NeuronMap
     from fedloom.neurons.weights import HiddenWeights
+
+log = logging.getLogger("fedloom")
 
 State = dict[str, Tensor]  # tensors by name and nothing else, so that it can be stacked, saved and sent
 
@@ -66,10 +69,16 @@ class Setting:
 
     @cached_property
     def neurons(self) -> NeuronMap:
-        """Which neuron owns which number; computed at first use, since FedAvg does not need it."""
+        """Which neuron owns which number; computed at first use, since FedAvg does not need it.
+
+        A warning says once which layers are kept whole because they are not understood.
+        """
         from fedloom.neurons.trace import neuron_map
 
-        return neuron_map(self.module, self.example, self.layout).to(self.example.device)
+        found = neuron_map(self.module, self.example, self.layout)
+        if found.note is not None:
+            log.warning("%s", found.note)
+        return found.to(self.example.device)
 
     @cached_property
     def hidden_weights(self) -> HiddenWeights:

@@ -51,9 +51,8 @@ class DriftCorrection(LocalRule):
     ) -> tuple[Tensor, State, State]:
         """Update both variables; the change of control is sent with the weights."""
         size, travel = column(task.extras["size"], first), column(steps * task.base_rate, first)
-        moved = inside(task, last - first)
-        change = inside(task, -task.extras["control"] / size - (last - first) / travel)
-        kept = {"drift": state["drift"] + moved, "control": state["control"] + change}
+        change = inside(task, (first - last).div_(travel).addcdiv_(task.extras["control"], size, value=-1))
+        kept = {"drift": inside(task, last - first).add_(state["drift"]), "control": state["control"] + change}
         return last, {"change": change}, kept
 
     def server_state(self, setting: Setting, model: Tensor) -> State:

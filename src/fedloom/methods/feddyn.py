@@ -50,7 +50,7 @@ class DynamicRegulariser(LocalRule):
         self, task: Task, state: State, first: Tensor, last: Tensor, steps: Tensor
     ) -> tuple[Tensor, State, State]:
         """`h_i <- h_i + w_end - w_start`; only the weights are sent."""
-        return last, {}, {"drift": state["drift"] + inside(task, last - first)}
+        return last, {}, {"drift": inside(task, last - first).add_(state["drift"])}
 
     def server_state(self, setting: Setting, model: Tensor) -> State:
         """A mean drift of zero."""

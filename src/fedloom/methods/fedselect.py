@@ -42,6 +42,11 @@ class GlobalPart(Mask):
             raise BadExperiment(f"grow (of the personal share) is {self.grow}; it must not be negative.")
 
     @property
+    def of_neurons(self) -> bool:
+        """It does."""
+        return True
+
+    @property
     def rows(self) -> bool:
         """Masks are the rows of neurons that are not personal."""
         return True

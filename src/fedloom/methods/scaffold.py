@@ -43,7 +43,7 @@ class ControlVariates(LocalRule):
     ) -> tuple[Tensor, State, State]:
         """`c_i <- c_i - c + (w_start - w_end) / (K * rate)`."""
         travel = column(steps * task.base_rate, first)
-        change = inside(task, (first - last) / travel - task.extras["control"])
+        change = inside(task, (first - last).div_(travel).sub_(task.extras["control"]))
         return last, {"change": change}, {"control": state["control"] + change}
 
     def server_state(self, setting: Setting, model: Tensor) -> State:

@@ -11,12 +11,14 @@ from fedloom.errors import BadModel
 from fedloom.layout import Layout, copied, tensors_of
 
 FIRST = 32  # examples in the batch
+AT_PLACES = {1: "char-conv, char-gru, and lstm, gru or transformer with places=true", 2: "fcn, unet"}
 NORMS = (nn.modules.batchnorm._NormBase,)  # batch and instance norms of every kind
 
 
 def own_copy(module: nn.Module, device: torch.device) -> nn.Module:
     """Check a user's network and copy all that can change of it, so that the user's own does not."""
     check_numbers(module)
+    check_layers(module)
     try:
         return copied(module).to(device)
     except Exception as problem:
@@ -33,6 +35,21 @@ def check_numbers(module: nn.Module) -> None:
                 raise BadModel(f"{kind} '{name}' is {value.layout}; expected a dense tensor.")
             if kind == "parameter" and (found := _not_finite(value)) is not None:
                 raise BadModel(f"parameter '{name}' holds {found} before any training; expected finite numbers.")
+
+
+def check_layers(module: nn.Module) -> None:
+    """Refuse compiled modules whose tensors cannot be replaced, and norms that count the batches they ever saw."""
+    for name, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            raise BadModel(
+                f"{f'layer {name!r}' if name else 'the network'} is made by torch.jit, and every client needs tensors "
+                "of its own in it, which torch.jit does not allow; pass the nn.Module that it was made from."
+            )
+        if isinstance(part, NORMS) and part.track_running_stats and part.momentum is None:
+            raise BadModel(
+                f"layer '{name}' ({type(part).__name__}) has momentum=None: its statistics are means over all batches "
+                "that it ever saw, which no client knows of; set a momentum, such as 0.1."
+            )
 
 
 def check_buffers(module: nn.Module, layout: Layout) -> None:
@@ -99,7 +116,11 @@ def check_network(module: nn.Module, goal: Goal, x: Tensor, y: Tensor, outputs: 
         raise BadModel(
             f"{name} has a loss of {float(mean.detach())} on the first {len(x)} examples, before any training."
         )
-    gradients = torch.autograd.grad(mean, list(trained.values()), allow_unused=True)
+    try:
+        gradients = torch.autograd.grad(mean, list(trained.values()), allow_unused=True)
+    except RuntimeError as problem:
+        hint = "pass use_reentrant=False. " if "use_reentrant" in str(problem) else ""
+        raise BadModel(f"{name} cannot be differentiated: {hint}{problem}") from problem
     for key, gradient in zip(trained, gradients):
         if gradient is not None and not bool(gradient.isfinite().all()):
             raise BadModel(
@@ -130,7 +151,10 @@ def _answer(name: str, module: nn.Module, x: Tensor, goal: Goal, outputs: int) -
         raise BadModel(f"{name} does not take inputs of shape {list(x.shape[1:])}: {problem}") from problem
     if not isinstance(output, Tensor):
         wanted = f"a tensor of scores for {outputs} classes" if goal.answer == "scores" else "a tensor"
-        raise BadModel(f"{name} answers with a {type(output).__name__}; expected {wanted}.")
+        raise BadModel(
+            f"{name} answers with a {type(output).__name__}; expected {wanted}. Return that alone, or wrap the network "
+            "in a module that does."
+        )
     return output
 
 
@@ -161,5 +185,6 @@ def _check_width(name: str, output: Tensor, y: Tensor, goal: Goal, outputs: int)
         else:
             wanted = [*places]
             wanted.insert(goal.axis - 1 if goal.axis > 0 else len(wanted), outputs)
-            what = f"goal '{goal.name}' needs a score for each of {outputs} classes at every place, {wanted}."
+            what = f"goal '{goal.name}' needs a score for each of {outputs} classes at every place, {wanted}"
+            what += f"; networks by name that answer so: {AT_PLACES[len(places)]}." if len(places) in AT_PLACES else "."
         raise BadModel(f"{name} answers with {got} numbers per example; {what}")

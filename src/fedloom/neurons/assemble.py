@@ -92,6 +92,7 @@ def assemble(
         lists=tuple(torch.tensor(entries) for entries in lists),
         told=tuple(told),
         alike=alike_of(wiring, found, hidden),
+        states=tuple(layer for layer, ids in wiring.states.items() if cuttable(ids)),
         work=tuple(work),
         words={name: word_of(wiring, name, neurons, heads) for name, neurons in hidden.items()},
         base_flops=sum(

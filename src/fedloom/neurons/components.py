@@ -26,7 +26,13 @@ class Components:
         for name in base:
             bound = wiring.bound.get(name)
             self._fix([*([] if bound is None else bound.axes.values()), *self._entries(name)])
+        if not width:
+            self._fix(self._streams())
         lost = list(wiring.fixed)
+        for layer, why, ids in wiring.aside:
+            lost.append(ids)
+            if self._cuttable(ids):
+                wiring.whole.setdefault(layer, why)
         for name in wiring.stuck:
             bound = wiring.bound.get(name)
             lost += [*([] if bound is None else bound.axes.values()), *self._entries(name)]
@@ -34,8 +40,6 @@ class Components:
         gone = gone[(gone != FIXED) & ~torch.isin(gone, self.ends)]
         self.lost = [layer for layer, ids in wiring.opened.items() if bool(torch.isin(self.of(ids), gone).any())]
         self._fix(lost)
-        if not width:
-            self._fix(self._streams())
         while self._hold():
             self._settle()
 
@@ -51,6 +55,11 @@ class Components:
         parts = [self.of(ids).flatten() for ids in many]
         found: Tensor = torch.cat([torch.zeros(0, dtype=torch.int64), *parts]).unique()
         return found
+
+    def _cuttable(self, ids: Tensor) -> bool:
+        """Whether any of them are neither fixed nor outputs."""
+        roots = self.of(ids)
+        return bool(((roots != FIXED) & ~torch.isin(roots, self.ends)).any())
 
     def _solved(self) -> Tensor:
         """The roots, from the edges."""
@@ -75,7 +84,7 @@ class Components:
                 extra += self._one_axis(ids)
             for own in self._wiring.entries.values():
                 if own.dim() > 1 and bool((self.of(own) < self._wiring.count).any()):
-                    extra += self._unused(own) or self._one_axis(own)
+                    extra += self._unused(own) or self._one_axis(own, stacks=False)
             if not extra:
                 return
             self._edges += extra
@@ -107,12 +116,12 @@ class Components:
                 return [(own[new], most.expand(own.shape)[new])] if bool(new.any()) else []
         return []
 
-    def _one_axis(self, ids: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Edges that leave neurons along the longest of the axes that they run along."""
+    def _one_axis(self, ids: Tensor, stacks: bool = True) -> list[tuple[Tensor, Tensor]]:
+        """Edges that leave neurons along the longest of the axes that they run along; `stacks`: beside groups alike."""
         found = self.of(ids)
         found = settled(torch.where(found < self._wiring.count, found, -1))  # bare parameters that have met nobody yet
         axes = moving(found)
-        if len(axes) < 2 or (len(axes) == 2 and self._stacked(found, axes)):
+        if len(axes) < 2 or (stacks and len(axes) == 2 and self._stacked(found, axes)):
             return []
         stay = max(axes, key=lambda axis: ids.shape[axis])
         first = small(ids)

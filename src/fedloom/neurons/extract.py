@@ -45,7 +45,11 @@ def extract(model: nn.Module, keep: Keep, example: Any = None, map: NeuronMap | 
     memos = dict(memo), dict(memo)
     plain = deepcopy(model, memos[0])
     set_attributes(plain, [(attribute, counts[which]) for attribute, which in map.attributes])
-    if not map.told and not any(isinstance(layer, nn.MultiheadAttention) for layer in model.modules()):
+    if (
+        not map.told
+        and not map.states
+        and not any(isinstance(layer, nn.MultiheadAttention) for layer in model.modules())
+    ):
         return plain  # nothing but its layers knows how many neurons there are
     network, sizes = deepcopy(model, memos[1]), sizes_of(map, counts)
     set_attributes(network, sizes.attributes)

@@ -45,6 +45,7 @@ class NeuronMap:
     lists: tuple[Tensor, ...]  # neuron numbers along an axis; K + O for what is never cut
     told: tuple[Told, ...] = ()  # calls that are told sizes which count neurons, in their order
     alike: tuple[tuple[str, ...], ...] = ()  # groups that must keep equally many to be sliced, as an LSTM's
+    states: tuple[str, ...] = ()  # recurrent layers whose first states the code makes, as wide as the whole layer
     work: tuple[tuple[int, int], ...] = ()  # products of activations: list, operations of all its entries
     words: dict[str, str] = field(default_factory=dict)  # group -> what its neurons are: heads, hidden units ...
     note: str | None = None  # which layers are kept whole and why, in words

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedloom.neurons.calls import Call
-from fedloom.neurons.ids import Spread, along, emitted, loose, moving, plain, settled, small, spread
+from fedloom.neurons.ids import Spread, emitted, loose, moving, plain, settled, small, spread
 
 
 def linear(call: Call) -> Tensor:
@@ -22,7 +22,9 @@ def dense(call: Call, x: Tensor, weight: Tensor, bias: Any, outputs_first: bool)
     if call.name_of(weight) is None:
         raise Spread("its weight is computed, and not a parameter of the network")
     out = 0 if outputs_first else 1
-    inputs, outputs = along(call.ids(x), -1), call.open(weight.shape[out], weight)
+    known = call.wiring.bound.get(call.name_of(weight) or "")
+    again = known is not None and known.output != out  # its other axis has been opened before
+    inputs, outputs = call.reads(x, -1), call.open(weight.shape[out], weight, suffix="T" if again else "")
     call.bind(weight, {out: outputs, 1 - out: inputs}, out, weight=True, positions=prod(call.shape[:-1]))
     call.bind(bias, {0: outputs}, weight=True)
     owner = call.owner(weight)
@@ -48,7 +50,7 @@ def convolution(call: Call) -> Tensor:
     if call.name_of(weight) is None:
         raise Spread("its weight is computed, and not a parameter of the network")
     back = "transpose" in call.name
-    inputs, groups = along(call.ids(x), axis), call.argument(6, "groups", 1)
+    inputs, groups = call.reads(x, axis), call.argument(6, "groups", 1)
     outputs = call.open(call.shape[axis], weight, "channels")
     counted = x.shape if back else call.shape
     positions = prod(counted) // counted[axis]
@@ -101,7 +103,12 @@ def multiplied(call: Call, a: Tensor, b: Tensor, shape: torch.Size) -> Tensor:
         return dense(call, a, b, None, outputs_first=False)
     if a.dim() < 2 or b.dim() < 2:
         raise Spread("it is a product with a vector")
-    x, y = call.ids(a), call.ids(b)
+    return met(call, (a, call.ids(a)), (b, call.ids(b)), shape)
+
+
+def met(call: Call, left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor], shape: torch.Size) -> Tensor:
+    """The ids of a product of two activations, each given with its ids."""
+    (a, x), (b, y) = left, right
     if loose(x) or loose(y):
         raise Spread("it is a product with a parameter of more than two axes, or from the left")
     rank = max(x.dim(), y.dim())
@@ -112,29 +119,15 @@ def multiplied(call: Call, a: Tensor, b: Tensor, shape: torch.Size) -> Tensor:
         return by_head(call, [(a, x), (b, y)], lead, shape, flops)
     inner = y.transpose(-1, -2)
     for ids, other in ((x, inner), (inner, x)):
-        if emitted(ids) and not emitted(other):
-            call.wiring.hold(ids, rank - 1)
-    if rank - 1 in moving(x) or rank - 2 in moving(y):  # what is contracted is one neuron: the code scales by its size
-        call.wiring.unite(small(x).narrow(-1, 0, 1).narrow(-2, 0, 1), x) if rank - 1 in moving(x) else None
-        call.wiring.unite(y.narrow(-2, 0, 1).narrow(-1, 0, 1), y) if rank - 2 in moving(y) else None
-        if emitted(x) and emitted(y):
-            call.wiring.unite(x.flatten()[:1], y.flatten()[:1])
-        return product(call, x.flatten()[:1], shape, flops, plain(shape))
-    rows, columns = rank - 2 in moving(x), rank - 1 in moving(y)
-    if rows and columns:
-        call.wiring.unite(x[..., :1], y[..., :1, :])
-    if rows:
-        return product(call, x.narrow(-1, 0, 1).flatten()[:1], shape, flops, settled(x.narrow(-1, 0, 1).expand(shape)))
-    if columns:
-        found = settled(y.narrow(-2, 0, 1).expand(shape))
-        return product(call, along(y, rank - 1), shape, flops, found)
-    return product(call, plain(torch.Size((1,))), shape, flops, plain(shape))
-
-
-def product(call: Call, ids: Tensor, shape: torch.Size, flops: int, found: Tensor) -> Tensor:
-    """Record the cost of a product, shared equally among its neurons, and return the ids of its answer."""
-    call.product(ids, flops)
-    return found
+        if rank - 1 in moving(ids):  # what is contracted is one neuron: the code scales by its size
+            call.wiring.unite(ids, ids.flatten()[0])
+            call.wiring.unite(ids.flatten()[0], other.flatten()[0]) if emitted(other) else call.wiring.fix(ids)
+    rows, columns = x[..., :1], y[..., :1, :]
+    if moving(rows) and moving(columns):
+        call.wiring.unite(rows, columns)
+    found = settled((rows if moving(rows) else columns).expand(shape)) if moving(rows) or moving(columns) else None
+    call.product(small(plain(shape) if found is None else found).flatten(), flops)
+    return plain(shape) if found is None else found
 
 
 def by_head(call: Call, parts: list[tuple[Tensor, Tensor]], lead: list[int], shape: torch.Size, flops: int) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.neurons.calls import Call
-from fedloom.neurons.ids import Spread, along, emitted, settled, spread
+from fedloom.neurons.ids import Spread, along, emitted, loose, plain, settled, small, spread
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
@@ -21,7 +21,7 @@ def layers(call: Call) -> list[Tensor]:
     gates, each = GATES[call.name], 4 if biases else 2
     if len(weights) != each * count * ways:
         raise Spread("it projects its states")
-    reads, positions = along(call.ids(x), -1), prod(x.shape[:-1])
+    reads, positions = call.reads(x, -1), prod(x.shape[:-1])
     call.resize((call.layer, call.module), "input_size", reads)
     names: list[str] = []
     last: list[Tensor] = []
@@ -47,12 +47,13 @@ def cell(call: Call) -> list[Tensor]:
     """`lstm_cell`, `gru_cell`, `rnn_tanh_cell`: one step of one layer."""
     x, states, *weights = call.args
     gates = GATES[call.name.removesuffix("_cell")]
-    units = gated(call, weights, along(call.ids(x), -1), gates, prod(x.shape[:-1]), "", [])
+    reads = call.reads(x, -1)
+    units = gated(call, weights, reads, gates, prod(x.shape[:-1]), "", [])
     owner = call.owner(weights[0])
-    call.resize(owner, "input_size", along(call.ids(x), -1))
+    call.resize(owner, "input_size", reads)
     call.resize(owner, "hidden_size", units)
     for state in [states] if isinstance(states, Tensor) else states:
-        begun(call, state, units)
+        begun(call, state, units[None])
     answers = [call.answer] if isinstance(call.answer, Tensor) else list(call.answer)
     return [spread(units, state.shape, -1) for state in answers]
 
@@ -75,9 +76,19 @@ def gated(call: Call, weights: Any, reads: Tensor, gates: int, positions: int, s
 
 
 def begun(call: Call, state: Tensor, units: Tensor) -> None:
-    """A state from before: of the same units, zeros of the layer's own making, or a constant of the code's."""
+    """A state from before: of the same units, a bare parameter, or one in which all units are alike."""
     ids = call.ids(state)
     if emitted(ids):
         call.wiring.unite(ids, units)
-    elif call.made_in(state) != call.layer or not isinstance(call.module, nn.RNNBase | nn.RNNCellBase):
+    elif loose(ids):
+        call.wiring.meets.append((small(ids), units.expand(state.shape[:-2] + units.shape[-2:])))
+    elif not bool((state == state[..., :1]).all()):
         call.wiring.fix(units)
+    elif call.made_in(state) != call.layer or not isinstance(call.module, nn.RNNBase | nn.RNNCellBase):
+        call.wiring.states.setdefault(call.layer, units.flatten())
+
+
+def packed(call: Call) -> list[Tensor]:
+    """`pack_padded_sequence` and back: places are laid end to end, and neurons stay on the last axis."""
+    ids = along(call.ids(call.args[0]), -1)
+    return [spread(ids, x.shape, -1) if x.is_floating_point() else plain(x.shape) for x in call.answer]

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from fedloom.errors import BadModel
 from fedloom.neurons.heads import attention
+from fedloom.neurons.states import CELLS, LAYERS, begun, unchecked
 from fedloom.neurons.told import told_name
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Sizes(NamedTuple):
 
     calls: dict[int, tuple[str, tuple[tuple[Kept, ...], ...]]]  # by number: the function, and its answers' axes
     attributes: tuple[tuple[Attribute, int], ...]  # of layers, and what they count
+    states: tuple[str, ...] = ()  # recurrent layers whose first states the code makes
 
     @property
     def last(self) -> int:
@@ -67,22 +69,23 @@ def sizes_of(map: NeuronMap, counts: Sequence[int]) -> Sizes:
             for told in map.told
         },
         tuple((attribute, counts[which]) for attribute, which in map.attributes if attribute.name in READ),
+        map.states,
     )
 
 
 @contextmanager
-def resized(module: nn.Module, sizes: Sizes | None) -> Iterator[None]:
+def resized(module: nn.Module, sizes: Sizes | None) -> Iterator[Resized | None]:
     """Run a module's code on tensors of kept neurons: enter it around the module's call alone. None: on all neurons."""
     if sizes is None:
-        yield
+        yield None
         return
     before = [(module.get_submodule(a.layer), a.name, getattr(module.get_submodule(a.layer), a.name))
               for a, _ in sizes.attributes]  # fmt: skip
     mode = Resized(sizes)
     try:
         set_attributes(module, sizes.attributes)
-        with mode:
-            yield
+        with unchecked(module, sizes.states), mode:
+            yield mode
     finally:
         for layer, name, value in reversed(before):
             setattr(layer, name, value)
@@ -122,6 +125,8 @@ class Resized(TorchFunctionMode):
         elif func in NORMS:
             x, shape, rest = args[0], args[1] if len(args) > 1 else kwargs.pop("normalized_shape"), args[2:]
             return func(x, tuple(x.shape[-len(shape) :]), *rest, **kwargs)
+        elif self.sizes.states and (name := getattr(func, "__name__", "")) in LAYERS | CELLS:
+            args = begun(name, args)
         return func(*args, **kwargs)
 
     def _told(self, number: int, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 
 from fedloom.errors import BadModel, unknown
-from fedloom.neurons import attention, elementwise, norms, products, recurrent, reshapes
+from fedloom.neurons import attention, einsum, elementwise, norms, products, recurrent, reshapes
 from fedloom.neurons.calls import Rule
 
 
@@ -29,7 +29,8 @@ SHAPES = "flatten permute transpose swapaxes swapdims movedim moveaxis squeeze u
 RULES: dict[str, Rule] = {
     name: rule
     for rule, names in (
-        (elementwise.elementwise, f"{ACTIVATIONS} {SOFTER} {ROOTS} {DROPS} {PAIRS} {MORE} {CASTS} {LIKES}"),
+        (elementwise.elementwise, f"{ACTIVATIONS} {SOFTER} {ROOTS} {DROPS} {PAIRS} {MORE} {LIKES}"),
+        (elementwise.same, CASTS),
         (elementwise.blank, "new_zeros new_ones new_empty new_full new_tensor empty_strided"),
         (elementwise.chosen, "where masked_fill copy"),
         (elementwise.softmax, "softmax log_softmax softmin"),
@@ -55,12 +56,14 @@ RULES: dict[str, Rule] = {
         (products.embedding, "embedding embedding_bag"),
         (products.matrices, "matmul mm bmm"),
         (products.batches_added, "baddbmm"),
+        (einsum.einsum, "einsum"),
         (norms.channel_norm, "batch_norm instance_norm"),
         (norms.group_norm, "group_norm"),
         (norms.layer_norm, "layer_norm rms_norm"),
         (attention.dot_product, "scaled_dot_product_attention"),
         (attention.multi_head, "multi_head_attention_forward"),
         (recurrent.layers, "lstm gru rnn_tanh rnn_relu"),
+        (recurrent.packed, "pack_padded_sequence pad_packed_sequence"),
         (recurrent.cell, "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"),
     )
     for name in names.split()

@@ -1,12 +1,12 @@
 """Derive a model's neurons: its own code runs on an example, is listened to, and what was found is tried."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from fedloom.errors import BadModel
 from fedloom.layout import Layout, base_of, copied, layout_of
@@ -19,6 +19,8 @@ from fedloom.neurons.map import NeuronMap
 from fedloom.neurons.note import note_of
 from fedloom.neurons.tried import Disagreement, tried
 from fedloom.neurons.wiring import Wiring
+
+ALL = "All its layers are kept whole."
 
 
 def neuron_map(
@@ -38,7 +40,7 @@ def neuron_map(
     layout = layout_of(model) if layout is None else layout
     inputs = example if isinstance(example, tuple) else (example,)
     twin = copied(model).eval()  # it runs, and its statistics must not change
-    base = base_of(model, layout)
+    base, kind = base_of(model, layout), type(model).__name__
 
     def hear(some: tuple[Any, ...]) -> tuple[Listener, list[Tensor], NeuronMap]:
         listener, outputs = listen(twin, some, Wiring())
@@ -49,12 +51,12 @@ def neuron_map(
 
     try:
         listener, outputs, found = hear(inputs)
+        wiring = listener.wiring
     except Unheard as error:
-        return nothing_cut(twin, inputs, layout, model, f"its code cannot be listened to: {error}")
+        return unheard(twin, inputs, layout, base, f"{kind}: its code cannot be listened to: {error}. {ALL}")
     if (way := another_way(inputs, listener, found, lambda some: hear(some)[::2])) is not None:
-        looks = f"its code looks at numbers {way} and may take another way for other inputs"
-        return nothing_cut(twin, inputs, layout, model, looks)
-    wiring = listener.wiring
+        note = f"{kind}: its code looks at numbers {way} and may take another way for other inputs. {ALL}"
+        return replace(assemble(layout, wiring, outputs, base, width, frozenset(found.groups)), note=note)
     why = dict(wiring.whole)
     wrong, problem = misunderstood(found, twin, lively(inputs))
     if wrong:
@@ -62,7 +64,8 @@ def neuron_map(
         why |= dict.fromkeys(wrong, "with half of its neurons cut it is not what it is with the half masked")
         _, problem = misunderstood(found, twin, lively(inputs))
     if problem is not None:
-        return nothing_cut(twin, inputs, layout, model, f"in a trial {str(problem).rstrip('.')}")
+        note = f"{kind}: in a trial {str(problem).rstrip('.')}. {ALL}"
+        return replace(assemble(layout, wiring, outputs, base, width, frozenset(found.groups)), note=note)
     return replace(found, note=note_of(why, [*wiring.lost, *wrong], found))
 
 
@@ -83,16 +86,14 @@ def misunderstood(found: NeuronMap, twin: nn.Module, inputs: tuple[Any, ...]) ->
     return [], None
 
 
-def nothing_cut(twin: nn.Module, inputs: tuple[Any, ...], layout: Layout, model: nn.Module, why: str) -> NeuronMap:
-    """The map of a model of which nothing is known but that it runs, and torch's count of its operations."""
-    from torch.utils.flop_counter import FlopCounterMode  # takes a third of a second
-
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        outputs = tensors_in(twin(*inputs))
-    results = [plain(x.shape) for x in outputs]
-    found = assemble(layout, Wiring(), results, base_of(model, layout))
-    note = f"{type(model).__name__}: {why}. All its layers are kept whole."
-    return replace(found, note=note, base_flops=counter.get_total_flops() // len(outputs[0]))
+def unheard(
+    twin: nn.Module, inputs: tuple[Any, ...], layout: Layout, base: Mapping[str, Tensor], note: str
+) -> NeuronMap:
+    """The map of a model of which nothing is known but that it runs, and what that costs."""
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        results = [plain(x.shape) for x in tensors_in(twin(*inputs))]
+    found = assemble(layout, Wiring(), results, base)
+    return replace(found, note=note, base_flops=counter.get_total_flops() // len(results[0]))
 
 
 def another_way(

@@ -13,10 +13,11 @@ from fedloom.chance import absorb, uniform
 from fedloom.errors import BadModel
 from fedloom.layout import copied, flatten, layout_of
 from fedloom.neurons.map import NeuronMap
-from fedloom.neurons.resized import resized, sizes_of
+from fedloom.neurons.resized import Sizes, resized, sizes_of
 from fedloom.neurons.slicing import slice_index, slices
 
 KEY = 7
+LARGEST = 2**27  # numbers of a network that is tried in float64 on an accelerator
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # relative to the largest number
 
 
@@ -38,14 +39,28 @@ def tried(map: NeuronMap, model: nn.Module, example: Any, group: str | None = No
     """
     if not map.groups or map.across:
         return
-    inputs = example if isinstance(example, tuple) else (example,)
-    keep = halved(map, group)
+    inputs, keep = example if isinstance(example, tuple) else (example,), halved(map, group)
+    if any(value.is_cuda for value in model.parameters()) and sum(v.numel() for v in model.parameters()) <= LARGEST:
+        try:  # accelerators round the products of float32
+            return _compare(map, copied(model).double(), _in_double(inputs), keep)
+        except Disagreement:
+            raise
+        except BadModel:  # code that says float32
+            pass
+    _compare(map, model, inputs, keep)
+
+
+def _compare(map: NeuronMap, model: nn.Module, inputs: tuple[Any, ...], keep: Tensor) -> None:
+    """Run the network masked and cut."""
     index, shapes = slice_index(map, keep)
+    model = copied(model)  # runs change counters and modes
     layout = layout_of(model, frozenset(axes.name for axes in map.tensors))
     flat = flatten(model, layout)
-    masked = _Run(model, layout.split(flat * map.expand(keep)), inputs)
+    small = layout._replace(shapes=shapes).split(flat[index.to(flat.device)])
+    whole = layout.split(flat * map.expand(keep).to(flat.device))
+    masked = _Run(model, whole, inputs)
     sizes = sizes_of(map, slices(map, keep)[1])
-    cut = _Run(model, layout._replace(shapes=shapes).split(flat[index]), inputs, sizes)
+    cut = _Run(model, small, inputs, sizes)
     if masked.problem is not None:
         raise BadModel(f"the model fails on the example in {masked.where()}: {masked.problem}") from masked.problem
     if cut.problem is not None:
@@ -59,6 +74,16 @@ def tried(map: NeuronMap, model: nn.Module, example: Any, group: str | None = No
         raise Disagreement(
             f"the network with half of its neurons cut is not that with the half masked: {where}. {WAYS}"
         )
+    if sizes.calls:
+        training = _Run(model, small, inputs, sizes, train=True)
+        failed = training.problem is not None and _Run(model, whole, inputs, train=True).problem is None
+        if failed or (training.problem is None and training.met != cut.met):
+            raise Disagreement("in training its code is told other sizes; reshape as in evaluation, so that it is cut")
+
+
+def _in_double(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The inputs with numbers of twice the precision."""
+    return tuple(x.double() if isinstance(x, Tensor) and x.is_floating_point() else x for x in inputs)
 
 
 WAYS = (
@@ -83,25 +108,38 @@ def _device(map: NeuronMap) -> torch.device:
 
 
 class _Run:
-    """One run of the model in evaluation mode: its answer, and what its layers gave."""
+    """One run of the model: its answer, and what its layers gave."""
 
     def __init__(
-        self, model: nn.Module, tensors: dict[str, Tensor], inputs: tuple[Any, ...], sizes: Any = None
+        self,
+        model: nn.Module,
+        tensors: dict[str, Tensor],
+        inputs: tuple[Any, ...],
+        sizes: Sizes | None = None,
+        train: bool = False,
     ) -> None:
         self.seen: dict[str, list[Tensor]] = {}
         self.inside: list[str] = []  # layers that have begun and not ended
         self.answer: list[Tensor] = []
         self.problem: Exception | None = None
-        twin = copied(model).eval()
-        for name, layer in twin.named_modules():
+        self.met = 0  # calls that were told sizes
+        model.train(train)
+        hooks = []
+        devices = [x.device for x in tensors.values() if x.is_cuda][:1]
+        for name, layer in model.named_modules():
             if name:
-                layer.register_forward_pre_hook(lambda *_, n=name: self.inside.append(n))
-                layer.register_forward_hook(lambda _, __, out, n=name: self._end(n, out))
+                hooks.append(layer.register_forward_pre_hook(lambda *_, n=name: self.inside.append(n)))
+                hooks.append(layer.register_forward_hook(lambda _, __, out, n=name: self._end(n, out)))
         try:
-            with torch.enable_grad(), resized(twin, sizes):  # else torch fuses whole layers into one call
-                self.answer = _tensors(functional_call(twin, tensors, inputs))
+            # with gradients, else torch fuses whole layers into one call
+            with torch.random.fork_rng(devices), torch.enable_grad(), resized(model, sizes) as mode:
+                self.answer = _tensors(functional_call(model, tensors, inputs))
+                self.met = 0 if mode is None else mode.met
         except Exception as problem:  # noqa: BLE001  user code may raise anything
             self.problem = problem
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def _end(self, name: str, out: Any) -> None:
         """A layer's first answer."""

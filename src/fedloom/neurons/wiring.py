@@ -53,6 +53,7 @@ class Wiring:
     loose: int = 0  # ids of entries of bare parameters
     edges: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # neurons that are one
     fixed: list[Tensor] = field(default_factory=list)  # neurons that are never cut
+    aside: list[tuple[str, str, Tensor]] = field(default_factory=list)  # layer, why, neurons it mixes: never cut
     still: list[tuple[Tensor, int]] = field(default_factory=list)  # ids that must not be cut along an axis
     folded: list[Tensor] = field(default_factory=list)  # ids that can be cut along one axis at most
     meets: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # bare parameters' ids, and ids that they meet
@@ -66,6 +67,7 @@ class Wiring:
     divided: dict[str, tuple[int, Tensor]] = field(default_factory=dict)  # group norm -> number of groups, channels
     told: list[tuple[int, str, tuple[Tensor, ...]]] = field(default_factory=list)  # number, function, ids of its answer
     alike: list[tuple[str, ...]] = field(default_factory=list)  # layers that must keep equally many
+    states: dict[str, Tensor] = field(default_factory=dict)  # recurrent layer whose states the code makes -> its units
     heads: list[Tensor] = field(default_factory=list)  # neurons that are heads
     products: list[Product] = field(default_factory=list)
     whole: dict[str, str] = field(default_factory=dict)  # layer whose code is not understood -> what of it, and why

@@ -14,7 +14,7 @@ from fedloom.core.part import (
     ServerPart,
     Upload,
 )
-from fedloom.core.rule import LocalRule, Traits
+from fedloom.core.rule import LocalRule, Shift, Traits
 from fedloom.core.types import Batch, Portion, State
 from fedloom.core.work import Work
 from fedloom.neurons.leading import LeadingNeurons
@@ -119,6 +119,7 @@ __all__ = [
     "Several",
     "Sgd",
     "ShareOut",
+    "Shift",
     "SomeSend",
     "State",
     "StillRunning",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.errors import BadExperiment
+from fedloom.evaluate.wording import direction, label_of
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.watch import Watch
 
@@ -31,7 +32,7 @@ def tracked(
         others: list[Watch] = []
         if os.environ.get("RANK", "0") == "0":  # under torchrun, rank 0 alone
             if tensorboard is not None:
-                others.append(stack.enter_context(_tensorboard(tensorboard / folder.absolute().name)))
+                others.append(stack.enter_context(_tensorboard(experiment, tensorboard / folder.absolute().name)))
             if mlflow is not None:
                 others.append(stack.enter_context(_mlflow(experiment, folder, mlflow)))
 
@@ -41,6 +42,12 @@ def tracked(
                 other(row)
 
         yield tell
+
+
+def score_of(experiment: Experiment) -> str:
+    """What runs of the experiment are judged by, in words."""
+    score = experiment.build_goal().score
+    return ", ".join(filter(None, (label_of(score), direction(score))))
 
 
 def numbers(row: dict[str, Any]) -> dict[str, float]:
@@ -66,7 +73,7 @@ def _forgiving(what: str, work: Callable[[], None], state: dict[str, bool]) -> N
 
 
 @contextmanager
-def _tensorboard(folder: Path) -> Iterator[Watch]:
+def _tensorboard(experiment: Experiment, folder: Path) -> Iterator[Watch]:
     """A watch that writes TensorBoard's event files of one run."""
     if find_spec("tensorboard") is None:
         raise BadExperiment(
@@ -79,6 +86,7 @@ def _tensorboard(folder: Path) -> Iterator[Watch]:
     except OSError as problem:
         raise BadExperiment(f"--tensorboard cannot write '{folder}': {problem}; name another folder.") from problem
     state: dict[str, bool] = {}
+    _forgiving("TensorBoard", lambda: writer.add_text("score", score_of(experiment)), state)
 
     def write(row: dict[str, Any]) -> None:
         for name, value in numbers(row).items():
@@ -109,7 +117,7 @@ def _mlflow(experiment: Experiment, folder: Path, address: str) -> Iterator[Watc
         known = client.get_experiment_by_name("fedloom")
         owner = client.create_experiment("fedloom") if known is None else known.experiment_id
         run = client.create_run(owner, run_name=folder.absolute().name).info.run_id
-        settings = flat(experiment.model_dump(mode="json"))
+        settings = {"score": score_of(experiment), **flat(experiment.model_dump(mode="json"))}
         client.log_batch(run, params=[Param(name, plain(value)[:LONGEST]) for name, value in settings.items()][:100])
     except Exception as problem:
         raise BadExperiment(

@@ -39,6 +39,7 @@ UNREPEATABLE = (
     "this run cannot be repeated: in training the network draws random numbers from a generator (Python's, NumPy's, or "
     "of a function of torch that is not known here) that the run's seed does not set; draw by torch.rand or dropout."
 )
+WHOLE = "the network has no hidden neurons that can be cut: every client has all of it, as with a share of 1."
 
 
 class Prepared(NamedTuple):
@@ -123,8 +124,9 @@ def notes_of(experiment: Experiment, inputs: Inputs) -> list[str]:
     rounding = precision_note(experiment.precision, inputs.model.device)
     own = inputs.method.notes(inputs.setting)
     own += [] if inputs.repeatable else [UNREPEATABLE]
-    neurons = vars(inputs.setting).get("neurons")  # None: nobody has asked for them
-    own += [] if neurons is None or neurons.note is None else [neurons.note]
+    if inputs.method.of_neurons:
+        neurons = inputs.setting.neurons  # which warns of layers that are kept whole
+        own += [WHOLE] if neurons.note is None and not neurons.size else []
     return [*own, str(inputs.placement), *([] if rounding is None else [rounding])]
 
 

@@ -70,6 +70,7 @@ class Result:
             "method": self.experiment.method.name,
             "rounds": len(self.rounds),
             "score_name": metrics[0],
+            "lower_is_better": self.goal.score.best == "low",
             "score": self.score,
             "best_score": self.best_score,
             "personal_score": last.get("personal_score"),

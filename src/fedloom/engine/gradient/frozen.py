@@ -46,6 +46,8 @@ def freeze(neurons: NeuronMap, layers: Iterable[str], keep: Tensor, mask: Tensor
     """
     kept = neurons.padded(keep)
     along = [kept[:, entries] for entries in neurons.lists]  # [C, n] each
+    if not along:
+        return None
     counts = torch.stack([bools[0].sum() for bools in along]).tolist()  # waits for the device once
     chosen = [
         None if count == bools.shape[1] else bools.byte().argsort(dim=1, descending=True, stable=True)[:, :count]

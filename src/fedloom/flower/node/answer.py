@@ -1,4 +1,4 @@
-"""A node's answers to the server: which clients it hosts, their replies, and the accuracy of their own models."""
+"""A node's answers to the server: which clients it hosts, their replies, and the scores of their own models."""
 
 from __future__ import annotations
 

@@ -35,6 +35,11 @@ class LastSent(Mask):
             raise BadExperiment(f"every (rounds until everything is sent) is {self.every}; it is at least 1.")
 
     @property
+    def of_neurons(self) -> bool:
+        """It does."""
+        return True
+
+    @property
     def rows(self) -> bool:
         """Masks are whole rows, unless they are cut to what a client owns."""
         return self.models is None

@@ -46,6 +46,11 @@ class OwnClasses(Mask):
     inner: Ranked = Ranked("ordered", "ceil")
 
     @property
+    def of_neurons(self) -> bool:
+        """It does."""
+        return True
+
+    @property
     def steady(self) -> bool:
         """Output rows are not counted."""
         return self.inner.steady

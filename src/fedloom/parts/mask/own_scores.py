@@ -31,6 +31,11 @@ class OwnScores(Mask):
         if self.by not in KINDS:
             raise BadExperiment(unknown("score of own neurons", self.by, KINDS))
 
+    @property
+    def of_neurons(self) -> bool:
+        """It does."""
+        return True
+
     def init(self, setting: Setting, model: Tensor) -> State:
         """No client's neurons are chosen."""
         fleet, device = setting.fleet.size, model.device

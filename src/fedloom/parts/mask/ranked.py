@@ -99,6 +99,11 @@ class Ranked(Mask):
             raise BadExperiment(unknown("ranking", self.by, RANKINGS))
 
     @property
+    def of_neurons(self) -> bool:
+        """It does."""
+        return True
+
+    @property
     def steady(self) -> bool:
         """The share alone decides the number of neurons."""
         return True

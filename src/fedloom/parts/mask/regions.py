@@ -55,6 +55,11 @@ class Regions(Mask):
             raise BadExperiment(f"period (of rounds with the last regions) is {self.period}; 0 stands for never.")
 
     @property
+    def of_neurons(self) -> bool:
+        """By `neuron` it does."""
+        return self.mode == "neuron"
+
+    @property
     def rows(self) -> bool:
         """Regions of neurons are whole rows."""
         return self.mode == "neuron"

@@ -23,6 +23,11 @@ class ShareOut(Mask):
     """
 
     @property
+    def of_neurons(self) -> bool:
+        """It does."""
+        return True
+
+    @property
     def depends_on_cohort(self) -> bool:
         """Neurons are divided among the clients that take part."""
         return True

@@ -53,6 +53,11 @@ class Importance(Upload):
             raise BadExperiment(f"floor (part of a layer's largest weight) is {self.floor}; it must be above 0.")
 
     @property
+    def of_neurons(self) -> bool:
+        """It does."""
+        return True
+
+    @property
     def rows(self) -> bool:
         """Masks are whole rows, unless they are cut to what a client owns."""
         return self.models is None
@@ -157,7 +162,7 @@ def eps_of(before: Tensor, after: Tensor, floor: float) -> Tensor:
 
 def best_rows(neurons: NeuronMap, scores: Tensor, share: Tensor, owned: Tensor) -> Tensor:
     """The `share` [C] of the owned rows of every group with the highest scores, rounded half up [C, K + O]."""
-    parts = []
+    parts = [owned[:, :0]]  # a network of which nothing is known has no rows
     for _, span in neurons.spans(neurons.full_size):
         mine = owned[:, span]
         count = (share.double() * mine.sum(1) + 0.5 + 1e-6).floor().clamp(min=1)

@@ -72,39 +72,60 @@ static int64_t lay_out(Net *net, const Given *given, int64_t layers, int64_t bat
     return room.used;
 }
 
+/* One panel of a dense layer: eight rows of a client's vector side by side, or their trained numbers back.
+ *
+ * rows: where the weights of each of `many` outputs lie. before: the order of the input channels, or 0. */
+INLINE void pack_panel(const Layer *l, float *const *rows, int64_t many, float *panel, const int64_t *before,
+                       int64_t inputs, int out) {
+    int64_t channels = l->is.inputs / l->fan;
+    for (int64_t c = 0; c < inputs; c++) {
+        int64_t from = (before ? before[c] : c) * l->fan;
+        for (int64_t f = 0; f < l->fan; f++) {  /* flattened by channels, ours by places */
+            float *here = panel + (f * channels + c) * WIDE;
+            if (out) for (int64_t o = 0; o < many; o++) rows[o][from + f] = here[o];
+            else for (int64_t o = 0; o < many; o++) here[o] = rows[o][from + f];
+        }
+    }
+}
+
 /* Copy a client's numbers into panels and filters, neurons in the given order (0: their own); or trained ones back.
  *
  * beside: the place of these numbers beside the weights; WEIGHTS: they are the weights. */
 static void pack(Net *net, float *params, const int64_t *order, int beside, int out, Team team) {
     const int64_t *before = 0;
+    int weights = beside == WEIGHTS;
     for (int64_t i = 0; i < net->layers; i++) {
         Layer *l = &net->layer[i];
         Given is = l->is;
-        int64_t channels = is.inputs / l->fan, size = is.rows * is.columns;
-        int64_t outputs = out ? is.moving_outputs : is.outputs, inputs = out ? is.moving_inputs / l->fan : channels;
-        int weights = beside == WEIGHTS;
+        int64_t inputs = (out ? is.moving_inputs : is.inputs) / l->fan, size = is.rows * is.columns;
+        int64_t outputs = out ? is.moving_outputs : is.outputs, each = is.conv ? 1 : WIDE;
+        int64_t groups = (outputs + each - 1) / each;  /* filters, or panels */
         float *to = !weights ? l->beside[beside] : is.conv ? l->filters : l->weight;
         float *biases = weights ? l->bias : l->bias_beside[beside];
-        for (int64_t o = team.me * outputs / team.all; o < (team.me + 1) * outputs / team.all; o++) {
-            int64_t row = order ? order[o] : o;
-            float *w = params + is.at_weight + row * is.inputs * size;
+        for (int64_t g = team.me * groups / team.all; g < (team.me + 1) * groups / team.all; g++) {
+            int64_t many = least(each, outputs - g * each);
+            float *rows[WIDE];
+            for (int64_t o = 0; o < many; o++) {
+                int64_t here = g * each + o, row = order ? order[here] : here;
+                float *bias = params + is.at_bias + row;
+                rows[o] = params + is.at_weight + row * is.inputs * size;
+                if (is.bias) *(out ? bias : biases + here) = *(out ? biases + here : bias);
+            }
+            if (!is.conv) {
+                float *panel = to + g * l->apart;
+                if (many == WIDE && !before) pack_panel(l, rows, WIDE, panel, 0, inputs, out);
+                else pack_panel(l, rows, many, panel, before, inputs, out);
+                continue;
+            }
             for (int64_t c = 0; c < inputs; c++) {
-                float *there = w + (before ? before[c] : c) * size * l->fan, *here;
-                if (is.conv)
-                    for (int64_t y = 0; y < is.rows; y++)
-                        for (int64_t x = 0; x < is.columns; x++, there++) {
-                            here = to + (o * is.rows + y) * l->stretch * WIDE + x * is.inputs + c;
-                            *(out ? there : here) = *(out ? here : there);
-                        }
-                else
-                    for (int64_t f = 0; f < l->fan; f++, there++) {  /* flattened by channels, ours by places */
-                        here = to + (o / WIDE) * l->apart + (f * channels + c) * WIDE + o % WIDE;
+                float *there = rows[0] + (before ? before[c] : c) * size;
+                for (int64_t y = 0; y < is.rows; y++)
+                    for (int64_t x = 0; x < is.columns; x++, there++) {
+                        float *here = to + (g * is.rows + y) * l->stretch * WIDE + x * is.inputs + c;
                         *(out ? there : here) = *(out ? here : there);
                     }
             }
-            if (is.conv && weights && !out) conv_lay(l, o);
-            float *bias = params + is.at_bias + row;
-            if (is.bias) *(out ? bias : biases + o) = *(out ? biases + o : bias);
+            if (weights && !out) conv_lay(l, g);
         }
         before = order;
         order = order ? order + is.outputs : 0;
