@@ -89,6 +89,41 @@ def test_a_head_owns_its_rows_of_queries_keys_and_values() -> None:
     assert masks["token"].all()
 
 
+class Mixer(nn.Module):
+    """Mixes places with a layer along them, and channels with another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.norm, self.head = nn.Embedding(20, WIDTH), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3)
+        self.along, self.back = nn.Linear(PLACES, 9), nn.Linear(9, PLACES)
+        self.up, self.down = nn.Linear(WIDTH, 8), nn.Linear(8, WIDTH)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.words(tokens)
+        x = x + self.back(self.along(self.norm(x).transpose(1, 2)).relu()).transpose(1, 2)
+        return self.head((x + self.down(self.up(x).relu())).mean(1))
+
+
+def test_a_mixer_has_units_along_both_axes() -> None:
+    found = neuron_map(Mixer(), TEXTS)
+    assert (found.widths, found.note) == ({"along": 9, "up": 8, "head": 3}, None)
+    check(Mixer(), (TEXTS,), 0)
+
+
+def test_a_weight_and_its_transpose() -> None:
+    class Back(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.head = nn.Parameter(torch.rand(6, 5)), nn.Linear(5, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(nn.functional.linear(x @ self.weight.t(), self.weight.t()).relu())
+
+    x = torch.randn(2, 5)
+    assert neuron_map(Back(), x).note is None
+    check(Back(), (x,), 0)
+
+
 def test_layers_of_one_lstm_keep_equally_many() -> None:
     found = neuron_map(NETS["lstm both ways, last"][0](), TEXTS)
     assert found.alike == (("layer.l0", "layer.l0_reverse", "layer.l1", "layer.l1_reverse"),)
@@ -159,7 +194,7 @@ def test_a_wrong_rule_is_found_by_the_trial(own_rules) -> None:
         def forward(self, x: Tensor) -> Tensor:
             return torch.fft.fft(x).real
 
-    net = nn.Sequential(nn.Linear(2, 4), Turned(), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+    net = nn.Sequential(nn.Linear(2, 4), Turned(), nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
     fedloom.neuron_rule(Turned, like="relu")
     found = neuron_map(net, torch.randn(2, 2))
     assert found.groups == ("2",)

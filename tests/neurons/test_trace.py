@@ -264,6 +264,13 @@ def test_what_has_no_rule_is_kept_whole_and_the_rest_is_cut(name: str) -> None:
     tried(found, model, ROW)
 
 
+def test_a_layer_along_the_neurons_keeps_them_whole() -> None:
+    shifted = nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 1, 3, padding=1), nn.Flatten())
+    found = neuron_map(Detour(shifted), ROW)
+    assert found.groups == ("detour.1", "last")
+    assert "'first'. Not understood: 'detour.1' (conv1d: it works along another axis than neurons)" in found.note
+
+
 def test_code_that_may_take_another_way_keeps_all_layers_whole() -> None:
     found = neuron_map(Branching(), ROW)
     assert found.groups == ()
@@ -337,7 +344,7 @@ def test_looking_is_allowed_where_it_changes_nothing() -> None:
 
 
 def test_what_meets_across_is_one_neuron_or_stays_whole() -> None:
-    assert neuron_map(Outer(), ROW).widths["one"] == 1  # all products of both: nothing to choose
+    assert neuron_map(Outer(), ROW).widths == {"two": 4}  # all products of both, of which one stays whole
     assert neuron_map(nn.Sequential(Attention()), ROWS).widths == {"0.key": 1, "0.value": 2}  # one head
     pairs = nn.Sequential(nn.Linear(2, 4), Apply(lambda x: x.view(-1, 2, 2)), nn.Flatten(), nn.Linear(4, 3))
     assert neuron_map(pairs, ROW).widths == {"0": 2, "3": 3}

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedloom.neurons.calls import Call
 from fedloom.neurons.elementwise import raised, stands
-from fedloom.neurons.ids import Spread, along, emitted, loose, moving, plain, settled, small, spread
+from fedloom.neurons.ids import Spread, emitted, loose, moving, plain, settled, small, spread
 from fedloom.neurons.products import mark_heads
 
 
@@ -73,7 +73,7 @@ def multi_head(call: Call) -> list[Tensor]:
     units = call.wiring.open(layer or type(module).__name__.lower(), heads, "heads")
     mark_heads(call, units)
     rows = units.repeat_interleave(width // heads)
-    reads = [along(call.ids(x), -1) for x in (query, key, value)]
+    reads = [call.reads(x, -1) for x in (query, key, value)]
     positions = [prod(x.shape[:-1]) for x in (query, key, value)]
     if packed:
         for other in reads[1:]:

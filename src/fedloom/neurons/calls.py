@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedloom.neurons.ids import emitted, loose, settled
+from fedloom.neurons.ids import along, emitted, loose, moving, settled, small
 from fedloom.neurons.wiring import Across, Attribute, Product, Wiring
 
 Rule = Callable[["Call"], Any]  # gives the ids of the answer: of one tensor, or of several in order
@@ -103,6 +103,14 @@ class Call:
             self.wiring.bind(name, axes, output, weight, positions)
         elif isinstance(tensor, Tensor):
             self.meet(self.ids(tensor), axes)
+
+    def reads(self, tensor: Tensor, axis: int) -> Tensor:
+        """The neurons along the axis that a layer reads; those along other axes are never cut."""
+        ids = self.ids(tensor)
+        if any(place != axis % ids.dim() for place in moving(ids)):
+            self.wiring.aside.append((self.layer, f"{self.name}: it works along another axis than neurons", small(ids)))
+            return torch.zeros(ids.shape[axis], dtype=torch.int64)
+        return along(ids, axis)
 
     def meet(self, own: Tensor, axes: dict[int, Tensor]) -> None:
         """Unite what is computed from bare parameters with the neurons along its axes, or fix these."""

@@ -24,7 +24,13 @@ class Components:
         for name in base:
             bound = wiring.bound.get(name)
             self._fix([*([] if bound is None else bound.axes.values()), *self._entries(name)])
+        if not width:
+            self._fix(self._streams())
         lost = list(wiring.fixed)
+        for layer, why, ids in wiring.aside:
+            lost.append(ids)
+            if self._cuttable(ids):
+                wiring.whole.setdefault(layer, why)
         for name in wiring.stuck:
             bound = wiring.bound.get(name)
             lost += [*([] if bound is None else bound.axes.values()), *self._entries(name)]
@@ -32,8 +38,6 @@ class Components:
         gone = gone[(gone != FIXED) & ~torch.isin(gone, self.ends)]
         self.lost = [layer for layer, ids in wiring.opened.items() if bool(torch.isin(self.of(ids), gone).any())]
         self._fix(lost)
-        if not width:
-            self._fix(self._streams())
         while self._hold():
             self._settle()
 
@@ -49,6 +53,11 @@ class Components:
         parts = [self.of(ids).flatten() for ids in many]
         found: Tensor = torch.cat([torch.zeros(0, dtype=torch.int64), *parts]).unique()
         return found
+
+    def _cuttable(self, ids: Tensor) -> bool:
+        """Whether any of them are neither fixed nor outputs."""
+        roots = self.of(ids)
+        return bool(((roots != FIXED) & ~torch.isin(roots, self.ends)).any())
 
     def _solved(self) -> Tensor:
         """The roots, from the edges."""

@@ -28,11 +28,13 @@ def together(call: Call, tensors: list[Tensor], shape: torch.Size) -> Tensor:
         single: Tensor = max((ids.flatten()[0] for ids in own), key=int)
         return single.expand(shape)
     meeting = [ids for ids in own if moving(ids) or all(ids.shape[axis] > 1 for axis in axes)]
-    for ids in meeting[1:]:
-        call.wiring.unite(meeting[0], ids)
-    few = torch.broadcast_tensors(*map(small, meeting))
-    longest: Tensor = max(few, key=lambda ids: len(moving(ids)))
-    found = longest.expand(shape)
+    most = max(meeting, key=lambda ids: small(ids).numel())
+    for ids in meeting:
+        if set(moving(ids)) <= set(moving(most)):
+            call.wiring.unite(most, ids)
+        else:
+            call.wiring.fix(ids)  # the answer runs along axes of several: those of the most neurons can be cut
+    found = small(most).expand(shape)
     for tensor, ids in parts:
         if loose(ids):
             call.wiring.meets.append((small(ids), small(found)))

@@ -18,7 +18,7 @@ def note_of(why: Mapping[str, str], lost: Sequence[str], neurons: NeuronMap) -> 
     """
     if not why:
         return None
-    layers = list(dict.fromkeys((*lost, *(layer for layer in why if layer))))
+    layers = list(dict.fromkeys((*lost, *(layer for layer in why if layer and layer not in neurons.groups))))
     trained = [tensor for tensor in neurons.tensors if tensor.trained]
     total = sum(tensor.stop - tensor.start for tensor in trained)
     held = sum(t.stop - t.start for t in trained if any(t.name == n or t.name.startswith(f"{n}.") for n in layers))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedloom.neurons.calls import Call
-from fedloom.neurons.ids import Spread, along, emitted, loose, moving, plain, settled, small, spread
+from fedloom.neurons.ids import Spread, emitted, loose, moving, plain, settled, small, spread
 
 
 def linear(call: Call) -> Tensor:
@@ -22,7 +22,9 @@ def dense(call: Call, x: Tensor, weight: Tensor, bias: Any, outputs_first: bool)
     if call.name_of(weight) is None:
         raise Spread("its weight is computed, and not a parameter of the network")
     out = 0 if outputs_first else 1
-    inputs, outputs = along(call.ids(x), -1), call.open(weight.shape[out], weight)
+    known = call.wiring.bound.get(call.name_of(weight) or "")
+    again = known is not None and known.output != out  # its other axis has been opened before
+    inputs, outputs = call.reads(x, -1), call.open(weight.shape[out], weight, suffix="T" if again else "")
     call.bind(weight, {out: outputs, 1 - out: inputs}, out, weight=True, positions=prod(call.shape[:-1]))
     call.bind(bias, {0: outputs}, weight=True)
     owner = call.owner(weight)
@@ -48,7 +50,7 @@ def convolution(call: Call) -> Tensor:
     if call.name_of(weight) is None:
         raise Spread("its weight is computed, and not a parameter of the network")
     back = "transpose" in call.name
-    inputs, groups = along(call.ids(x), axis), call.argument(6, "groups", 1)
+    inputs, groups = call.reads(x, axis), call.argument(6, "groups", 1)
     outputs = call.open(call.shape[axis], weight, "channels")
     counted = x.shape if back else call.shape
     positions = prod(counted) // counted[axis]

@@ -21,7 +21,7 @@ def layers(call: Call) -> list[Tensor]:
     gates, each = GATES[call.name], 4 if biases else 2
     if len(weights) != each * count * ways:
         raise Spread("it projects its states")
-    reads, positions = along(call.ids(x), -1), prod(x.shape[:-1])
+    reads, positions = call.reads(x, -1), prod(x.shape[:-1])
     call.resize((call.layer, call.module), "input_size", reads)
     names: list[str] = []
     last: list[Tensor] = []
@@ -47,9 +47,10 @@ def cell(call: Call) -> list[Tensor]:
     """`lstm_cell`, `gru_cell`, `rnn_tanh_cell`: one step of one layer."""
     x, states, *weights = call.args
     gates = GATES[call.name.removesuffix("_cell")]
-    units = gated(call, weights, along(call.ids(x), -1), gates, prod(x.shape[:-1]), "", [])
+    reads = call.reads(x, -1)
+    units = gated(call, weights, reads, gates, prod(x.shape[:-1]), "", [])
     owner = call.owner(weights[0])
-    call.resize(owner, "input_size", along(call.ids(x), -1))
+    call.resize(owner, "input_size", reads)
     call.resize(owner, "hidden_size", units)
     for state in [states] if isinstance(states, Tensor) else states:
         begun(call, state, units[None])

@@ -53,6 +53,7 @@ class Wiring:
     loose: int = 0  # ids of entries of bare parameters
     edges: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # neurons that are one
     fixed: list[Tensor] = field(default_factory=list)  # neurons that are never cut
+    aside: list[tuple[str, str, Tensor]] = field(default_factory=list)  # layer, why, neurons it mixes: never cut
     still: list[tuple[Tensor, int]] = field(default_factory=list)  # ids that must not be cut along an axis
     folded: list[Tensor] = field(default_factory=list)  # ids that can be cut along one axis at most
     meets: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # bare parameters' ids, and ids that they meet
