@@ -15,8 +15,9 @@ from fedloom.core.optimiser import Adam, Optimiser, Sgd
 from fedloom.core.rule import LocalRule, Shift, Traits
 from fedloom.core.types import Examples, State, Task
 from fedloom.core.work import Work
+from fedloom.data.augment import Flip
 from fedloom.engine import steps
-from fedloom.engine.cpu import native_steps
+from fedloom.engine.cpu import blocks, native_steps
 from fedloom.engine.cpu.native.move import Moves
 from fedloom.engine.local import Local
 from fedloom.engine.loop import Loop
@@ -161,6 +162,21 @@ def test_a_missed_update_is_fused_below_a_shift(reference: str, monkeypatch: pyt
     ours, engine = played_natively(place, method, monkeypatch, 4)
     oracle = place.loop(method)
     same(place, (ours, play(place, method, oracle, 4)), (engine, oracle), 5e-6)
+
+
+@pytest.mark.parametrize("optimiser", ["kept", "kept adam"])
+@pytest.mark.parametrize("kind", ["whole", "sliced", "frozen"])
+def test_transformed_examples_block_by_block(kind: str, optimiser: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every block has its own rows of shifts and moments."""
+    place = place_of("pooled")
+    place = place._replace(setting=replace(place.setting, transform=Flip()))
+    whole = replace(RULES["feddc"], optimiser=OPTIMISERS[optimiser], work=WORK)
+    method = whole if kind == "whole" else part_of(kind, "feddc", optimiser)
+    oracle = place.loop(method)
+    monkeypatch.setattr(blocks, "SMALL", 1)  # one client each
+    engine = place.local(method)
+    assert engine.plan.steps[0] == "native"
+    same(place, (play(place, method, engine, 3), play(place, method, oracle, 3)), (engine, oracle), 5e-6)
 
 
 @pytest.mark.parametrize("optimiser", ["heavy", "kept", "adam", "kept adam"])

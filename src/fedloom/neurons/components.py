@@ -5,8 +5,6 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from fedloom.neurons.ids import FIXED, LOOSE, moving, settled, small
@@ -67,6 +65,9 @@ class Components:
 
     def _solved(self) -> Tensor:
         """The roots, from the edges."""
+        from scipy.sparse import coo_array  # imported here, since it loads slowly
+        from scipy.sparse.csgraph import connected_components
+
         count = self._wiring.count + self._wiring.loose
         ends = [[torch.where(e >= LOOSE, e - LOOSE + self._wiring.count, e) for e in pair] for pair in self._edges]
         none = torch.zeros(0, dtype=torch.int64)

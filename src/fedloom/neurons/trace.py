@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from fedloom.errors import BadModel
 from fedloom.layout import Layout, base_of, copied, layout_of
@@ -90,6 +89,8 @@ def unheard(
     twin: nn.Module, inputs: tuple[Any, ...], layout: Layout, base: Mapping[str, Tensor], note: str
 ) -> NeuronMap:
     """The map of a model of which nothing is known but that it runs, and what that costs."""
+    from torch.utils.flop_counter import FlopCounterMode  # imported here, since it loads triton
+
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         results = [plain(x.shape) for x in tensors_in(twin(*inputs))]
     found = assemble(layout, Wiring(), results, base)

@@ -53,6 +53,7 @@ def tried(map: NeuronMap, model: nn.Module, example: Any, group: str | None = No
 def _compare(map: NeuronMap, model: nn.Module, inputs: tuple[Any, ...], keep: Tensor) -> None:
     """Run the network masked and cut."""
     index, shapes = slice_index(map, keep)
+    model = copied(model)  # runs change counters and modes
     layout = layout_of(model, frozenset(axes.name for axes in map.tensors))
     flat = flatten(model, layout)
     small = layout._replace(shapes=shapes).split(flat[index.to(flat.device)])
@@ -122,19 +123,23 @@ class _Run:
         self.answer: list[Tensor] = []
         self.problem: Exception | None = None
         self.met = 0  # calls that were told sizes
-        twin = copied(model).train(train)
+        model.train(train)
+        hooks = []
         devices = [x.device for x in tensors.values() if x.is_cuda][:1]
-        for name, layer in twin.named_modules():
+        for name, layer in model.named_modules():
             if name:
-                layer.register_forward_pre_hook(lambda *_, n=name: self.inside.append(n))
-                layer.register_forward_hook(lambda _, __, out, n=name: self._end(n, out))
+                hooks.append(layer.register_forward_pre_hook(lambda *_, n=name: self.inside.append(n)))
+                hooks.append(layer.register_forward_hook(lambda _, __, out, n=name: self._end(n, out)))
         try:
             # with gradients, else torch fuses whole layers into one call
-            with torch.random.fork_rng(devices), torch.enable_grad(), resized(twin, sizes) as mode:
-                self.answer = _tensors(functional_call(twin, tensors, inputs))
+            with torch.random.fork_rng(devices), torch.enable_grad(), resized(model, sizes) as mode:
+                self.answer = _tensors(functional_call(model, tensors, inputs))
                 self.met = 0 if mode is None else mode.met
         except Exception as problem:  # noqa: BLE001  user code may raise anything
             self.problem = problem
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def _end(self, name: str, out: Any) -> None:
         """A layer's first answer."""

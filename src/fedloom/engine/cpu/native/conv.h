@@ -279,21 +279,39 @@ static void conv_lay(const Layer *l, int64_t c) {
     }
 }
 
+/* the step of the numbers of a filter's row that are trained; they begin at `sums` and at place `at` of the filters */
+INLINE void row_step(Layer *l, const float *sums, int64_t apart, int64_t at, int64_t count, Move how) {
+    for (int64_t k = 0; k < count; k++) {
+        float g = sums[k];
+        for (int part = 1; part < PARTS; part++) g += sums[k + part * apart];
+        l->filters[at + k] = moved_one(l->filters[at + k], g, l->beside, at + k, how);
+    }
+}
+
+/* the same for a whole row, which is padded to vectors */
+INLINE void whole_row_step(Layer *l, const float *sums, int64_t apart, int64_t at, Move how) {
+    int64_t count = l->is.columns * l->is.inputs;
+    for (int64_t k = 0; k < count; k += WIDE) {
+        V g = load(sums + k);
+        for (int part = 1; part < PARTS; part++) g += load(sums + k + part * apart);
+        float *w = l->filters + at + k;
+        store(w, moved(load(w), g, l->beside, at + k, how, lanes(count - k)));
+    }
+}
+
 /* the step of filters and biases, from the sums of all parts of the batch */
 static void conv_step(Layer *l, Move how, Team team) {
     int64_t most = l->is.moving_outputs, apart = l->is.outputs * l->is.rows * l->gathers * WIDE;
     int64_t hop = l->hop == WIDE ? l->is.inputs : WIDE;  /* distance of columns in the sums */
     for (int64_t c = team.me * most / team.all; c < (team.me + 1) * most / team.all; c++) {
-        for (int64_t y = 0; y < l->is.rows; y++)
-            for (int64_t x = 0; x < l->is.columns; x++) {
-                const float *sums = l->sums + (c * l->is.rows + y) * l->gathers * WIDE + x * hop;
-                int64_t at = (c * l->is.rows + y) * l->stretch * WIDE + x * l->is.inputs;
-                for (int64_t k = 0; k < l->is.moving_inputs; k++) {
-                    float g = sums[k];
-                    for (int part = 1; part < PARTS; part++) g += sums[k + part * apart];
-                    l->filters[at + k] = moved_one(l->filters[at + k], g, l->beside, at + k, how);
-                }
-            }
+        for (int64_t y = 0; y < l->is.rows; y++) {
+            const float *sums = l->sums + (c * l->is.rows + y) * l->gathers * WIDE;
+            int64_t at = (c * l->is.rows + y) * l->stretch * WIDE;
+            if (l->is.moving_inputs == l->is.inputs) whole_row_step(l, sums, apart, at, how);
+            else
+                for (int64_t x = 0; x < l->is.columns; x++)
+                    row_step(l, sums + x * hop, apart, at + x * l->is.inputs, l->is.moving_inputs, how);
+        }
         if (l->is.bias) {
             float *sums = l->sums + PARTS * apart + c, g = sums[0];
             for (int part = 1; part < PARTS; part++) g += sums[part * l->is.outputs];
