@@ -183,9 +183,7 @@ class Components:
                     self._wiring.whole.setdefault(layer, why)
         extra = torch.cat([torch.zeros(0, dtype=torch.int64), *found])
         extra = extra[extra != FIXED]
-        self.lost += [
-            layer for layer, ids in self._wiring.opened.items() if bool(torch.isin(self.of(ids), extra).any())
-        ]
+        self.lost += self._emitters(extra)
         self._fix([extra])
         return bool(len(extra))
 

@@ -70,6 +70,7 @@ def neuron_map(
 
 def misunderstood(found: NeuronMap, twin: nn.Module, inputs: tuple[Any, ...]) -> tuple[list[str], BadModel | None]:
     """The groups that cannot be cut after all, each tried by itself, and what a trial of all of them says."""
+    found = found.to(next(twin.parameters()).device)
     try:
         tried(found, twin, inputs)
     except Disagreement as problem:
