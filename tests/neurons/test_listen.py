@@ -10,7 +10,19 @@ import fedloom
 from fedloom.errors import BadModel
 from fedloom.neurons.rules import OWN
 from fedloom.neurons.trace import neuron_map
-from neurons.attention_nets import HEADS, IMAGES, NETS, PLACES, STYLES, TEXTS, WIDTH, decoder, decoders, readers
+from neurons.attention_nets import (
+    HEADS,
+    IMAGES,
+    NETS,
+    PLACES,
+    STYLES,
+    TEXTS,
+    WIDTH,
+    Shuffled,
+    decoder,
+    decoders,
+    readers,
+)
 from neurons.equality import check
 from neurons.nets import Apply, mlp
 
@@ -87,6 +99,17 @@ def test_a_head_owns_its_rows_of_queries_keys_and_values() -> None:
     assert torch.equal(masks["attention.in_proj_weight"], rows.flatten()[:, None].expand(-1, WIDTH))
     assert torch.equal(masks["attention.out_proj.weight"], rows[0].flatten()[None].expand(WIDTH, -1))
     assert masks["token"].all()
+
+
+def test_half_of_the_channels_may_be_one_neuron() -> None:
+    """Each shuffle halves the neurons of the half that is passed on, until one is left."""
+    blocks = [Shuffled(12) for _ in range(5)]
+    net = nn.Sequential(nn.Conv2d(3, 12, 3), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, 3))
+    found = neuron_map(net, IMAGES)
+    assert found.note is None
+    assert all(found.widths[f"{block}.branch.0"] == 6 for block in range(1, 6))
+    for seed in range(2):
+        check(net, (IMAGES,), seed)
 
 
 class Adapted(nn.Module):

@@ -73,8 +73,13 @@ def assemble(
     attributes = tuple((attribute, listed(ids)) for attribute, ids in wiring.attributes.items())
     divided = tuple((name, parts, listed(ids)) for name, (parts, ids) in wiring.divided.items() if cuttable(ids))
     told = []
-    for place, function, answers in wiring.told:
-        axes = tuple(told_axes(ids, found, cuttable, listed) for ids in answers)
+    for place, function, answers, dim in wiring.told:
+        if dim is not None and any(set(moving(found.of(ids))) - {dim} for ids in answers):
+            dim = None  # neurons run along another axis than that of the pieces
+        if dim is not None and any(map(cuttable, answers)):
+            axes: tuple[tuple[tuple[int, int], ...], ...] = tuple(((dim, listed(along_axis(x, dim))),) for x in answers)
+        else:
+            axes = tuple(told_axes(ids, found, cuttable, listed) for ids in answers)
         if any(axes):
             told.append(Told(place, function, axes))
     work = [(listed(product.ids), product.flops // batch) for product in wiring.products]
@@ -122,7 +127,12 @@ def told_axes(ids: Tensor, found: Components, cuttable, listed) -> tuple[tuple[i
     if not axes or not cuttable(ids):
         return ()
     axis = axes[-1] if len(axes) > 1 else axes[0]  # in front of it, groups that keep equally many are laid out
-    return ((axis, listed(ids.movedim(axis, -1).reshape(-1, ids.shape[axis])[0])),)
+    return ((axis, listed(along_axis(ids, axis))),)
+
+
+def along_axis(ids: Tensor, axis: int) -> Tensor:
+    """The ids along an axis, at the first place of all others."""
+    return ids.movedim(axis, -1).reshape(-1, ids.shape[axis])[0]
 
 
 def alike_of(wiring: Wiring, found: Components, hidden: Groups) -> tuple[tuple[str, ...], ...]:

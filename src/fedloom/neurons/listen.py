@@ -16,6 +16,7 @@ from fedloom.neurons.wiring import Wiring
 
 LOOKS = frozenset(("bool", "item", "float", "int", "index", "equal", "allclose"))
 LEAVES = frozenset(("numpy", "array", "tolist"))  # numbers go where nobody listens
+PIECES = frozenset(("split", "split_with_sizes", "chunk", "tensor_split"))
 TRANSPOSES = frozenset(("t", "T", "mT", "transpose", "swapaxes", "permute"))
 
 
@@ -98,7 +99,9 @@ class Listener(TorchFunctionMode):
         if number is not None:
             found = tuple(self.known[id(part)].ids for part in answers)
             if any(map(emitted, found)):
-                self.wiring.told.append((number, told_name(function, args) or name, found))
+                pieces = name in PIECES
+                dim = call.argument(2, "dim", 0) % found[0].dim() if pieces else None
+                self.wiring.told.append((number, told_name(function, args) or name, found, dim))
 
     def follow(self, call: Call, rule: Rule | None, given: list[Tensor], answers: list[Tensor]) -> None:
         """Find the ids of the answers by a rule; where there is none, what the call reads is kept whole."""

@@ -66,7 +66,8 @@ class Wiring:
     attributes: dict[Attribute, Tensor] = field(default_factory=dict)  # attribute -> the entries it counts
     across: list[Across] = field(default_factory=list)
     divided: dict[str, tuple[int, Tensor]] = field(default_factory=dict)  # group norm -> number of groups, channels
-    told: list[tuple[int, str, tuple[Tensor, ...]]] = field(default_factory=list)  # number, function, ids of its answer
+    told: list[tuple[int, str, tuple[Tensor, ...], int | None]] = field(default_factory=list)
+    # number, function, ids of its answers, and the axis along which these are pieces of one tensor
     alike: list[tuple[str, ...]] = field(default_factory=list)  # layers that must keep equally many
     states: dict[str, Tensor] = field(default_factory=dict)  # recurrent layer whose states the code makes -> its units
     heads: list[Tensor] = field(default_factory=list)  # neurons that are heads
