@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, strategies as st
@@ -42,10 +42,10 @@ def test_fitting_settings(given_value, fitted):
     [
         ({"rte": 1}, ("part", "'rte'", "did you mean 'rate'?")),
         ({"shape": 1}, ("part", "'shape'")),
-        ({"rate": "fast"}, ("'rate'", "part", "'fast'", "float")),
-        ({"steps": 1.5}, ("'steps'", "part", "1.5", "int")),
+        ({"rate": "fast"}, ("'rate'", "part", "'fast'", "a number")),
+        ({"steps": 1.5}, ("'steps'", "part", "1.5", "a whole number or none")),
         ({"names": "ab"}, ("'names'", "part", "'ab'")),
-        ({"rate": None}, ("'rate'", "part", "None", "float")),
+        ({"rate": None}, ("'rate'", "part", "None", "a number")),
     ],
 )
 def test_other_settings_are_refused(given_value, words):
@@ -145,3 +145,23 @@ def test_names_with_settings_are_read_as_they_were_written(chosen):
 @given(st.text(alphabet='[](){}=,"a1 .:', max_size=12))
 def test_any_text_is_a_value(text):
     parse_value(text)
+
+
+def chooser(
+    loss: Literal["mse", "l1", "huber"] = "mse", widths: tuple[int, ...] = (1,), steps: int | None = None
+) -> None:
+    """A function with a choice, a list and a setting that may be left out."""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"loss": "hubert"}, "expected 'mse', 'l1' or 'huber'."),
+        ({"widths": "wide"}, "expected a list of whole numbers, as [1,2]."),
+        ({"steps": "few"}, "expected a whole number or none."),
+    ],
+)
+def test_what_is_expected_is_said_in_words(wrong, words):
+    with pytest.raises(BadExperiment) as refused:
+        fit("goal 'mine'", chooser, wrong)
+    assert str(refused.value).endswith(words)

@@ -8,7 +8,8 @@ import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from math import isfinite
-from typing import Any, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -29,10 +30,34 @@ def _inspected(function: Callable[..., Any]) -> tuple[dict[str, inspect.Paramete
     return {p.name: p for p in parameters if p.kind in kinds}, get_type_hints(function)
 
 
+PLAIN = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", NoneType: "none"}
+LISTS = {int: "a list of whole numbers, as [1,2]", float: "a list of numbers, as [0.5,1]", str: "a list of texts"}
+
+
 @lru_cache(maxsize=512)
 def _adapter(function: Callable[..., Any], name: str) -> TypeAdapter[Any]:
     """The validator of a setting's type."""
     return TypeAdapter(_inspected(function)[1].get(name, Any))
+
+
+def _in_words(kind: Any) -> str | None:
+    """The values of a setting's type in words; None for types that few people set."""
+    if kind in PLAIN:
+        return PLAIN[kind]
+    inside = get_args(kind)
+    if get_origin(kind) is Literal:
+        return _joined([repr(one) for one in inside])
+    if get_origin(kind) in (Union, UnionType):
+        words = [_in_words(one) for one in inside]
+        return None if None in words else _joined([word for word in words if word])
+    if get_origin(kind) in (tuple, list) and inside and inside[0] in LISTS:
+        return LISTS[inside[0]]
+    return None
+
+
+def _joined(words: list[str]) -> str:
+    """`a, b or c`."""
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def fit(
@@ -51,9 +76,8 @@ def fit(
         try:
             fitted[name] = _adapter(function, name).validate_python(value)
         except ValidationError as problem:
-            expected = getattr(kind, "__name__", str(kind))
-            detail = problem.errors()[0]["msg"]
-            raise BadExperiment(f"setting '{name}' of {what} is {value!r}; expected {expected} ({detail}).") from None
+            words = _in_words(kind) or f"{getattr(kind, '__name__', kind)} ({problem.errors()[0]['msg']})"
+            raise BadExperiment(f"setting '{name}' of {what} is {value!r}; expected {words}.") from None
         if isinstance(fitted[name], float) and not isfinite(fitted[name]):
             raise BadExperiment(f"setting '{name}' of {what} is {value!r}; expected a finite number.")
     for name, parameter in takes.items():

@@ -17,6 +17,8 @@ from fedloom.runs.inputs import Inputs
 
 SMALL = 20_000_000  # multiply-adds of one step of all clients that train at once, about
 
+CALL = 500_000  # multiply-adds that take as long as the calls of a layer, forth and back
+
 
 @contextmanager
 def threads_for(runs: Sequence[Inputs]) -> Iterator[None]:
@@ -42,10 +44,13 @@ def step_of(run: Inputs) -> int:
 
 
 def round_of(run: Inputs) -> float:
-    """The multiply-adds of a round of the whole cohort, about."""
-    method, fleet = run.method, run.setting.fleet
-    examples = processed(method.work, fleet.examples).double().mean()
-    return float(examples) * multiply_adds(run.setting) * method.select.cohort_size(fleet.size)
+    """The multiply-adds of a round of the whole cohort, about, with what calling every layer in every step costs."""
+    method, sizes = run.method, run.setting.fleet.examples
+    layers = sum(not list(layer.children()) for layer in run.setting.module.modules())
+    examples = float(processed(method.work, sizes).double().mean())
+    steps = examples / method.work.batch if method.work.batch else float(method.work.steps or method.work.epochs)
+    each = examples * multiply_adds(run.setting) + steps * layers * CALL
+    return each * method.select.cohort_size(run.setting.fleet.size)
 
 
 def multiply_adds(setting: Setting) -> int:

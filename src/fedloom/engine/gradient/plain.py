@@ -51,8 +51,10 @@ class PlainGradient:
                 found, loss = self._differentiate(owned[row], batch, row)
                 total[row] += loss
                 for name, grad in zip(layout.parameters, found):
-                    owned[row][name].detach().mul_(shrink).sub_(grad, alpha=rate)
-        return torch.stack([layout.join(tensors, 0) for tensors in owned]).detach(), total
+                    value = owned[row][name].detach()
+                    (value if shrink == 1 else value.mul_(shrink)).sub_(grad, alpha=rate)
+        ends = [layout.join(tensors, 0).detach() for tensors in owned]
+        return ends[0][None] if len(ends) == 1 else torch.stack(ends), total
 
     def _differentiate(self, tensors: dict[str, Tensor], batch: Batch, row: int) -> tuple[tuple[Tensor, ...], Tensor]:
         """One client's gradients, by parameter, and its loss."""
