@@ -89,6 +89,43 @@ def test_a_head_owns_its_rows_of_queries_keys_and_values() -> None:
     assert masks["token"].all()
 
 
+class Adapted(nn.Module):
+    """A frozen layer, and two small ones beside it."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.base = nn.Linear(inputs, outputs).requires_grad_(False)
+        self.a, self.b = nn.Linear(inputs, 3, bias=False), nn.Linear(3, outputs, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + 2 * self.b(self.a(x))
+
+
+def test_components_of_a_rank_are_neurons() -> None:
+    net = nn.Sequential(Adapted(5, 6), nn.ReLU(), Adapted(6, 6), nn.ReLU(), nn.Linear(6, 3))
+    found = neuron_map(net, torch.randn(2, 5))
+    assert (found.widths, found.note) == ({"0.a": 3, "2.a": 3, "4": 3}, None)
+
+
+class Graph(nn.Module):
+    """Two layers, each after a product with the neighbours of all examples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(5, 6), nn.Linear(6, 3)
+        self.register_buffer("near", torch.rand(4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.near @ (self.near @ self.first(x)).relu())
+
+
+def test_a_product_with_a_constant_leaves_neurons() -> None:
+    x = torch.randn(4, 5)
+    assert neuron_map(Graph(), x).widths == {"first": 6, "last": 3}
+    found = neuron_map(Graph(), x)
+    assert found.note is None
+
+
 class Mixer(nn.Module):
     """Mixes places with a layer along them, and channels with another."""
 

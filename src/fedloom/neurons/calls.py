@@ -63,7 +63,7 @@ class Call:
     def again(self, tensor: Tensor | None = None) -> Any:
         """Run the function on the first argument's ids (or on these) in place of the first argument."""
         first = self.ids(self.args[0]) if tensor is None else tensor
-        return self.function(first.contiguous(), *self.args[1:], **self.kwargs)
+        return self.function(first.contiguous(), *hosted(self.args[1:]), **hosted(self.kwargs))
 
     def name_of(self, tensor: Any) -> str | None:
         """The name of a parameter or buffer; None for any other tensor."""
@@ -142,6 +142,15 @@ class Call:
     def has_neurons(self, tensor: Any) -> bool:
         """Whether an argument is a tensor with neurons of a layer."""
         return isinstance(tensor, Tensor) and emitted(self.ids(tensor))
+
+
+def hosted(value: Any) -> Any:
+    """A nested value with its tensors on the host, where ids are."""
+    if isinstance(value, Tensor):
+        return value.cpu()
+    if isinstance(value, dict):
+        return {key: hosted(part) for key, part in value.items()}
+    return type(value)(map(hosted, value)) if type(value) in (list, tuple) else value
 
 
 def tensors_in(value: Any) -> list[Tensor]:

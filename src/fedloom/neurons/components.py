@@ -5,8 +5,6 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from fedloom.neurons.ids import FIXED, LOOSE, moving, settled, small
@@ -38,7 +36,7 @@ class Components:
             lost += [*([] if bound is None else bound.axes.values()), *self._entries(name)]
         gone = self.roots(lost)
         gone = gone[(gone != FIXED) & ~torch.isin(gone, self.ends)]
-        self.lost = [layer for layer, ids in wiring.opened.items() if bool(torch.isin(self.of(ids), gone).any())]
+        self.lost = self._emitters(gone)
         self._fix(lost)
         while self._hold():
             self._settle()
@@ -56,6 +54,10 @@ class Components:
         found: Tensor = torch.cat([torch.zeros(0, dtype=torch.int64), *parts]).unique()
         return found
 
+    def _emitters(self, roots: Tensor) -> list[str]:
+        """The layers that emit any of these."""
+        return [layer for layer, ids in self._wiring.opened.items() if bool(torch.isin(self.of(ids), roots).any())]
+
     def _cuttable(self, ids: Tensor) -> bool:
         """Whether any of them are neither fixed nor outputs."""
         roots = self.of(ids)
@@ -63,6 +65,9 @@ class Components:
 
     def _solved(self) -> Tensor:
         """The roots, from the edges."""
+        from scipy.sparse import coo_array  # imported here, since it loads slowly
+        from scipy.sparse.csgraph import connected_components
+
         count = self._wiring.count + self._wiring.loose
         ends = [[torch.where(e >= LOOSE, e - LOOSE + self._wiring.count, e) for e in pair] for pair in self._edges]
         none = torch.zeros(0, dtype=torch.int64)
@@ -170,13 +175,15 @@ class Components:
     def _hold(self) -> bool:
         """Fix neurons along axes that must not be cut; whether there were any."""
         found = []
-        for ids, axis in self._wiring.still:
+        for ids, axis, layer, why in self._wiring.still:
             roots = self.of(ids)
-            axes = moving(roots)
-            if axes == [axis]:
+            if moving(roots) == [axis] and self._cuttable(ids):
                 found.append(roots[~torch.isin(roots, self.ends)].unique())
+                if bool((found[-1] < self._wiring.count).any()):
+                    self._wiring.whole.setdefault(layer, why)
         extra = torch.cat([torch.zeros(0, dtype=torch.int64), *found])
         extra = extra[extra != FIXED]
+        self.lost += self._emitters(extra)
         self._fix([extra])
         return bool(len(extra))
 

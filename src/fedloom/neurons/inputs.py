@@ -18,7 +18,7 @@ def other(x: Any, sign: int) -> Any:
     """One input with other numbers; what holds no numbers stays."""
     if not isinstance(x, Tensor) or not x.numel() or x.dtype == torch.bool:
         return x
-    drawn = shares(x, 2 + sign)
+    drawn = shares(x, 2 + sign).to(x.device)
     return sign * drawn.to(x) if x.is_floating_point() else (drawn * (int(x.max()) + 1)).to(x)
 
 

@@ -108,6 +108,7 @@ class Listener(TorchFunctionMode):
         found = [plain(part.shape) for part in answers]
         strange = any(self.strange(x) for x in given if all(x is not part for part in answers))
         if own or strange or any(k.ids.numel() and (emitted(k.ids) or loose(k.ids)) for k in before):
+            self.wiring.place = call.layer, call.name
             try:
                 if rule is None:
                     raise Spread("it has no rule")

@@ -109,8 +109,9 @@ def multiplied(call: Call, a: Tensor, b: Tensor, shape: torch.Size) -> Tensor:
 def met(call: Call, left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor], shape: torch.Size) -> Tensor:
     """The ids of a product of two activations, each given with its ids."""
     (a, x), (b, y) = left, right
-    if loose(x) or loose(y):
-        raise Spread("it is a product with a parameter of more than two axes, or from the left")
+    for ids in filter(loose, (x, y)):
+        call.wiring.fix(ids)  # a parameter whose axes are not those of a layer is a constant here
+    x, y = (plain(ids.shape) if loose(ids) else ids for ids in (x, y))
     rank = max(x.dim(), y.dim())
     x, y = x[(None,) * (rank - x.dim())], y[(None,) * (rank - y.dim())]
     lead = sorted({axis for ids in (x, y) for axis in moving(ids) if axis < rank - 2})

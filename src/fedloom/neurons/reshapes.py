@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedloom.neurons.calls import Call, tensors_in
+from fedloom.neurons.calls import Call, hosted, tensors_in
 from fedloom.neurons.ids import emitted, loose, moving, plain, settled, small
 
 
@@ -77,7 +77,7 @@ def writing(call: Call) -> Tensor:
     if found is None:
         return ids
     before, after = ids, ids.clone(memory_format=torch.contiguous_format)
-    after[call.args[1]] = found
+    after[hosted(call.args[1])] = found
     if not emitted(before) and not loose(before):
         return settled(after)
     call.wiring.unite(before, after)

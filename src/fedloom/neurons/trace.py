@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from fedloom.errors import BadModel
 from fedloom.layout import Layout, base_of, copied, layout_of
@@ -71,6 +70,7 @@ def neuron_map(
 
 def misunderstood(found: NeuronMap, twin: nn.Module, inputs: tuple[Any, ...]) -> tuple[list[str], BadModel | None]:
     """The groups that cannot be cut after all, each tried by itself, and what a trial of all of them says."""
+    found = found.to(next(twin.parameters()).device)
     try:
         tried(found, twin, inputs)
     except Disagreement as problem:
@@ -90,6 +90,8 @@ def unheard(
     twin: nn.Module, inputs: tuple[Any, ...], layout: Layout, base: Mapping[str, Tensor], note: str
 ) -> NeuronMap:
     """The map of a model of which nothing is known but that it runs, and what that costs."""
+    from torch.utils.flop_counter import FlopCounterMode  # imported here, since it loads triton
+
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         results = [plain(x.shape) for x in tensors_in(twin(*inputs))]
     found = assemble(layout, Wiring(), results, base)

@@ -54,7 +54,8 @@ class Wiring:
     edges: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # neurons that are one
     fixed: list[Tensor] = field(default_factory=list)  # neurons that are never cut
     aside: list[tuple[str, str, Tensor]] = field(default_factory=list)  # layer, why, neurons it mixes: never cut
-    still: list[tuple[Tensor, int]] = field(default_factory=list)  # ids that must not be cut along an axis
+    still: list[tuple[Tensor, int, str, str]] = field(default_factory=list)  # ids, axis; layer, why
+    place: tuple[str, str] = "", ""  # the layer whose code runs, and the function
     folded: list[Tensor] = field(default_factory=list)  # ids that can be cut along one axis at most
     meets: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # bare parameters' ids, and ids that they meet
     opened: dict[str, Tensor] = field(default_factory=dict)  # layer -> its output neurons
@@ -112,7 +113,8 @@ class Wiring:
     def hold(self, ids: Tensor, axis: int) -> None:
         """Refuse to cut along this axis: the code works at places that it names, or with a constant of full size."""
         if ids.shape[axis] > 1 and ids.stride(axis):
-            self.still.append((small(ids), axis % ids.dim()))
+            layer, name = self.place
+            self.still.append((small(ids), axis % ids.dim(), layer, f"{name}: it tells places along neurons apart"))
 
     def bind(self, tensor: str, axes: Mapping[int, Tensor], output: int, weight: bool, positions: int) -> None:
         """Record the neurons along a named tensor's axes; a layer's second call unites its neurons with the first's."""
