@@ -28,9 +28,7 @@ from fedloom.layout import copied
 
 T = TypeVar("T")
 U = TypeVar("U")
-LIKE = (
-    0.1  # how far a step's float32 gradients may differ, relative to the largest: norms of 4 examples amplify rounding
-)
+LIKE = 0.1  # how far float32 gradients may differ, relative to the largest: norms of 4 examples amplify rounding
 AHEAD = 2  # clients that wait for every lane: their examples and states are read already
 
 
