@@ -209,6 +209,31 @@ class Window(nn.Module):
         return x + self.feed(self.norm2(x))
 
 
+class Cosine(nn.Module):
+    """Attention by cosines, with a scale and a computed bias for each head."""
+
+    def __init__(self, heads: int = HEADS) -> None:
+        super().__init__()
+        self.words, self.heads = nn.Embedding(WORDS, WIDTH), heads
+        self.qkv, self.out, self.norm = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH)
+        self.scale, self.far = nn.Parameter(torch.rand(heads, 1, 1)), nn.Sequential(nn.Linear(1, 4), nn.ReLU())
+        self.bias, self.head = nn.Linear(4, heads, bias=False), nn.Linear(WIDTH, 3)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.words(tokens)
+        batch, places, width = x.shape
+        packed = F.linear(x, self.qkv.weight, self.qkv.bias * 2).reshape(
+            batch, places, 3, self.heads, width // self.heads
+        )
+        q, k, v = packed.permute(2, 0, 3, 1, 4)
+        scores = F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).transpose(-2, -1)
+        steps = torch.arange(places, dtype=x.dtype)
+        bias = self.bias(self.far((steps[:, None] - steps).reshape(-1, 1))).view(places, places, self.heads)
+        scores = scores * self.scale.clamp(max=4.0).exp() + bias.permute(2, 0, 1).unsqueeze(0)
+        mixed = (scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, places, width)
+        return self.head(self.norm(x + self.out(mixed)).mean(1))
+
+
 class Merged(nn.Module):
     """Four neighbours become one, twice as wide."""
 

@@ -18,6 +18,7 @@ from neurons.attention_nets import (
     STYLES,
     TEXTS,
     WIDTH,
+    Cosine,
     Shuffled,
     decoder,
     decoders,
@@ -110,6 +111,12 @@ def test_half_of_the_channels_may_be_one_neuron() -> None:
     assert all(found.widths[f"{block}.branch.0"] == 6 for block in range(1, 6))
     for seed in range(2):
         check(net, (IMAGES,), seed)
+
+
+def test_heads_that_compare_by_cosines() -> None:
+    found = neuron_map(Cosine(), TEXTS)
+    assert {group: found.widths[group] for group in found.groups} == {"qkv": 3, "far.0": 4}
+    assert found.note is None
 
 
 class Adapted(nn.Module):

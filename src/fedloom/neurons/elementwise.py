@@ -88,6 +88,16 @@ def softmax(call: Call) -> Tensor:
     return x
 
 
+def normalised(call: Call) -> Tensor:
+    """Divided by the norm over one axis, which may run over neurons; what it norms of each head is one neuron."""
+    x = call.ids(call.args[0])
+    dim = call.argument(2, "dim", 1) % x.dim()
+    if dim in moving(x) and len(moving(x)) > 1:
+        return call.wiring.merge(x, [dim]).expand(x.shape)
+    call.across(x, (dim,), norm=True)
+    return x
+
+
 def ordered(call: Call) -> Any:
     """A running sum, a sort, a flip: works along an axis that must not be cut."""
     x = call.ids(call.args[0])

@@ -130,8 +130,12 @@ class Listener(TorchFunctionMode):
         """Remember the ids of a tensor."""
         base = tensor._base if tensor._is_view() else None
         before = self.known.get(id(tensor))
-        if base is not None and before is not None and before.ids is not ids and not emitted(before.ids):
+        if base is not None and before is not None and not emitted(before.ids) and not torch.equal(before.ids, ids):
             self.wiring.fix(ids)  # written into a part of another tensor
+        if base is not None and before is not None and id(base) in self.known:
+            # autograd knows the tensor that was written into by another step now
+            self.known[id(base)] = self.known[id(base)]._replace(made=base.grad_fn)
+            self.steps |= {} if base.grad_fn is None else {base.grad_fn: self.known[id(base)].ids}
         if id(tensor) in self.names:
             return
         self.known[id(tensor)] = Known(tensor, ids, tensor.grad_fn, self.place[0], deep, data)

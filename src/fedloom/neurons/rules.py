@@ -34,6 +34,7 @@ RULES: dict[str, Rule] = {
         (elementwise.blank, "new_zeros new_ones new_empty new_full new_tensor empty_strided"),
         (elementwise.chosen, "where masked_fill copy"),
         (elementwise.softmax, "softmax log_softmax softmin"),
+        (elementwise.normalised, "normalize"),
         (elementwise.reduction, "mean sum nansum amax amin max min var std prod logsumexp any all"),
         (elementwise.reduction, "var_mean std_mean norm vector_norm linalg_vector_norm median"),
         (elementwise.following, f"{POOLS} {POOLS.replace('_pool', '_pool_with_indices')} interpolate upsample"),
