@@ -218,6 +218,8 @@ class Cosine(nn.Module):
         self.qkv, self.out, self.norm = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH)
         self.scale, self.far = nn.Parameter(torch.rand(heads, 1, 1)), nn.Sequential(nn.Linear(1, 4), nn.ReLU())
         self.bias, self.head = nn.Linear(4, heads, bias=False), nn.Linear(WIDTH, 3)
+        steps = torch.arange(PLACES).float()
+        self.register_buffer("table", (steps[:, None] - steps).reshape(-1, 1))
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.words(tokens)
@@ -227,8 +229,7 @@ class Cosine(nn.Module):
         )
         q, k, v = packed.permute(2, 0, 3, 1, 4)
         scores = F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).transpose(-2, -1)
-        steps = torch.arange(places, dtype=x.dtype)
-        bias = self.bias(self.far((steps[:, None] - steps).reshape(-1, 1))).view(places, places, self.heads)
+        bias = self.bias(self.far(self.table)).view(places, places, self.heads)
         scores = scores * self.scale.clamp(max=4.0).exp() + bias.permute(2, 0, 1).unsqueeze(0)
         mixed = (scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, places, width)
         return self.head(self.norm(x + self.out(mixed)).mean(1))

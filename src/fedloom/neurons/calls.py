@@ -107,6 +107,9 @@ class Call:
     def reads(self, tensor: Tensor, axis: int) -> Tensor:
         """The neurons along the axis that a layer reads; those along other axes are never cut."""
         ids = self.ids(tensor)
+        if loose(ids) and not emitted(ids):  # a layer on constants, such as a table of distances
+            self.wiring.fix(ids)
+            return torch.zeros(ids.shape[axis], dtype=torch.int64)
         if any(place != axis % ids.dim() for place in moving(ids)):
             self.wiring.aside.append((self.layer, f"{self.name}: it works along another axis than neurons", small(ids)))
             return torch.zeros(ids.shape[axis], dtype=torch.int64)
