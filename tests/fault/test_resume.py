@@ -189,11 +189,23 @@ def test_a_finished_run_says_so_and_stays_as_it_is(tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(first.model.parameters(), again.model.parameters()))
 
 
-def test_batches_that_a_norm_layer_counts_are_counted_on(tmp_path):
+class Warm(nn.Module):
+    """Counts its batches, and lets through more with each of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.seen += 1
+        return x * (1 - 1 / (1 + self.seen))
+
+
+def test_batches_that_a_layer_counts_are_counted_on(tmp_path):
     def net() -> nn.Module:
         torch.manual_seed(0)
-        norm = nn.BatchNorm1d(6, momentum=None)  # its mean is over all batches it ever saw
-        return nn.Sequential(nn.Flatten(), nn.Linear(64, 6), norm, nn.ReLU(), nn.Linear(6, 10))
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 6), Warm(), nn.ReLU(), nn.Linear(6, 10))
 
     run(small(engine="loop"), model=net(), out=tmp_path / "straight")
     with pytest.raises(KeyboardInterrupt):

@@ -19,7 +19,7 @@ from fedloom.engine.client import Chunk, Learnt, learn
 from fedloom.engine.clients import Clients
 from fedloom.engine.cuda.graphs import Graphs
 from fedloom.engine.facts import facts_of
-from fedloom.engine.gradient.fastest import STATISTICS, Chosen, fastest_gradient
+from fedloom.engine.gradient.fastest import Chosen, fastest_gradient
 from fedloom.engine.gradient.protocol import Gradient
 from fedloom.engine.lanes import Lanes, OneClient, why_not_channels_last
 from fedloom.engine.personal import personal_score
@@ -228,10 +228,6 @@ class Engines:
             return "and what a client was not sent is frozen, which is of clients together"
         if way.startswith("per-core") and not clients.shards.resident:
             return "and examples are fetched for one client after another"
-        if way.startswith("per-core") and any(
-            isinstance(layer, STATISTICS) and layer.momentum is None for layer in clients.setting.module.modules()
-        ):
-            return "and a norm layer averages over all batches that it has seen, in their order"
         return why_not_channels_last(clients.setting, clients.data) if way.endswith("channels-last") else ""
 
     @cached_property
