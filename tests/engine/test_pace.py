@@ -68,16 +68,26 @@ def test_the_fastest_is_taken(clock: Clock) -> None:
     )
 
 
-def test_channels_last_is_tried_for_the_better_of_two(clock: Clock) -> None:
+def test_channels_last_is_tried_where_the_way_is_not_far_behind(clock: Clock) -> None:
     seen = clock({**TIMES, "in-turn": 0.005, "in-turn-channels-last": 0.004})
     assert pace.fastest_way(engines(), 8)[0] == "in-turn-channels-last"
     assert {way for way, *_ in seen} == {"together", "in-turn", "per-core", "in-turn-channels-last"}
+    lasts = {"in-turn-channels-last": 0.01, "per-core-channels-last": 0.008}
+    seen = clock({"together": 0.05, "in-turn": 0.012, "per-core": 0.013, **lasts})
+    assert pace.fastest_way(engines(), 7)[0] == "per-core-channels-last"
+    assert {way for way, *_ in seen} >= set(lasts)
+
+
+def test_one_client_a_core_is_taken_where_ways_are_even(clock: Clock) -> None:
+    clock({"together": 0.03, "in-turn": 0.0100, "per-core": 0.0105, "per-core-channels-last": 0.02,
+           "in-turn-channels-last": 0.02})  # fmt: skip
+    assert pace.fastest_way(engines(), 8)[0] == "per-core"
 
 
 def test_long_steps_are_timed_once(clock: Clock) -> None:
-    seen = clock({**dict.fromkeys(TIMES, 20.0), "per-core-channels-last": 30.0})
+    seen = clock({**dict.fromkeys(TIMES, 20.0), "per-core-channels-last": 30.0, "in-turn-channels-last": 30.0})
     pace.fastest_way(engines(), 8)
-    assert len(seen) <= 5
+    assert len(seen) <= 6
     assert all(clients * steps == 1 for _, clients, steps in seen)  # one thread: one client
 
 
@@ -93,7 +103,7 @@ def test_measuring_changes_nothing() -> None:
     model, x = world("normed").model.clone(), made.clients.data.x.clone()
     way, measured = pace.fastest_way(made, 8)
     assert way in made.ways()
-    assert min(dict(measured), key=dict(measured).__getitem__) == way
+    assert dict(measured)[way] <= pace.EVEN * min(dict(measured).values())
     assert {"together", "in-turn", "per-core"} <= dict(measured).keys()
     after = made.clients.save()
     assert after.keys() == before.keys()  # nobody was met

@@ -31,10 +31,12 @@ from fedloom.method import Method
 
 log = logging.getLogger("fedloom")
 
-FORMAT = 1  # of what is remembered
-SPELL = 0.08  # seconds that a way is timed for, twice
+FORMAT = 2  # of what is remembered
+SPELL = 0.2  # seconds that a way is timed for, twice
 LONG = 0.4  # seconds of one step of one client per core from which every way takes one such step alone
 HOPELESS = 2.5  # times as slow as the best so far: such a way is not timed again
+CLOSE = 1.3  # times as slow as the other of the ways of clients by themselves: channels last may still turn the tables
+EVEN = 1.08  # times as slow as the best: one client a core counts as even, since new threads cost it most in a trial
 
 
 def fastest_way(engines: Engines, cohort: int) -> tuple[ClientWay, Measured]:
@@ -66,7 +68,7 @@ def _remembered(file: Path, engines: Engines) -> tuple[ClientWay, Measured] | No
 
 
 def _measured(engines: Engines, cohort: int) -> tuple[ClientWay, Measured]:
-    """Time all ways; those with channels side by side only for the better of the others."""
+    """Time all ways; those with channels side by side only where the way itself is not far behind."""
     ways, cores = engines.ways(), torch.get_num_threads()
     cohort, here = min(cohort, len(engines.clients.shards.sizes)), engines.clients.save()
     kept = {name: value.clone() for name, value in here.items() if name.startswith("counts.")}
@@ -78,16 +80,19 @@ def _measured(engines: Engines, cohort: int) -> tuple[ClientWay, Measured]:
         clients, steps, spells = first, 1, 1
         if first * seconds < LONG:
             many = int(SPELL / seconds)
-            clients, spells = min(cohort, engines.chunk, max(first, many)), 2
-            steps = max(1, min(8, many // clients))
+            clients, spells = min(cohort, engines.chunk, max(first, many // 2)), 2
+            clients = max(clients - clients % first, 1)  # as many for every core
+            steps = max(2, min(8, many // clients))
         found = stop.compare([way for way in ways if not way.endswith("channels-last")], clients, steps, spells)
-        best = min(alone, key=lambda way: found.get(way, torch.inf))
-        found |= stop.compare([way for way in ways if way == f"{best}-channels-last"], clients, steps, spells)
+        best = min(found[way] for way in alone)
+        near = {f"{way}-channels-last" for way in alone if found[way] <= CLOSE * best}
+        found |= stop.compare([way for way in ways if way in near], clients, steps, spells)
     finally:
         for name, value in engines.clients.save().items():
             if name in kept:
                 value.copy_(kept[name])
-    fastest = min(found, key=lambda way: found[way])
+    even = [way for way in found if way.startswith("per-core") and found[way] <= EVEN * min(found.values())]
+    fastest = min(even or found, key=lambda way: found[way])
     return fastest, tuple((way, float(f"{ms:.4g}")) for way, ms in found.items())
 
 
