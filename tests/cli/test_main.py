@@ -377,6 +377,13 @@ def test_list(kind, fedloom):
         assert row["about"].split()[0] in for_people.out
 
 
+@pytest.mark.parametrize("model", ["transformer", "lstm", "vit", "har-cnn", "fasttext", "mobilenet"])
+def test_neurons_by_the_bare_name(fedloom, model):
+    end = fedloom("neurons", model)
+    assert (end.code, end.err) == (0, "")
+    assert "groups of neurons" in end.out
+
+
 def test_neurons(fedloom, tmp_path):
     end = fedloom("neurons", "mlp", "--shape", "1x8x8", "--set", "widths=[20]")
     assert (end.code, end.err) == (0, "")

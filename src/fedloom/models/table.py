@@ -12,6 +12,7 @@ from fedloom.models import attention, conv, dense, mobilenet, pixels, recurrent,
 
 Takes = Literal["numbers", "images", "signals", "tokens", "sequences"]  # sequences: tokens or signals
 SIGNALS = ("channels", "length")
+WORDS = ("tokens", "sequences")  # of which the second take signals as well
 AXES = {"images": ("channels", "height", "width"), "signals": SIGNALS, "sequences": SIGNALS}
 
 
@@ -108,7 +109,7 @@ def check_input(name: str, shape: tuple[int, ...], vocabulary: int) -> None:
         raise BadModel(f"shape must be the size of each axis of one example, 1 or more; got {tuple(shape)}")
     takes, smallest = MODELS[name].takes, MODELS[name].smallest
     got = "x".join(map(str, shape))
-    if vocabulary and takes not in ("tokens", "sequences"):
+    if vocabulary and takes not in WORDS:
         hint = "try fasttext, or char-conv for an answer at every place"
         raise BadModel(f"{name} needs numbers; got {got} word numbers (vocabulary {vocabulary}); {hint}")
     if vocabulary and len(shape) != 1:
@@ -129,3 +130,13 @@ def check_input(name: str, shape: tuple[int, ...], vocabulary: int) -> None:
 def example(shape: tuple[int, ...], vocabulary: int = 0) -> Tensor:
     """Two blank examples [2, *shape] to run or trace a network; two, since batch norm refuses one."""
     return torch.ones((2, *shape), dtype=torch.int64) if vocabulary else torch.zeros(2, *shape)
+
+
+def usual_input(name: str, shape: tuple[int, ...] | None, vocabulary: int | None) -> tuple[tuple[int, ...], int]:
+    """The shape of an example and the vocabulary for a network, where they are not given."""
+    takes = MODELS[name].takes if name in MODELS else "numbers"
+    if vocabulary is None:
+        vocabulary = 1000 if takes == "tokens" or (takes in WORDS and shape is None) else 0
+    if shape is None:
+        shape = (64,) if vocabulary else (9, 128) if takes == "signals" else (3, 32, 32)
+    return shape, vocabulary
