@@ -101,6 +101,11 @@ def test_loop_equals_local(network: str, name: str) -> None:
     assert_close(everything(fast), everything(slow), 1e-5)
     ids = local.clients.states.known().tolist()
     assert_close(states_of(local, ids, here.model), states_of(loop, ids, here.model), 5e-5)
+    for engine in (local, loop):
+        engine.clients.own_test = here.data, here.shards
+    ours, right = local.personal(fast.model), loop.personal(slow.model)  # how many of a few examples are right
+    assert ours is not None and right is not None
+    assert torch.equal(ours, right)
 
 
 @pytest.mark.parametrize("name", CUTTING)
