@@ -104,7 +104,8 @@ def test_loop_equals_local(network: str, name: str) -> None:
     for engine in (local, loop):
         engine.clients.own_test = here.data, here.shards
     ours, right = local.personal(fast.model), loop.personal(slow.model)  # how many of a few examples are right
-    assert ours is not None and right is not None
+    assert ours is not None
+    assert right is not None
     assert torch.equal(ours, right)
 
 
