@@ -23,17 +23,17 @@ pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")  #
 NETS: list[tuple[str, dict[str, Any], str, str]] = [
     ("char-conv", {"width": 8}, "next-token", "stacked"),
     ("char-conv", {"width": 4, "layers": 1}, "tokens", "stacked"),
-    ("char-gru", {"width": 8}, "next-token", "vmapped"),
-    ("char-gru", {"width": 4, "layers": 2}, "tokens-per-token", "vmapped"),
+    ("char-gru", {"width": 8}, "next-token", "one by one"),
+    ("char-gru", {"width": 4, "layers": 2}, "tokens-per-token", "one by one"),
     ("fcn", {"width": 4}, "pixels", "stacked"),
     ("fcn", {}, "pixels-per-pixel", "stacked"),
     ("unet", {"width": 2, "norm": "none"}, "pixels", "stacked"),
     ("unet", {"width": 4}, "pixels", "stacked"),
     ("transformer", {"width": 8, "heads": 2, "depth": 1}, "classes-of-texts", "vmapped"),
     ("transformer", {"width": 8, "heads": 2, "depth": 1, "places": True}, "next-token", "vmapped"),
-    ("lstm", {"width": 6}, "classes-of-texts", "vmapped"),
-    ("lstm", {"width": 6, "layers": 2, "places": True}, "next-token", "vmapped"),
-    ("gru", {"width": 6}, "classes-of-texts", "vmapped"),
+    ("lstm", {"width": 6}, "classes-of-texts", "one by one"),
+    ("lstm", {"width": 6, "layers": 2, "places": True}, "next-token", "one by one"),
+    ("gru", {"width": 6}, "classes-of-texts", "one by one"),
     ("vit", {"width": 8, "heads": 2, "depth": 1, "patch": 3}, "classes", "vmapped"),
     ("mobilenet", {"width": 2, "norm": "group"}, "classes", "stacked"),
 ]
@@ -63,7 +63,7 @@ def test_batch_norm_of_a_mobilenet_is_stacked():
 
 
 @each_net
-def test_gradients_are_taken_for_the_whole_cohort(name, set_to, case, way):
+def test_how_gradients_are_taken(name, set_to, case, way):
     here = world_of(name, set_to, case)
     assert fastest_gradient(here.setting, here.data).gradient.kind == way
 
