@@ -118,7 +118,7 @@ class _Watch:
         return found
 
     def seconds(self, way: ClientWay, clients: int, steps: int) -> float:
-        """Seconds until so many clients have taken so many steps."""
+        """Seconds that this many clients take for this many steps each."""
         own, model = self._engines.clients, self._model
         method = own.method
         if way not in self._engine:

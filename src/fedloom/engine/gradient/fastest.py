@@ -51,15 +51,8 @@ def _fastest(setting: Setting, data: Examples) -> Chosen:
     reasons: list[tuple[str, str]] = []
     tried, dtype, tolerance = trial_of(setting)
     for kind, way in (("stacked", StackedGradient), ("vmapped", VmappedGradient)):
-        if kind == "vmapped" and any(isinstance(part, STATISTICS) for part in setting.module.modules()):
-            reasons.append((kind, "batch statistics would count padding"))
-            continue
-        if (
-            kind == "vmapped"
-            and not data.x.is_cuda
-            and any(isinstance(p, nn.RNNBase) for p in setting.module.modules())
-        ):
-            reasons.append((kind, "torch.func runs recurrent layers client by client on a CPU"))
+        if kind == "vmapped" and (why := _why_not_vmapped(setting, data)):
+            reasons.append((kind, why))
             continue
         try:
             gradient: Gradient = way(setting)
@@ -74,6 +67,16 @@ def _fastest(setting: Setting, data: Examples) -> Chosen:
     level, more = (logging.WARNING, ", which leaves a GPU idle") if gpu else (logging.INFO, "")
     log.log(level, "clients train by themselves%s: %s", more, text)
     return Chosen(PlainGradient(setting), tuple(reasons))
+
+
+def _why_not_vmapped(setting: Setting, data: Examples) -> str:
+    """Why vmap is not even tried; empty if it is."""
+    layers = list(setting.module.modules())
+    if any(isinstance(layer, STATISTICS) for layer in layers):
+        return "batch statistics would count padding"
+    if not data.x.is_cuda and any(isinstance(layer, nn.RNNBase) for layer in layers):
+        return "torch.func runs recurrent layers client by client on a CPU"
+    return ""
 
 
 def _difference(gradient: Gradient, setting: Setting, data: Examples, dtype: torch.dtype) -> float:

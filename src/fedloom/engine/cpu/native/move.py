@@ -66,7 +66,7 @@ class Moves:
 
     @property
     def uses(self) -> int:
-        """What has to lie beside the weights."""
+        """Which tensors of the weights' size a step reads, as bits: moments, where the weights started, the push."""
         moments = {PLAIN: 0, HEAVY: FIRST, ADAM: FIRST | SECOND}[self.kind]
         return moments | (START if self.shift.pulls else 0) | (PUSH if self.shift.push is not None else 0)
 
