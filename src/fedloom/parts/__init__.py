@@ -18,10 +18,12 @@ from fedloom.core.rule import LocalRule, Shift, Traits
 from fedloom.core.types import Batch, Portion, State
 from fedloom.core.work import Work
 from fedloom.neurons.leading import LeadingNeurons
+from fedloom.parts.admit.bounded import Bounded
 from fedloom.parts.admit.check import Check, Several
 from fedloom.parts.admit.finite import Finite
 from fedloom.parts.admit.norm import Norm
 from fedloom.parts.admit.part_asked import PartAsked, WithinShare
+from fedloom.parts.admit.relative import Relative
 from fedloom.parts.admit.weight import Weight
 from fedloom.parts.aggregate.coverage_mean import CoverageMean
 from fedloom.parts.aggregate.krum import Krum
@@ -74,6 +76,7 @@ __all__ = [
     "AsTrained",
     "Batch",
     "Bernoulli",
+    "Bounded",
     "Chain",
     "Check",
     "Counted",
@@ -112,6 +115,7 @@ __all__ = [
     "Prune",
     "Ranked",
     "Regions",
+    "Relative",
     "Repair",
     "Sampling",
     "Select",

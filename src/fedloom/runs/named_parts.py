@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 from fedloom.core.part import Admit, Aggregate
 from fedloom.errors import BadExperiment, unknown
 from fedloom.method import Method
-from fedloom.parts.admit.check import Check, Several
+from fedloom.parts.admit.bounded import Bounded
+from fedloom.parts.admit.check import Several
 from fedloom.parts.admit.finite import Finite
 from fedloom.parts.admit.norm import Norm
 from fedloom.parts.admit.part_asked import PartAsked, WithinShare
+from fedloom.parts.admit.relative import TIMES, Relative
 from fedloom.parts.admit.weight import Weight
 from fedloom.parts.aggregate.coverage_mean import CoverageMean
 from fedloom.parts.aggregate.krum import Krum
@@ -31,11 +33,16 @@ def careful(
     norm: float | None = None,
     beyond: float = 10.0,
     most: int | None = None,
+    relative: float | None = TIMES,
 ) -> Several:
-    """All checks: finite numbers, at most `most` examples, the numbers that were asked for, and a `norm` if given."""
-    part: Check = PartAsked(pieces) if server_chooses else WithinShare()
-    checks = (part, Finite(), Weight(most))
-    return Several(checks if norm is None else (*checks, Norm(norm, beyond)))
+    """All checks: numbers that can be computed with, at most `most` examples, and the numbers that were asked for.
+
+    A reply is at most `relative` times as long as the cohort's median, and an update at most as long as a `norm`.
+    """
+    checks: list[Admit] = [PartAsked(pieces) if server_chooses else WithinShare(), Bounded(), Weight(most)]
+    checks += [] if relative is None else [Relative(relative)]
+    checks += [] if norm is None else [Norm(norm, beyond)]
+    return Several(tuple(checks))
 
 
 AGGREGATES: dict[str, Callable[..., Aggregate]] = {

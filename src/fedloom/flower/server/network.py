@@ -64,6 +64,7 @@ class Network:
         self._run, self._attempt, self._deadline, self._quorum = run, attempt, deadline, quorum
         self._open: dict[str, SentMessage] = {}  # by Flower's message id; earlier rounds' messages included
         self._round = 0
+        self._named: set[int] = set()  # clients whose reply of this round the codec refused
         self._own_tests = own_tests
         self._seconds = torch.zeros((), dtype=torch.float64)  # that rounds have taken
 
@@ -78,9 +79,23 @@ class Network:
         inbox = Inbox(manifests, self._quorum, self._deadline)  # the deadline counts from here
         self._listen(sent, inbox, costs)
         reply = self._read(task, inbox)
+        refused = [0] * len(ids) if reply.rejected is None else reply.rejected.tolist()
+        self._named = {client for client, code in zip(ids.tolist(), refused) if code}
         duration = torch.tensor(time.monotonic() - began, dtype=torch.float64)
         self._seconds = self._seconds + duration
         return reply._replace(costs=costs.measured(*self._prices(inbox, costs), duration))
+
+    def log_refused(self, reply: Reply) -> None:
+        """Write into the log which replies of this round the slot `admit` refused; the codec's refusals are there."""
+        if reply.rejected is None:
+            return
+        hosts = self._roster.present()
+        for client, code in zip(reply.ids.tolist(), reply.rejected.tolist()):
+            if code and client not in self._named:
+                log.warning(
+                    "a reply of client %d in round %d was refused: %s; its node is %s",
+                    *(client, self._round, REASONS[code], hosts.get(client, "gone")),
+                )
 
     def save(self) -> State:
         """The seconds that rounds have taken; clients' states are with their nodes."""

@@ -18,6 +18,7 @@ from fedloom.evaluate.wording import label_of, number
 from fedloom.files import replace_file, writing
 from fedloom.flower.protocol.experiment import read_experiment
 from fedloom.flower.protocol.packing import Packing
+from fedloom.flower.server.checks import with_checks
 from fedloom.flower.server.mailbox import INTERVAL, Mailbox
 from fedloom.flower.server.network import Network
 from fedloom.flower.server.reported_fleet import with_reported_fleet
@@ -100,6 +101,7 @@ def serve(
     run, attempt = _run_name(run_config)
     own_tests = inputs.own_test is not None
     network = Network(mailbox, roster, packing, run, attempt, deadline, run_config.quorum, own_tests)
+    inputs = inputs._replace(method=with_checks(inputs.method, experiment.admit.name, network.log_refused))
     prepared = Prepared(inputs, network, notes_of(experiment, inputs))
     with threads_for([inputs]), computing(experiment.precision):
         return play(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,14 +40,41 @@ class Check(Admit):
 class Several(Admit):
     """Checks in order: each gets the replies that the ones before it admitted. Without any, all replies count."""
 
-    checks: tuple[Check, ...] = ()
+    checks: tuple[Admit, ...] = ()
 
     def clash(self, method: Method) -> str | None:
         """The first clash that one of the checks has."""
         return next((why for check in self.checks if (why := check.clash(method)) is not None), None)
 
+    def init(self, setting: Setting, model: Tensor) -> State:
+        """The memories of all checks, each under its place."""
+        return _joined(check.init(setting, model) for check in self.checks)
+
+    def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
+        """Every check observes."""
+        owns = enumerate(self.checks)
+        return _joined(check.observe(_own(memory, place), setting, model, reply) for place, check in owns)
+
+    @property
+    def learns(self) -> bool:
+        """Whether one of the checks does."""
+        return any(check.learns for check in self.checks)
+
     def __call__(self, memory: State, setting: Setting, model: Tensor, task: Task, reply: Reply) -> tuple[Reply, State]:
         """Apply the checks one after another."""
-        for check in self.checks:
-            reply, _ = check({}, setting, model, task, reply)
-        return reply, memory
+        after = []
+        for place, check in enumerate(self.checks):
+            reply, own = check(_own(memory, place), setting, model, task, reply)
+            after.append(own)
+        return reply, _joined(after)
+
+
+def _joined(memories: Iterable[State]) -> State:
+    """The memories of several checks as one: a name leads with the check's place."""
+    return {f"{place}.{name}": value for place, own in enumerate(memories) for name, value in own.items()}
+
+
+def _own(memory: State, place: int) -> State:
+    """The memory of the check at a place."""
+    start = f"{place}."
+    return {name.removeprefix(start): value for name, value in memory.items() if name.startswith(start)}

@@ -22,18 +22,23 @@ class Finite(Check):
 
     def judge(self, setting: Setting, model: Tensor, task: Task, reply: Reply) -> tuple[Tensor, Reply]:
         """Test the numbers sent; numbers not sent are the model's own by now."""
-        more = [*reply.extras.values(), *(v for name, v in reply.report.items() if name in ("loss", "weight"))]
-        finite = _finite(reply.params)
-        for value in more:
-            if value.is_floating_point():
-                finite = finite & _finite(value)
-        return ~finite, reply
+        return ~numbers_below(reply, torch.inf), reply
 
 
-def _finite(values: Tensor) -> Tensor:
-    """Which rows of numbers [C, ...] are all finite [C].
+def numbers_below(reply: Reply, most: float) -> Tensor:
+    """Which replies [C] consist of numbers below `most` in size: weights, extras and the reported loss and weight."""
+    more = [*reply.extras.values(), *(v for name, v in reply.report.items() if name in ("loss", "weight"))]
+    found = _below(reply.params, most)
+    for value in more:
+        if value.is_floating_point():
+            found = found & _below(value, most)
+    return found
+
+
+def _below(values: Tensor, most: float) -> Tensor:
+    """Which rows of numbers [C, ...] are all below `most` in size [C].
 
     Tested by the largest size, which a NaN makes NaN: a hundredth of the time of `isfinite`, and unlike a sum it cannot
     overflow.
     """
-    return (values.abs() if values.dim() == 1 else largest(values.flatten(1))) < torch.inf
+    return (values.abs() if values.dim() == 1 else largest(values.flatten(1))) < most
