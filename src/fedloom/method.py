@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from torch import Tensor
 
 from fedloom.core.optimiser import Optimiser, Sgd
+from fedloom.core.pace import Pace
 from fedloom.core.part import Admit, Aggregate, Allocate, Mask, Repair, Select, Stale, Upload
 from fedloom.core.rule import LocalRule
 from fedloom.core.types import Setting, State
@@ -16,6 +17,7 @@ from fedloom.parts.admit.finite import Finite
 from fedloom.parts.aggregate.coverage_mean import CoverageMean
 from fedloom.parts.allocate.whole import Whole
 from fedloom.parts.mask.everything import Everything
+from fedloom.parts.pace.barrier import Barrier
 from fedloom.parts.repair.nothing import Nothing
 from fedloom.parts.select.uniform import Uniform
 from fedloom.parts.stale.as_change import AsChange
@@ -23,9 +25,9 @@ from fedloom.parts.upload.as_sent import AsSent
 
 Memory = dict[str, State]  # the server's memory, by slot
 
-SERVER_SLOTS = ("select", "allocate", "mask", "admit", "repair", "aggregate")
-SLOTS = ("select", "allocate", "mask", "local", "upload", "admit", "repair", "stale", "aggregate")
-BARRIER_FREE = ("stale",)  # slots that only rounds without a barrier ask
+SERVER_SLOTS = ("select", "allocate", "mask", "admit", "repair", "aggregate", "pace")
+SLOTS = ("select", "allocate", "mask", "local", "upload", "admit", "repair", "stale", "aggregate", "pace")
+BARRIER_FREE = ("stale", "pace")  # slots that only rounds without a barrier ask
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -43,6 +45,7 @@ class Method:
     optimiser: Optimiser = Sgd()
     work: Work = Work()
     stale: Stale = AsChange()
+    pace: Pace = Barrier()
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit the others."""

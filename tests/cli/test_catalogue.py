@@ -24,14 +24,14 @@ from fedloom.goals import GOALS
 from fedloom.method import Method
 from fedloom.methods import METHODS
 from fedloom.models import MODELS
-from fedloom.parts import admit, aggregate, allocate, local, mask, repair, select, stale, upload
+from fedloom.parts import admit, aggregate, allocate, local, mask, pace, repair, select, stale, upload
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.named_parts import ADMITS, AGGREGATES, ATTACKS
 
 TABLES = {"methods": METHODS, "models": MODELS, "partitions": PARTITIONS, "data": DATASETS}
 TABLES |= {"goals": GOALS, "augment": TRANSFORMS, "aggregates": AGGREGATES, "checks": ADMITS, "attacks": ATTACKS}
 SECTIONS = {"methods": "method", "models": "model", "partitions": "partition", "goals": "goal"}
-SLOTS = (select, allocate, mask, local, upload, admit, repair, stale, aggregate)
+SLOTS = (select, allocate, mask, local, upload, admit, repair, stale, aggregate, pace)
 PARTS = (ServerPart, Upload, Stale, LocalRule)
 DEFAULTS: dict[str, Callable[[str], dict[str, Any]]] = {
     "methods": lambda name: {p.name: p.default for p in signature(METHODS[name]).parameters.values()},

@@ -63,7 +63,7 @@ def _parts() -> list[Row]:
             slot = next(
                 base.__name__.lower()
                 for base in part.__mro__
-                if base.__module__ in ("fedloom.core.part", "fedloom.core.rule")
+                if base.__module__ in ("fedloom.core.part", "fedloom.core.pace", "fedloom.core.rule")
             )
             found.append(Row(f"{slot.replace('localrule', 'local')}: {part.__name__}", _settings(part), _about(part)))
     return sorted(found)

@@ -37,6 +37,11 @@ class Part(ABC):  # noqa: B024  its subclasses below each add the one abstract c
         """Whether it chooses whole neurons, which a network may lack; runs then say which layers are kept whole."""
         return False
 
+    @property
+    def alone(self) -> bool:
+        """Whether it can decide on one client at a time; False: on a cohort as a whole."""
+        return True
+
     def clash(self, method: Method) -> str | None:
         """Why this part cannot work in `method`, as a sentence; None if it can."""
         return None
@@ -124,6 +129,16 @@ class Select(ServerPart):
     @abstractmethod
     def __call__(self, memory: State, setting: Setting, chance: Chance) -> tuple[Cohort, State]:
         """Choose this round's cohort of at least one client; raise `NobodyLeft` if there will never be one again."""
+
+    def next(self, memory: State, setting: Setting, chance: Chance, free: Tensor, count: int) -> tuple[Tensor, State]:
+        """Choose clients to ask without a barrier: at most `count` of those `free` [N], the first to be asked first.
+
+        With everybody free, the first C are the cohort of C clients that a round would have.
+        """
+        raise BadExperiment(
+            f"select={type(self).__name__} chooses whole cohorts and cannot choose among clients that are free; "
+            "leave pace out, or take another select."
+        )
 
 
 class Allocate(ServerPart):

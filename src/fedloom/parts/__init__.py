@@ -1,6 +1,7 @@
 """All parts, the contracts of the slots they fill, and the types needed to write a part of your own."""
 
 from fedloom.core.optimiser import Adam, Optimiser, Sgd
+from fedloom.core.pace import Pace, Wish
 from fedloom.core.part import (
     Admit,
     Aggregate,
@@ -50,6 +51,7 @@ from fedloom.parts.mask.own_scores import OwnScores
 from fedloom.parts.mask.ranked import Ranked
 from fedloom.parts.mask.regions import Regions
 from fedloom.parts.mask.share_out import ShareOut
+from fedloom.parts.pace.barrier import Barrier
 from fedloom.parts.repair.most_similar import MostSimilar
 from fedloom.parts.repair.nothing import Nothing
 from fedloom.parts.select.bernoulli import Bernoulli
@@ -78,6 +80,7 @@ __all__ = [
     "AsModel",
     "AsSent",
     "AsTrained",
+    "Barrier",
     "Batch",
     "Bernoulli",
     "Chain",
@@ -112,6 +115,7 @@ __all__ = [
     "Optimiser",
     "OwnClasses",
     "OwnScores",
+    "Pace",
     "Part",
     "PartAsked",
     "PlainMean",
@@ -146,6 +150,7 @@ __all__ = [
     "Utility",
     "Weight",
     "Whole",
+    "Wish",
     "WithinDeadline",
     "WithinShare",
     "Work",
