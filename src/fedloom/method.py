@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from torch import Tensor
 
 from fedloom.core.optimiser import Optimiser, Sgd
-from fedloom.core.part import Admit, Aggregate, Allocate, Mask, Repair, Select, Upload
+from fedloom.core.part import Admit, Aggregate, Allocate, Mask, Repair, Select, Stale, Upload
 from fedloom.core.rule import LocalRule
 from fedloom.core.types import Setting, State
 from fedloom.core.work import Work
@@ -18,15 +18,17 @@ from fedloom.parts.allocate.whole import Whole
 from fedloom.parts.mask.everything import Everything
 from fedloom.parts.repair.nothing import Nothing
 from fedloom.parts.select.uniform import Uniform
+from fedloom.parts.stale.as_change import AsChange
 from fedloom.parts.upload.as_sent import AsSent
 
 Memory = dict[str, State]  # the server's memory, by slot
 
 SERVER_SLOTS = ("select", "allocate", "mask", "admit", "repair", "aggregate")
-SLOTS = ("select", "allocate", "mask", "local", "upload", "admit", "repair", "aggregate")
+SLOTS = ("select", "allocate", "mask", "local", "upload", "admit", "repair", "stale", "aggregate")
+BARRIER_FREE = ("stale",)  # slots that only rounds without a barrier ask
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Method:
     """A federated method. Every slot has a default; all together are FedAvg. Mix with `dataclasses.replace`."""
 
@@ -40,6 +42,7 @@ class Method:
     aggregate: Aggregate = CoverageMean()
     optimiser: Optimiser = Sgd()
     work: Work = Work()
+    stale: Stale = AsChange()
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit the others."""
@@ -47,6 +50,11 @@ class Method:
             part = getattr(self, slot)
             if (why := part.clash(self)) is not None:
                 raise BadExperiment(f"{slot}={type(part).__name__} does not fit this method: {why}")
+
+    def __repr__(self) -> str:
+        """As it is written; slots that only rounds without a barrier ask are left out where they are not set."""
+        shown = [f.name for f in fields(self) if f.name not in BARRIER_FREE or getattr(self, f.name) != f.default]
+        return f"Method({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
     @property
     def masks_known(self) -> bool:

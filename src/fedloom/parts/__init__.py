@@ -12,6 +12,7 @@ from fedloom.core.part import (
     Sampling,
     Select,
     ServerPart,
+    Stale,
     Upload,
 )
 from fedloom.core.rule import LocalRule, Shift, Traits
@@ -60,6 +61,9 @@ from fedloom.parts.select.unheard_first import UnheardFirst
 from fedloom.parts.select.uniform import Uniform
 from fedloom.parts.select.utility import Utility
 from fedloom.parts.select.within import FastestWithinBudget, WithinDeadline
+from fedloom.parts.stale.as_change import AsChange
+from fedloom.parts.stale.as_model import AsModel
+from fedloom.parts.stale.discounts import Constant, Cutoff, Discount, Hinge, Polynomial
 from fedloom.parts.upload.as_sent import AsSent
 from fedloom.parts.upload.as_trained import AsTrained
 from fedloom.parts.upload.importance import Importance
@@ -70,19 +74,25 @@ __all__ = [
     "Affordable",
     "Aggregate",
     "Allocate",
+    "AsChange",
+    "AsModel",
     "AsSent",
     "AsTrained",
     "Batch",
     "Bernoulli",
     "Chain",
     "Check",
+    "Constant",
     "Counted",
     "CoverageMean",
+    "Cutoff",
+    "Discount",
     "Everyone",
     "Everything",
     "FastestWithinBudget",
     "Finite",
     "FuseMissed",
+    "Hinge",
     "Importance",
     "KeepOwn",
     "KeepOwnPart",
@@ -105,6 +115,7 @@ __all__ = [
     "Part",
     "PartAsked",
     "PlainMean",
+    "Polynomial",
     "Portion",
     "PowerOfChoice",
     "PrivateMean",
@@ -121,6 +132,7 @@ __all__ = [
     "ShareOut",
     "Shift",
     "SomeSend",
+    "Stale",
     "State",
     "StillRunning",
     "StopEarly",
