@@ -17,6 +17,7 @@ from fedloom.errors import BadData, BadExperiment, RunStopped
 from fedloom.evaluate.wording import label_of, number
 from fedloom.files import replace_file, writing
 from fedloom.flower.protocol.experiment import read_experiment
+from fedloom.flower.protocol.pace import pace_pulls
 from fedloom.flower.protocol.packing import Packing
 from fedloom.flower.server.checks import with_checks
 from fedloom.flower.server.mailbox import INTERVAL, Mailbox
@@ -79,6 +80,7 @@ def serve(
 ) -> Result:
     """Run the run config's experiment on the nodes of `grid`, which have waited for `age` seconds."""
     began = time.monotonic() - age
+    pace_pulls()
     if "experiment" not in config:
         raise BadExperiment("run config: 'experiment' is missing; it is the experiment as JSON text.")
     experiment, run_config = read_experiment(str(config["experiment"])), RunConfig.read(config)
