@@ -91,7 +91,7 @@ def _root_mean_squares(values: Tensor, mask: Tensor | None, base: Tensor | None 
 
 def _norms(values: Tensor, base: Tensor | None) -> Tensor:
     """The l2 norms of rows [C]."""
-    return torch.linalg.vector_norm(values if base is None else values - base, dim=1)
+    return torch.linalg.vector_norm(values if base is None else values - base, dim=1)  # type: ignore[no-any-return]
 
 
 def _parts(values: Tensor) -> Iterator[Tensor]:
