@@ -163,12 +163,11 @@ def public() -> str:
 def parts() -> str:
     """The contract of each slot, the parts that fill it without the hooks that all share, and other names."""
     from fedloom import parts as room
-    from fedloom.core import part
     from fedloom.core.rule import LocalRule
 
     pieces, shown = [], set(fedloom.__all__)
     for slot in SLOTS:
-        contract: Any = LocalRule if slot == "local" else getattr(part, slot.capitalize())
+        contract: Any = LocalRule if slot == "local" else getattr(room, slot.capitalize())
         pieces += [f"## {slot}", _documented(contract, "special-members: __call__", *_elsewhere(contract))]
         found = sorted(_leaves(contract), key=lambda leaf: leaf.__name__)
         pieces += [_documented(leaf, "no-members", *_elsewhere(leaf)) for leaf in found if leaf is not contract]

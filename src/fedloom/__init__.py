@@ -29,7 +29,9 @@ with _uncollected():
     from fedloom.parts.local.chain import Chain
     from fedloom.round import play_round
     from fedloom.runs.checkpoint.saver import Checkpoints
+    from fedloom.runs.device_model import DeviceModel, device_model
     from fedloom.runs.experiment import Experiment
+    from fedloom.runs.export import export_model
     from fedloom.runs.load_model import load_model
     from fedloom.runs.play import resume, run
     from fedloom.runs.result import Result
@@ -45,6 +47,7 @@ __all__ = [
     "Checkpoints",
     "Cohort",
     "Dataset",
+    "DeviceModel",
     "Experiment",
     "FedloomError",
     "Fleet",
@@ -65,6 +68,8 @@ __all__ = [
     "Task",
     "Whole",
     "as_dataset",
+    "device_model",
+    "export_model",
     "extract",
     "flatten",
     "from_arrays",

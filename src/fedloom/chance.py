@@ -119,3 +119,9 @@ class Chance(NamedTuple):
             return torch.from_numpy(np.sort(words.view(np.int64).argpartition(max(0, count - 1))[:count]))
         keys = self.key(purpose, torch.arange(total, device=self.device))
         return torch.topk(keys, count, largest=False).indices.sort().values
+
+    def order(self, purpose: str, total: int, among: Tensor) -> Tensor:
+        """The places in 0 to `total` - 1 that are `among` [total], in the order in which `choose` prefers them."""
+        words = absorb_here(np.array([self._word(purpose)], np.uint64), np.arange(total)).view(np.int64)
+        left = np.flatnonzero(among.cpu().numpy())
+        return torch.from_numpy(left[words[left].argsort(kind="stable")])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from torch import Tensor
 
 from fedloom.core.optimiser import Optimiser, Sgd
-from fedloom.core.part import Admit, Aggregate, Allocate, Mask, Repair, Select, Upload
+from fedloom.core.pace import Pace
+from fedloom.core.part import Admit, Aggregate, Allocate, Mask, Repair, Select, Stale, Upload
 from fedloom.core.rule import LocalRule
 from fedloom.core.types import Setting, State
 from fedloom.core.work import Work
@@ -16,17 +17,20 @@ from fedloom.parts.admit.finite import Finite
 from fedloom.parts.aggregate.coverage_mean import CoverageMean
 from fedloom.parts.allocate.whole import Whole
 from fedloom.parts.mask.everything import Everything
+from fedloom.parts.pace.barrier import Barrier
 from fedloom.parts.repair.nothing import Nothing
 from fedloom.parts.select.uniform import Uniform
+from fedloom.parts.stale.as_change import AsChange
 from fedloom.parts.upload.as_sent import AsSent
 
 Memory = dict[str, State]  # the server's memory, by slot
 
-SERVER_SLOTS = ("select", "allocate", "mask", "admit", "repair", "aggregate")
-SLOTS = ("select", "allocate", "mask", "local", "upload", "admit", "repair", "aggregate")
+SERVER_SLOTS = ("select", "allocate", "mask", "admit", "repair", "aggregate", "pace")
+SLOTS = ("select", "allocate", "mask", "local", "upload", "admit", "repair", "stale", "aggregate", "pace")
+BARRIER_FREE = ("stale", "pace")  # slots that only rounds without a barrier ask
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Method:
     """A federated method. Every slot has a default; all together are FedAvg. Mix with `dataclasses.replace`."""
 
@@ -40,6 +44,8 @@ class Method:
     aggregate: Aggregate = CoverageMean()
     optimiser: Optimiser = Sgd()
     work: Work = Work()
+    stale: Stale = AsChange()
+    pace: Pace = Barrier()
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit the others."""
@@ -47,6 +53,11 @@ class Method:
             part = getattr(self, slot)
             if (why := part.clash(self)) is not None:
                 raise BadExperiment(f"{slot}={type(part).__name__} does not fit this method: {why}")
+
+    def __repr__(self) -> str:
+        """As it is written; slots that only rounds without a barrier ask are left out where they are not set."""
+        shown = [f.name for f in fields(self) if f.name not in BARRIER_FREE or getattr(self, f.name) != f.default]
+        return f"Method({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
     @property
     def masks_known(self) -> bool:

@@ -71,6 +71,7 @@ def take_replies(
     for slot in SERVER_SLOTS:  # every part may learn from the replies
         memory[slot] = getattr(method, slot).observe(memory[slot], setting, model, reply)
     mended = ask("repair", model, reply)  # stand-ins for missing replies
+    mended = method.stale.lessen(model, mended)  # replies to older models may count less
     new = ask("aggregate", model, mended)
     new, memory["local"] = method.local.debrief(memory["local"], setting, model, new, mended)
     return new, memory, reply

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fedloom.cli.catalogue import catalogue
-from fedloom.core.part import ServerPart, Upload
+from fedloom.core.part import ServerPart, Stale, Upload
 from fedloom.core.rule import LocalRule
 from fedloom.data.augment import TRANSFORMS
 from fedloom.data.load import DATASETS
@@ -24,15 +24,15 @@ from fedloom.goals import GOALS
 from fedloom.method import Method
 from fedloom.methods import METHODS
 from fedloom.models import MODELS
-from fedloom.parts import admit, aggregate, allocate, local, mask, repair, select, upload
+from fedloom.parts import admit, aggregate, allocate, local, mask, pace, repair, select, stale, upload
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.named_parts import ADMITS, AGGREGATES, ATTACKS
 
 TABLES = {"methods": METHODS, "models": MODELS, "partitions": PARTITIONS, "data": DATASETS}
 TABLES |= {"goals": GOALS, "augment": TRANSFORMS, "aggregates": AGGREGATES, "checks": ADMITS, "attacks": ATTACKS}
 SECTIONS = {"methods": "method", "models": "model", "partitions": "partition", "goals": "goal"}
-SLOTS = (select, allocate, mask, local, upload, admit, repair, aggregate)
-PARTS = (ServerPart, Upload, LocalRule)
+SLOTS = (select, allocate, mask, local, upload, admit, repair, stale, aggregate, pace)
+PARTS = (ServerPart, Upload, Stale, LocalRule)
 DEFAULTS: dict[str, Callable[[str], dict[str, Any]]] = {
     "methods": lambda name: {p.name: p.default for p in signature(METHODS[name]).parameters.values()},
     "models": lambda name: {p.name: p.default for p in signature(MODELS[name].make).parameters.values()},

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedloom.core.types import Examples
 from fedloom.engine import plain_layers as reading
+from fedloom.engine.gradient.dropout import keyed
 from fedloom.engine.plain_layers import PlainLayer, plain_layers
 from fedloom.goals import numbers
 from worlds import CLASSES, World, world_of
@@ -88,6 +89,9 @@ OTHERS: dict[str, Callable[[], nn.Module]] = {
     "not flattened": lambda: nn.Sequential(nn.Linear(4, 2), nn.Flatten(), nn.Linear(6, CLASSES)),
     "frozen layer": frozen_layer,
     "dropout": lambda: nn.Sequential(nn.Flatten(), nn.Dropout(0.0), nn.Linear(12, CLASSES)),
+    "keyed dropout": lambda: keyed(
+        nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.Dropout(), nn.Linear(5, CLASSES))
+    ).eval(),
     "stride": images(nn.Conv2d(1, 3, 2, stride=2), after=6),
     "groups": images(nn.Conv2d(1, 2, 1), nn.Conv2d(2, 4, 2, groups=2), after=24),
     "dilation": images(nn.Conv2d(1, 3, 2, dilation=2), after=6),

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fedloom.core.part import ServerPart, Upload
+from fedloom.core.part import ServerPart, Stale, Upload
 from fedloom.core.rule import LocalRule
 from fedloom.data.augment import FACTS as UNTYPED, TRANSFORMS
 from fedloom.data.load import DATASETS, settings_of as data_settings
@@ -55,7 +55,7 @@ def catalogue(kind: str) -> list[Row]:
 
 def _parts() -> list[Row]:
     """Every part that fills a slot, with the slot; `fedloom.methods` has imported them all."""
-    found, waiting = [], [ServerPart, Upload, LocalRule]
+    found, waiting = [], [ServerPart, Upload, Stale, LocalRule]
     while waiting:
         part = waiting.pop()
         waiting += part.__subclasses__()
@@ -63,7 +63,7 @@ def _parts() -> list[Row]:
             slot = next(
                 base.__name__.lower()
                 for base in part.__mro__
-                if base.__module__ in ("fedloom.core.part", "fedloom.core.rule")
+                if base.__module__ in ("fedloom.core.part", "fedloom.core.pace", "fedloom.core.rule")
             )
             found.append(Row(f"{slot.replace('localrule', 'local')}: {part.__name__}", _settings(part), _about(part)))
     return sorted(found)

@@ -13,8 +13,12 @@ def coverage_mean(model: Tensor, reply: Reply, weight: Tensor) -> Tensor:
     """The mean per number over its senders [P], weighted by `weight` [C]; numbers that nobody sent stay.
 
     `weight` is 0 for replies that did not arrive. Numbers of `reply` that were not sent already equal the model's, so
-    they add no change.
+    they add no change. `reply.weight` multiplies it, for a row or for each number of it.
     """
+    if reply.weight is not None and reply.weight.dim() == 2:
+        return _mean_by_number(model, reply, column(weight, reply.params) * reply.weight)
+    if reply.weight is not None:
+        weight = weight * reply.weight
     weight, total = _normalised(weight)
     if reply.mask is None:
         return torch.where(total > 0, weight @ reply.params, model)
@@ -25,6 +29,13 @@ def coverage_mean(model: Tensor, reply: Reply, weight: Tensor) -> Tensor:
     covered = weight @ reply.mask.to(model.dtype)  # [P]
     change = weight @ (reply.params - model)
     return model.addcdiv(change, covered.masked_fill(covered == 0, 1))
+
+
+def _mean_by_number(model: Tensor, reply: Reply, weight: Tensor) -> Tensor:
+    """The coverage mean where every number has a weight of its own [C, P]."""
+    weight = weight if reply.mask is None else torch.where(reply.mask, weight, 0)
+    total = weight.sum(0)
+    return model.addcdiv((weight * (reply.params - model)).sum(0), total.masked_fill(total == 0, 1))
 
 
 def uniform_mean(model: Tensor, reply: Reply) -> Tensor:

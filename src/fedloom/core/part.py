@@ -10,12 +10,13 @@ Shapes: N clients in the fleet, C in the cohort, P numbers in the model, K hidde
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.core.types import Cohort, Portion, Reply, Setting, State, Task
+from fedloom.errors import BadExperiment, unknown
 
 if TYPE_CHECKING:
     from fedloom.core.work import Work
@@ -35,6 +36,11 @@ class Part(ABC):  # noqa: B024  its subclasses below each add the one abstract c
     def of_neurons(self) -> bool:
         """Whether it chooses whole neurons, which a network may lack; runs then say which layers are kept whole."""
         return False
+
+    @property
+    def alone(self) -> bool:
+        """Whether it can decide on one client at a time; False: on a cohort as a whole."""
+        return True
 
     def clash(self, method: Method) -> str | None:
         """Why this part cannot work in `method`, as a sentence; None if it can."""
@@ -123,6 +129,16 @@ class Select(ServerPart):
     @abstractmethod
     def __call__(self, memory: State, setting: Setting, chance: Chance) -> tuple[Cohort, State]:
         """Choose this round's cohort of at least one client; raise `NobodyLeft` if there will never be one again."""
+
+    def next(self, memory: State, setting: Setting, chance: Chance, free: Tensor, count: int) -> tuple[Tensor, State]:
+        """Choose clients to ask without a barrier: at most `count` of those `free` [N], the first to be asked first.
+
+        With everybody free, the first C are the cohort of C clients that a round would have.
+        """
+        raise BadExperiment(
+            f"select={type(self).__name__} chooses whole cohorts and cannot choose among clients that are free; "
+            "leave pace out, or take another select."
+        )
 
 
 class Allocate(ServerPart):
@@ -234,6 +250,41 @@ class Aggregate(ServerPart):
         """Whether clients report the sum of their examples' weights in a column `weight`."""
         return False
 
+    @property
+    def weighs_rows(self) -> bool:
+        """Whether it multiplies the weights of rows by `Reply.weight`, so that stale replies can count less."""
+        return False
+
     @abstractmethod
     def __call__(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> tuple[Tensor, State]:
         """Return the new model [P]."""
+
+
+class Stale(Part):
+    """What a reply to an older model means now; not asked where every reply is to the model as it is.
+
+    Admission, observation and repair see rows that were rebased and not yet discounted, aggregation those that were.
+    """
+
+    by: Literal["steps", "numbers"] | None  # a field: staleness of replies or of numbers; None: as fits the method
+
+    def __post_init__(self) -> None:
+        if self.by not in (None, "steps", "numbers"):
+            raise BadExperiment(unknown("by (what staleness is counted by)", str(self.by), ("steps", "numbers")))
+
+    def counts_numbers(self, method: Method) -> bool:
+        """Whether staleness is counted for each number; unless told otherwise, where clients may send a part."""
+        sends_all = method.mask.sends_all and method.masks_known
+        return self.by == "numbers" if self.by is not None else not sends_all
+
+    @abstractmethod
+    def rebase(self, model: Tensor, bases: Tensor, reply: Reply, given: Tensor | None = None) -> Reply:
+        """Return the replies as rows beside `model` [P], given the models [C, P] that their clients were sent.
+
+        `given` [C, P]: the numbers that they were sent (None: all). Fresh rows are returned to the bit. What a client
+        did not send may be anything, before and after.
+        """
+
+    @abstractmethod
+    def lessen(self, model: Tensor, reply: Reply) -> Reply:
+        """Return the replies discounted by `reply.staleness`; None there means that all are fresh by construction."""

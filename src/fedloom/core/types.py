@@ -179,6 +179,9 @@ class Reply(NamedTuple):
     chance: Chance | None = None  # of the round, for what the server draws after replies arrived
     everyone: bool = False  # True: the host knows that row n is client n, for the whole fleet
     costs: Costs | None = None  # what the round cost, where the engine measures or simulates it
+    base: Tensor | None = None  # [C] the version of the model that each client was sent; None: the model as it is
+    staleness: Tensor | None = None  # [C] steps made since then, or [C, P] steps that moved the number; None: all fresh
+    weight: Tensor | None = None  # [C] or [C, P] factors of rows' weights in the mean; None: 1
 
     def rows(self, at: slice | Tensor) -> Reply:
         """The replies of some clients of the cohort, or of all in another order."""
@@ -192,6 +195,9 @@ class Reply(NamedTuple):
             awaited=None if self.awaited is None else self.awaited[at],
             rejected=None if self.rejected is None else self.rejected[at],
             everyone=False,
+            base=None if self.base is None else self.base[at],
+            staleness=None if self.staleness is None else self.staleness[at],
+            weight=None if self.weight is None else self.weight[at],
         )
 
     @staticmethod

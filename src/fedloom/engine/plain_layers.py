@@ -12,6 +12,7 @@ from torch import fx, nn
 from torch.func import functional_call
 
 from fedloom.core.types import Setting
+from fedloom.engine.gradient.graph import Tracer
 from fedloom.layout import Layout, flatten
 
 
@@ -56,7 +57,7 @@ def _outputs_agree(layers: tuple[PlainLayer, ...], setting: Setting) -> bool:
 def _read(module: nn.Module, layout: Layout) -> tuple[PlainLayer, ...] | None:
     """The layers in order; None: the network has other parts."""
     try:
-        graph = fx.Tracer().trace(module)
+        graph = Tracer().trace(module)  # which sees dropout that is keyed, though it does nothing in evaluation
     except Exception:  # noqa: BLE001  any network may break tracing in its own way
         return None
     layers: list[PlainLayer] = []

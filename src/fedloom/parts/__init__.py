@@ -1,6 +1,7 @@
 """All parts, the contracts of the slots they fill, and the types needed to write a part of your own."""
 
 from fedloom.core.optimiser import Adam, Optimiser, Sgd
+from fedloom.core.pace import Pace, Wish
 from fedloom.core.part import (
     Admit,
     Aggregate,
@@ -12,6 +13,7 @@ from fedloom.core.part import (
     Sampling,
     Select,
     ServerPart,
+    Stale,
     Upload,
 )
 from fedloom.core.rule import LocalRule, Shift, Traits
@@ -49,6 +51,7 @@ from fedloom.parts.mask.own_scores import OwnScores
 from fedloom.parts.mask.ranked import Ranked
 from fedloom.parts.mask.regions import Regions
 from fedloom.parts.mask.share_out import ShareOut
+from fedloom.parts.pace.barrier import Barrier
 from fedloom.parts.repair.most_similar import MostSimilar
 from fedloom.parts.repair.nothing import Nothing
 from fedloom.parts.select.bernoulli import Bernoulli
@@ -60,6 +63,9 @@ from fedloom.parts.select.unheard_first import UnheardFirst
 from fedloom.parts.select.uniform import Uniform
 from fedloom.parts.select.utility import Utility
 from fedloom.parts.select.within import FastestWithinBudget, WithinDeadline
+from fedloom.parts.stale.as_change import AsChange
+from fedloom.parts.stale.as_model import AsModel
+from fedloom.parts.stale.discounts import Constant, Cutoff, Discount, Hinge, Polynomial
 from fedloom.parts.upload.as_sent import AsSent
 from fedloom.parts.upload.as_trained import AsTrained
 from fedloom.parts.upload.importance import Importance
@@ -70,19 +76,26 @@ __all__ = [
     "Affordable",
     "Aggregate",
     "Allocate",
+    "AsChange",
+    "AsModel",
     "AsSent",
     "AsTrained",
+    "Barrier",
     "Batch",
     "Bernoulli",
     "Chain",
     "Check",
+    "Constant",
     "Counted",
     "CoverageMean",
+    "Cutoff",
+    "Discount",
     "Everyone",
     "Everything",
     "FastestWithinBudget",
     "Finite",
     "FuseMissed",
+    "Hinge",
     "Importance",
     "KeepOwn",
     "KeepOwnPart",
@@ -102,9 +115,11 @@ __all__ = [
     "Optimiser",
     "OwnClasses",
     "OwnScores",
+    "Pace",
     "Part",
     "PartAsked",
     "PlainMean",
+    "Polynomial",
     "Portion",
     "PowerOfChoice",
     "PrivateMean",
@@ -121,6 +136,7 @@ __all__ = [
     "ShareOut",
     "Shift",
     "SomeSend",
+    "Stale",
     "State",
     "StillRunning",
     "StopEarly",
@@ -134,6 +150,7 @@ __all__ = [
     "Utility",
     "Weight",
     "Whole",
+    "Wish",
     "WithinDeadline",
     "WithinShare",
     "Work",

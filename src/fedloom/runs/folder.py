@@ -10,13 +10,15 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
+from safetensors.torch import load_file
 from torch import Tensor
 
 from fedloom.core.goal import Goal
 from fedloom.core.types import Setting
 from fedloom.engine.plan import ClientWay
-from fedloom.errors import BadData, BadExperiment, RunStopped
+from fedloom.errors import BadData, BadExperiment, BadModel, RunStopped
 from fedloom.files import replace_file, writing
+from fedloom.layout import Layout
 from fedloom.runs.base import hash_of_base
 from fedloom.runs.build import Prepared
 from fedloom.runs.checkpoint import store
@@ -137,7 +139,7 @@ def open_folder(
         check(folder, experiment, resume)  # another process may have been quicker
         with writing(folder):
             stack.enter_context(_log_file(folder))
-        found = _newest(folder) if resume else None
+        found = newest_checkpoint(folder) if resume else None
         now, here = fingerprint(experiment, prepared), surroundings(prepared.inputs.model.device)
         if found is not None:
             _compare(found, experiment, now, here)
@@ -149,7 +151,7 @@ def open_folder(
         yield Opened(saver, found)
 
 
-def _newest(folder: Path) -> store.Found | None:
+def newest_checkpoint(folder: Path) -> store.Found | None:
     """The newest checkpoint that is not damaged; None where none was ever written."""
     paths = store.list_all(folder / "checkpoint")
     for path in paths:
@@ -216,6 +218,19 @@ def _describe(
 def save_model(folder: Path, setting: Setting, weights: Tensor) -> None:
     """Write the model's tensors into the run folder."""
     replace_file(folder / "model.safetensors", pack(setting.layout.split(weights)))
+
+
+def saved_model(folder: Path, layout: Layout) -> Tensor:
+    """The model [P] in the run folder's `model.safetensors`."""
+    file = folder / "model.safetensors"
+    if not file.is_file():
+        raise BadModel(f"there is no '{file}': the run has not finished a round yet, or was kept elsewhere.")
+    saved = load_file(file)
+    if dict(zip(layout.names, layout.shapes)) != {name: tuple(value.shape) for name, value in saved.items()}:
+        raise BadModel(
+            f"the weights in '{file}' are not this network's; pass the network that `run` was given as model."
+        )
+    return layout.join(saved, 0)
 
 
 def _score(goal: Goal) -> dict[str, Any]:

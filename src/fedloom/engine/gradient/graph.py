@@ -18,7 +18,7 @@ ZERO_STAYS = (
 ZERO_CALLS = (torch.relu, F.relu, torch.flatten, operator.add, torch.add, "relu", "flatten")
 
 
-class _Tracer(fx.Tracer):
+class Tracer(fx.Tracer):
     """The tracer of networks with keyed dropout."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
@@ -28,7 +28,7 @@ class _Tracer(fx.Tracer):
 
 def traced(module: nn.Module) -> fx.Graph:
     """The network's graph, with ReLU after max-pooling where the two can change places."""
-    graph = _Tracer().trace(module)
+    graph = Tracer().trace(module)
     pool_first(graph, module)
     return graph
 

@@ -30,6 +30,11 @@ class CoverageMean(Aggregate):
         """Sums of targets' weights come from the clients."""
         return self.weigh == "targets"
 
+    @property
+    def weighs_rows(self) -> bool:
+        """A discount is one more weight."""
+        return True
+
     def __call__(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> tuple[Tensor, State]:
         """Weigh the replies that arrived."""
         weight = reply.arrived.to(model.dtype)

@@ -59,6 +59,11 @@ class LatencyAndLoss(Allocate):
             raise BadExperiment(f"delta (weight of the clients' importance) is {self.delta}; it is not negative.")
 
     @property
+    def alone(self) -> bool:
+        """One programme is solved for all."""
+        return False
+
+    @property
     def needs_losses(self) -> bool:
         """Importance is computed from losses."""
         return True

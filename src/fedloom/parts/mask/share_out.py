@@ -23,6 +23,11 @@ class ShareOut(Mask):
     """
 
     @property
+    def alone(self) -> bool:
+        """Neurons are shared out among a whole cohort."""
+        return False
+
+    @property
     def of_neurons(self) -> bool:
         """It does."""
         return True

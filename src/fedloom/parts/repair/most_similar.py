@@ -84,6 +84,7 @@ class MostSimilar(Repair):
             extras={name: _filled(v, arrived, source, alone) for name, v in reply.extras.items()},
             report=dict(zip(reply.report, report)),
             arrived=present,
+            staleness=None if reply.staleness is None else _filled(reply.staleness, arrived, source, alone),
         )
         if alone.device.type != "cpu" or bool(alone.any()):
             mean = self._mean(model, reply, as_sparse(reply) if sparse is None else sparse)

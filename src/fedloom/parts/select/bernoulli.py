@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.core.part import Sampling, Select
@@ -32,3 +33,10 @@ class Bernoulli(Select):
         draw = chance.on_host().uniform("select", torch.arange(setting.fleet.size))
         ids = ((draw < self.probability) | (draw == draw.min())).nonzero().flatten()
         return Cohort(ids, torch.ones_like(ids, dtype=torch.bool)), memory
+
+    def next(self, memory: State, setting: Setting, chance: Chance, free: Tensor, count: int) -> tuple[Tensor, State]:
+        """The free clients of the cohort that a round would have, by draw."""
+        draw = chance.on_host().uniform("select", torch.arange(len(free)))
+        order = draw.argsort(stable=True)
+        chosen = (draw < self.probability) | (draw == draw.min())
+        return order[(free.cpu() & chosen)[order]][:count], memory

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
+from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.core.part import Sampling, Select
@@ -32,6 +33,10 @@ class Everyone(Select):
         """Return the whole fleet."""
         ids = torch.arange(setting.fleet.size)
         return Cohort(ids, torch.ones_like(ids, dtype=torch.bool)), memory
+
+    def next(self, memory: State, setting: Setting, chance: Chance, free: Tensor, count: int) -> tuple[Tensor, State]:
+        """Everybody who is free, by number."""
+        return free.cpu().nonzero().flatten()[:count], memory
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,15 @@ class PowerOfChoice(Counted):
         ids = asked[worst].sort().values
         return Cohort(ids, torch.ones_like(ids, dtype=torch.bool)), memory
 
+    def next(self, memory: State, setting: Setting, chance: Chance, free: Tensor, count: int) -> tuple[Tensor, State]:
+        """Of the free among `candidates` drawn as in a round, by falling loss; then the other free clients as drawn."""
+        size = setting.fleet.size
+        drawn = draw_by_weight(setting.fleet.examples.double(), size, chance)
+        drawn = drawn[free.to(drawn.device)[drawn]]
+        asked, others = drawn.tensor_split([min(max(self.count, self.candidates), size)])
+        worst = memory["loss"][asked].argsort(descending=True, stable=True)
+        return torch.cat((asked[worst], others))[:count].cpu(), memory
+
     def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
         """Remember the mean training losses of the replies that arrived."""
         known, loss = memory["loss"][reply.ids], reply.report["loss"].to(memory["loss"].dtype).clamp(min=0)

@@ -50,6 +50,13 @@ class StillRunning(Counted):
         ids = torch.topk(keys, min(self.count, left), largest=False).indices.sort().values
         return Cohort(ids, torch.ones_like(ids, dtype=torch.bool)), memory
 
+    def next(self, memory: State, setting: Setting, chance: Chance, free: Tensor, count: int) -> tuple[Tensor, State]:
+        """Of the free clients that have not stopped, in the order of `Uniform`."""
+        running = ~memory["stopped"].cpu()
+        if not bool(running.any()):
+            raise NobodyLeft("all clients have stopped.")
+        return chance.on_host().order("select", len(free), free.cpu() & running)[:count], memory
+
     def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
         """Remember who has stopped, for good; a client whose reply was lost is asked again."""
         if "stopped" not in reply.report:  # no client was reached

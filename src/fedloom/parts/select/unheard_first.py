@@ -30,6 +30,11 @@ class UnheardFirst(Counted):
         ids = order[: self.count].sort().values
         return Cohort(ids, torch.ones_like(ids, dtype=torch.bool)), memory
 
+    def next(self, memory: State, setting: Setting, chance: Chance, free: Tensor, count: int) -> tuple[Tensor, State]:
+        """Of the free clients those that never answered first, both in the order of `Uniform`."""
+        order = chance.on_host().order("select", len(free), free.cpu())
+        return order[memory["heard"].cpu()[order].byte().argsort(stable=True)][:count], memory
+
     def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
         """Mark the clients whose replies arrived."""
         heard = memory["heard"]

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.core.part import Sampling
@@ -26,3 +27,7 @@ class Uniform(Counted):
         size = setting.fleet.size
         ids = chance.on_host().choose("select", min(self.count, size), size)
         return Cohort(ids, torch.ones_like(ids, dtype=torch.bool)), memory
+
+    def next(self, memory: State, setting: Setting, chance: Chance, free: Tensor, count: int) -> tuple[Tensor, State]:
+        """In rising order of the keys that decide a round's cohort."""
+        return chance.on_host().order("select", len(free), free.cpu())[:count], memory

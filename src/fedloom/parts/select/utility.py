@@ -110,6 +110,22 @@ class Utility(Select):
         memory = {**memory, "tried": memory["tried"].index_fill(0, ids, True)}
         return Cohort(ids, torch.ones_like(ids, dtype=torch.bool)), memory
 
+    def next(self, memory: State, setting: Setting, chance: Chance, free: Tensor, count: int) -> tuple[Tensor, State]:
+        """Of the free clients those never tried first, in random order, then by falling score.
+
+        With `sampling` a round's draws have sizes that depend on the cohort, and cannot be made one by one.
+        """
+        if self.sampling:
+            raise BadExperiment(
+                "select=Utility with sampling=True draws whole cohorts and cannot choose among clients that are free; "
+                "set sampling=False, or leave pace out."
+            )
+        memory = {**memory, "round": torch.full_like(memory["round"], chance.round)}
+        score = self.score(memory) * self.slowness(memory, this_round(setting, self.work, chance, "Utility").total)
+        order = chance.uniform("select", torch.arange(len(score), device=score.device)).double()
+        rank = torch.where(memory["tried"], score, 1 + score.max() + order).argsort(descending=True, stable=True).cpu()
+        return rank[free.cpu()[rank]][:count], memory
+
     def slowness(self, memory: State, seconds: Tensor) -> Tensor:
         """`(preferred / duration)^alpha` for clients slower than preferred, else 1 [N]."""
         place = (memory["percentile"] / 100 * len(seconds)).long().clamp(max=len(seconds) - 1)
@@ -137,6 +153,7 @@ class Utility(Select):
         last = torch.where(arrived, round_, memory["last"][ids])
         memory = {
             **memory,
+            "tried": memory["tried"].index_fill(0, ids, True),  # those asked without a barrier as well
             "utility": memory["utility"].index_put((ids,), utility),
             "last": memory["last"].index_put((ids,), last),
         }

@@ -57,6 +57,12 @@ class FastestWithinBudget(Select):
         ids = seconds.argsort(stable=True)[: within_budget(self.budget, len(seconds))].sort().values
         return Cohort(ids, torch.ones_like(ids, dtype=torch.bool)), memory
 
+    def next(self, memory: State, setting: Setting, chance: Chance, free: Tensor, count: int) -> tuple[Tensor, State]:
+        """Those of a round's cohort that are free, fastest first."""
+        seconds = this_round(setting, self.work, chance, "FastestWithinBudget").total
+        order = seconds.argsort(stable=True)[: within_budget(self.budget, len(seconds))].cpu()
+        return order[free.cpu()[order]][:count], memory
+
 
 @dataclass(frozen=True)
 class WithinDeadline(Counted):
@@ -75,6 +81,11 @@ class WithinDeadline(Counted):
             raise BadExperiment(f"deadline (of a round) is {self.deadline} seconds; it must be above 0.")
         super().__post_init__()
 
+    @property
+    def alone(self) -> bool:
+        """Clients upload one after the other, so that each decides whether another still fits."""
+        return False
+
     def init(self, setting: Setting, model: Tensor) -> State:
         """Check that devices are known; nothing is remembered."""
         known_devices(setting.fleet.devices, "WithinDeadline")
@@ -91,6 +102,15 @@ class WithinDeadline(Counted):
         down, compute, up = this_round(setting, self.work, chance, "WithinDeadline")
         ids = asked[in_sequence(Seconds(down[asked], compute[asked], up[asked]), self.deadline)]
         return Cohort(ids, torch.ones_like(ids, dtype=torch.bool)), memory
+
+    def next(self, memory: State, setting: Setting, chance: Chance, free: Tensor, count: int) -> tuple[Tensor, State]:
+        """Of the first `count` free candidates in the order of a round's, those that meet the deadline together."""
+        order = chance.on_host().order("select", len(free), free.cpu())
+        asked = order[: min(self.count, count)].sort().values.to(setting.fleet.examples.device)
+        if not len(asked):
+            return asked.cpu(), memory
+        down, compute, up = this_round(setting, self.work, chance, "WithinDeadline")
+        return asked[in_sequence(Seconds(down[asked], compute[asked], up[asked]), self.deadline)].cpu(), memory
 
 
 def in_sequence(seconds: Seconds, deadline: float) -> Tensor:

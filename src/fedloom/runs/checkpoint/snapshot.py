@@ -12,6 +12,7 @@ from fedloom.method import SERVER_SLOTS, Memory
 from fedloom.runs.build import Prepared
 from fedloom.runs.checkpoint.store import Found, tensors
 from fedloom.runs.checkpoint.tensors import pack
+from fedloom.runs.inputs import Inputs
 from fedloom.runs.ledger import Ledger
 
 SERVER, ENGINE, COLUMNS, ROWS = "server.safetensors", "engine.safetensors", "ledger.safetensors", "rounds.parquet"
@@ -66,16 +67,21 @@ def restore_snapshot(prepared: Prepared, ledger: Ledger, found: Found) -> Progre
     """Restore the run as it was when the checkpoint was taken."""
     from fedloom.runs.parquet import table_rows
 
-    inputs = prepared.inputs
+    at = server_of(prepared.inputs, found)
+    prepared.engine.load(tensors(found, ENGINE))
+    columns = _parted("ledger", tensors(found, COLUMNS))
+    ledger.load(table_rows(found.files[ROWS]), columns.get("clients", {}), columns.get("kept", {}))
+    return at
+
+
+def server_of(inputs: Inputs, found: Found) -> Progress:
+    """The server as it was when the checkpoint was taken."""
     server, device = tensors(found, SERVER), inputs.model.device
     memory = _parted("memory", server)
     whole: Memory = {}
     for slot in SERVER_SLOTS:
         whole[slot] = getattr(inputs.method, slot).resume(inputs.setting, inputs.model, memory.get(slot, {}))
     whole["local"] = {name: value.to(device, copy=True) for name, value in memory.get("local", {}).items()}
-    prepared.engine.load(tensors(found, ENGINE))
-    columns = _parted("ledger", tensors(found, COLUMNS))
-    ledger.load(table_rows(found.files[ROWS]), columns.get("clients", {}), columns.get("kept", {}))
     return Progress(found.facts["round"], server["model"].to(device, copy=True), whole)
 
 

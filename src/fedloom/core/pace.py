@@ -1,0 +1,86 @@
+"""The contract of a method's pace: when a step is made, of which replies, and how many clients are asked when."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from math import inf
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedloom.core.part import ServerPart
+from fedloom.core.types import State
+
+if TYPE_CHECKING:
+    from fedloom.core.flight import Asked, Flight
+
+
+class Wish(NamedTuple):
+    """How many clients should be asked now."""
+
+    clients: int
+    among: NDArray[np.bool_] | None = None  # [N] of these alone; None: of the whole fleet
+
+
+class Pace(ServerPart):
+    """When a step is made. Rounds with a barrier are played by `play_round`, all other paces by `play_step`.
+
+    A pace sees the tasks that no step has taken yet and decides on them alone, so that its answers follow from what a
+    checkpoint holds.
+    """
+
+    @property
+    def barrier(self) -> bool:
+        """Whether a cohort is asked, and a step is made when all of it has answered or been given up."""
+        return False
+
+    @property
+    def slots(self) -> int:
+        """At most how many clients are in flight at a time."""
+        return 0
+
+    @property
+    def goal(self) -> int:
+        """How many replies a step usually takes; clients are prepared about as many at a time."""
+        return 1
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether clients are asked between two steps, when others are in flight."""
+        return False
+
+    @property
+    def recall(self) -> bool:
+        """Whether a step ends all tasks that it does not take: they no longer count, and their clients are free."""
+        return False
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds after which somebody else may be asked in place of a client that has not answered; None: never."""
+        return None
+
+    @property
+    def late(self) -> bool:
+        """Whether a reply that comes after its `timeout` counts."""
+        return True
+
+    @property
+    def oldest(self) -> int | None:
+        """The largest staleness of a reply that counts; None: any."""
+        return None
+
+    @abstractmethod
+    def wish(self, memory: State, flight: Flight) -> Wish:
+        """How many clients to ask now; called at the start of a step and after every instant until a step is due."""
+
+    @abstractmethod
+    def due(self, memory: State, flight: Flight, quiet: bool) -> list[Asked] | None:
+        """Which replies a step takes now, perhaps none; None: no step is due.
+
+        `quiet`: nothing is in flight, and nobody can be asked. Then nothing but an `alarm` can change that.
+        """
+
+    def alarm(self, memory: State, flight: Flight) -> float:
+        """The second at which to look again even if nothing comes."""
+        return inf
