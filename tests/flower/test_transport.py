@@ -135,16 +135,19 @@ def test_a_meter_counts_exchanges_and_time() -> None:
     meter.seen({1, 2}, 110.0)
     meter.exchange(1, asked, answer, busy=0.5, now=120.0)
     first = meter.take(1, 130.0)
-    whole = exchange(asked, answer).plus(CONNECTION).plus(APP).plus(waiting(30.0, 0.5))
+    whole = exchange(asked, answer).plus(CONNECTION).plus(APP).plus(waiting(20.0, 0.5))
+    whole = whole.plus(waiting(10.0, since=0.0))
     assert first == pytest.approx(whole)
     assert meter.take(1, 130.0) == (0, 0)
     meter.exchange(1, asked, answer, busy=20.0, now=153.0)  # both connections are dropped meanwhile
-    assert meter.take(1, 153.0) == pytest.approx(exchange(asked, answer).plus(CONNECTION, 3).plus(waiting(23.0, 20.0)))
+    assert meter.take(1, 153.0) == pytest.approx(
+        exchange(asked, answer).plus(CONNECTION, 3).plus(waiting(23.0, 20.0, 10.0))
+    )
     meter.exchange(1, asked, answer, busy=1.0, now=157.0)  # at once: one is still there
-    assert meter.take(1, 157.0) == pytest.approx(exchange(asked, answer).plus(waiting(4.0, 1.0)))
+    assert meter.take(1, 157.0) == pytest.approx(exchange(asked, answer).plus(waiting(4.0, 1.0, 0.0)))
     meter.seen({2}, 200.0)  # node 1 is away, and does not wait
     meter.seen({1, 2, 3}, 300.0)
-    assert meter.take(1, 303.0) == pytest.approx(waiting(103.0))
+    assert meter.take(1, 303.0) == pytest.approx(waiting(103.0, since=43.0))
     assert meter.take(3, 303.0) == pytest.approx(waiting(3.0))
     assert meter.take(2, 303.0) == pytest.approx(waiting(203.0))
 

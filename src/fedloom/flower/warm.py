@@ -15,8 +15,11 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from fedloom.flower.protocol.pace import pace_pulls
 
 log = logging.getLogger("fedloom")
 
@@ -29,7 +32,8 @@ def main(words: list[str]) -> int:
     if "--port" not in words or any(word.startswith("--ssl") for word in words):
         raise SystemExit("usage: python -m fedloom.flower.warm flower-supernode ... --port NUMBER, without --ssl-...")
     address = f"127.0.0.1:{words[words.index('--port') + 1]}"
-    node = subprocess.Popen([*words, "--isolation", "process"])
+    paced = [sys.executable, "-m", "fedloom.flower.protocol.pace"] if Path(words[0]).name == "flower-supernode" else []
+    node = subprocess.Popen([*paced, *words, "--isolation", "process"])
 
     def end(number: int, frame: FrameType | None) -> None:
         node.terminate()
@@ -38,6 +42,7 @@ def main(words: list[str]) -> int:
         signal.signal(number, end)
     for name in LOADED:
         importlib.import_module(name)
+    pace_pulls()
     gc.collect()
     gc.freeze()  # what was loaded stays in memory pages that all forks share
     forks: list[int] = []

@@ -20,6 +20,7 @@ from fedloom.errors import BadData, BadExperiment, RunStopped
 from fedloom.evaluate.wording import label_of, number
 from fedloom.files import replace_file, resume_with, writing
 from fedloom.flower.protocol.experiment import read_experiment
+from fedloom.flower.protocol.pace import pace_pulls
 from fedloom.flower.protocol.packing import Packing
 from fedloom.flower.protocol.run_file import RUN_FILE
 from fedloom.flower.server.closing import Closing
@@ -100,6 +101,7 @@ def serve(
 ) -> Result:
     """Run the run config's experiment on the nodes of `grid`, which have waited for `age` seconds."""
     began = time.monotonic() - age
+    pace_pulls()
     if "experiment" not in config:
         raise BadExperiment("run config: 'experiment' is missing; it is the experiment as JSON text.")
     experiment, run_config = read_experiment(str(config["experiment"])), RunConfig.read(config)

@@ -12,7 +12,8 @@ tested against.
 A node of Flower 1.41.0 sends requests over HTTP/1.1 and TLS 1.3, each with the node's public key, a time and a
 signature. For one message and its answer it asks for the message, asks for each of its objects, confirms, announces
 the answer and sends each of its objects: nine requests where both are one record. Without a message it looks again
-after three seconds, and every 20 seconds or so it sends a heartbeat.
+soon at first and every three seconds in the end (`fedloom.flower.protocol.pace`), and every 20 seconds or so it sends
+a heartbeat.
 
 The constants were read off the requests and answers of one node (FedAvg on digits, three rounds, TLS and an ECDSA key
 on P-384 as `fedloom trial` makes them), in the node's HTTP library before TLS; TLS records and handshakes are the rest
@@ -25,11 +26,11 @@ import math
 from collections import defaultdict
 from typing import NamedTuple
 
+from fedloom.flower.protocol.pace import LONGEST, looks_within
 from fedloom.flower.protocol.records import SMALL, NodeMessage
 
 CHUNK = 5 * 2**20  # bytes of an array that Flower sends at once
 RECORD, RECORD_HEAD = 2**14, 22  # bytes of a TLS record, and what TLS adds to it
-LOOK_EVERY = 3.03  # seconds between looks for a message: a node sleeps 3
 BEAT_EVERY = 20.0  # seconds between heartbeats, on average
 IDLE = 5.0  # seconds without use after which both ends close a connection
 
@@ -76,9 +77,13 @@ def exchange(sent: Load, answer: Load) -> LinkBytes:
     return total.plus(LinkBytes(answer.size, sent.size), 1 + RECORD_HEAD / RECORD)
 
 
-def waiting(seconds: float, busy: float = 0.0) -> LinkBytes:
-    """A node that is connected for `seconds`; for `busy` seconds of these it does not look for messages."""
-    looks = max(0.0, seconds - busy) / LOOK_EVERY
+def waiting(seconds: float, busy: float = 0.0, since: float | None = None) -> LinkBytes:
+    """A node that is connected for `seconds`; for the last `busy` of these it does not look for messages.
+
+    They begin `since` seconds after its last answer; None if it has not answered yet.
+    """
+    idle = max(0.0, seconds - busy)
+    looks = idle / LONGEST if since is None else looks_within(since + idle) - looks_within(since)
     return LinkBytes().plus(LOOK, looks).plus(BEAT, seconds / BEAT_EVERY)
 
 
@@ -113,10 +118,15 @@ class Meter:
         busy = min(max(0.0, busy), now - since)
         idle = now - busy - self._answered.get(node, float("-inf"))
         self.add(node, exchange(sent, answer).plus(CONNECTION, connections(idle, busy)))
-        self.add(node, waiting(now - since, busy))
+        self.add(node, waiting(now - since, busy, self._since(node)))
         if node not in self._answered:
             self.add(node, APP)
         self._until[node] = self._answered[node] = now
+
+    def _since(self, node: int) -> float | None:
+        """Seconds from a node's last answer to the time up to which its waiting is counted."""
+        answered = self._answered.get(node)
+        return None if answered is None else max(0.0, self._until.get(node, answered) - answered)
 
     def add(self, node: int, carried: LinkBytes) -> None:
         """Count more bytes on a node's link; below zero those that a table has already."""
@@ -124,6 +134,6 @@ class Meter:
 
     def take(self, node: int, now: float) -> LinkBytes:
         """All that a node's link has carried since the last call."""
-        self.add(node, waiting(now - self._until.get(node, now)))
+        self.add(node, waiting(now - self._until.get(node, now), since=self._since(node)))
         self._until[node] = now
         return self._carried.pop(node)
