@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from errno import EDQUOT, EFBIG, ENOSPC
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
 from fedloom.errors import RunStopped
+
+resume_with = ContextVar("resume_with", default="fedloom run --resume {folder}")  # the command, for messages
 
 
 class Written(NamedTuple):
@@ -81,5 +84,5 @@ def writing(folder: Path) -> Iterator[None]:
             todo = f"free some room on the disk of '{folder}'"
         raise RunStopped(
             f"cannot write '{where}': {problem.strerror or problem}; {todo}, then go on from the last checkpoint with "
-            f"`fedloom run --resume {folder}`."
+            f"`{resume_with.get().format(folder=folder)}`."
         ) from problem

@@ -19,7 +19,7 @@ from fedloom.flower.protocol.experiment import read_experiment
 from fedloom.flower.protocol.records import NodeMessage, Payload, pack, unpack
 from fedloom.flower.protocol.round_id import RoundId
 from fedloom.flower.server.costs import memory_bytes, phase_seconds
-from fedloom.flower.server.network import reported_scores
+from fedloom.flower.server.personal import reported_scores
 from fedloom.flower.server.play import RunConfig
 from flower_world import assert_same, config_of, fake, served, simulated, tiny, tiny_data
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.app import Message
 from numpy.typing import NDArray
 
 from fedloom.errors import BadExperiment, RunStopped
 from fedloom.flower import client_app
+from fedloom.flower.node.hosted_clients import build_clients
 from fedloom.flower.protocol.assignment import parse_ranges
+from fedloom.flower.protocol.records import unpack
+from fedloom.runs.experiment import Experiment
 from flower_fake import FakeGrid
-from flower_world import NODES, assert_same, config_of, served, simulated, tiny, tiny_data
+from flower_world import NODES, SIZES, assert_same, config_of, served, simulated, tiny, tiny_data
 
 
 @pytest.fixture(scope="module")
@@ -54,12 +59,68 @@ def test_own_tests_are_tried_on_their_node(data: str) -> None:
     assert all(0 <= row["personal_accuracy"] <= 1 for row in found.rounds)
 
 
-def test_a_client_without_a_node_is_named(data: str) -> None:
+def own_grid(data: str, experiment: Experiment, *nodes: int) -> FakeGrid:
+    """Nodes with data of their own; all but these are away."""
+    grid = FakeGrid(client_app(lambda number: arrays_of(data, number)), config_of(experiment), dict(NODES))
+    grid.down |= set(NODES) - set(nodes)
+    return grid
+
+
+def test_too_few_clients_are_named(data: str) -> None:
     experiment = tiny(data, method="fedavg")
-    app = client_app(lambda number: arrays_of(data, number))
-    grid = FakeGrid(app, config_of(experiment), {11: NODES[11], 12: NODES[12]})
-    with pytest.raises(RunStopped, match=r"\[5, 6, 7\]"):
-        served(grid, experiment, patience=0.2)
+    with pytest.raises(RunStopped, match=r"2 of 8 clients are there, and 4 are needed.*\[0, 1, 2, 5, 6, 7\]"):
+        served(own_grid(data, experiment, 12), experiment, patience=0.2)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "heterofl"])
+def test_a_quorum_begins_and_the_others_join(data: str, method: str) -> None:
+    """The third node comes in the second round; its clients are then counted with their own sizes."""
+    experiment = tiny(data, method=method, split=(1.0, 0.0, 0.0), rounds=4, per_round=8)
+    grid = own_grid(data, experiment, 11, 12)
+
+    def before(node: int, message: Message) -> None:
+        if message.metadata.message_type == "train" and unpack(message.content).facts["round"] == 2:
+            grid.down.discard(13)
+
+    grid.before = before
+    found = served(grid, experiment, patience=0.2)
+    assert [row["arrived"] for row in found.rounds] == [5, 5, 8, 8]
+
+
+def test_a_resumed_run_knows_who_was_there(data: str, tmp_path: Path) -> None:
+    """Two of three nodes are back: the run goes on, and clients that are away count as they did."""
+    short = tiny(data, method="fedavg", split=(1.0, 0.0, 0.0), rounds=1, per_round=8)
+    out = str(tmp_path / "run")
+    served(own_grid(data, short, *NODES), short, out=out)
+    whole = tiny(data, method="fedavg", split=(1.0, 0.0, 0.0), rounds=2, per_round=8)
+    found = served(own_grid(data, whole, 11, 13), whole, out=out, resume=True, patience=0.2)
+    assert [row["arrived"] for row in found.rounds] == [8, 6]
+    read = json.loads((tmp_path / "run/checkpoint/clients.json").read_text())
+    assert [row[1] for row in read["clients"]] == list(SIZES)
+
+
+def test_other_sizes_of_a_client_keep_its_node_out(data: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A node is away for a round, and comes back with fewer examples."""
+    experiment = tiny(data, method="fedavg", split=(1.0, 0.0, 0.0), rounds=4, per_round=8)
+    fewer: set[int] = set()
+
+    def arrays(number: int) -> dict[str, NDArray[np.generic]]:
+        return {name: array[: 2 if number in fewer else None] for name, array in arrays_of(data, number).items()}
+
+    grid = FakeGrid(client_app(arrays), config_of(experiment), dict(NODES))
+
+    def before(node: int, message: Message) -> None:
+        if message.metadata.message_type == "train":
+            number = unpack(message.content).facts["round"]
+            (grid.down.add if number == 1 else grid.down.discard)(12)
+            if number == 2:
+                fewer.add(3)
+                build_clients.cache_clear()  # it was started again
+
+    grid.before = before
+    found = served(grid, experiment, deadline=1.0)
+    assert "node 12 takes no part: its client 3 has 2 examples" in caplog.text
+    assert [row["arrived"] for row in found.rounds][2:] == [6, 6]
 
 
 @pytest.mark.parametrize(

@@ -78,8 +78,8 @@ def test_wrong_input_starts_nothing(words, complaint, tmp_path, monkeypatch, cap
 def test_a_trial_goes_on(tmp_path):
     """Two rounds, and two more in another trial, equal four."""
     values: dict[str, Any] = {"method": "fedspu", "clients": 3, "device": "cpu"}
-    run_trial(Experiment(**values, rounds=2), 3, out=tmp_path / "run")
-    found = run_trial(Experiment(**values, rounds=4), 3, out=tmp_path / "run", resume=True)
+    run_trial(Experiment(**values, rounds=2), 3, out=tmp_path / "run", slack=0)
+    found = run_trial(Experiment(**values, rounds=4), 3, out=tmp_path / "run", resume=True, slack=0)
     straight = run(Experiment(**values, rounds=4))
     assert len(found.result.rounds) == 4
     torch.testing.assert_close(weights(found.result.model), weights(straight.model), rtol=0, atol=1e-5)

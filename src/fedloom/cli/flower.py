@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 MethodArgument = Annotated[str, typer.Argument(help="a name from `fedloom list methods`, or my_file.py:my_method")]
 NodesOption = Annotated[int, typer.Option(min=1, help="SuperNodes; clients are dealt to them in turn")]
 DeadlineOption = Annotated[float, typer.Option(min=1, help="seconds that a round waits for replies")]
+SlackOption = Annotated[
+    float,
+    typer.Option(
+        min=0, help="a round waits so many times the median node's seconds for slower ones; 0: until the deadline"
+    ),
+]
 QuorumOption = Annotated[int, typer.Option(min=1, help="replies without which a round leaves the model as it was")]
 
 
@@ -45,6 +51,7 @@ def deploy_command(
     run_folder: Annotated[str, typer.Option(help="on the link's machine; run/ in --out if left out")] = "",
     shared: ExperimentOptions,
     deadline: DeadlineOption = 300.0,
+    slack: SlackOption = 3.0,
     quorum: QuorumOption = 1,
     checkpoint_every: EveryOption = "1",
     as_json: JsonOption = False,
@@ -58,7 +65,8 @@ def deploy_command(
 
     experiment = shared.experiment(method=method)
     checkpoints_of(checkpoint_every)
-    config = {**CONFIG, "out": run_folder, "deadline": deadline, "quorum": quorum, "checkpoint-every": checkpoint_every}
+    config = {**CONFIG, "out": run_folder, "deadline": deadline, "slack": slack, "quorum": quorum}
+    config["checkpoint-every"] = checkpoint_every
     made, typed = deploy(out, experiment, nodes, config, tuple(host or ()), port)
     if as_json:
         print_json({"folder": str(made.root), **typed._asdict()})
@@ -84,6 +92,7 @@ def trial_command(
     shared: ExperimentOptions,
     clients: Annotated[int | None, typer.Option(help="clients in the fleet; one a node if left out")] = None,
     deadline: DeadlineOption = 300.0,
+    slack: SlackOption = 3.0,
     out: Annotated[Path | None, typer.Option(help="the run folder; a new one under runs/ if left out")] = None,
     work: Annotated[
         Path | None, typer.Option(help="folder for app, certificates, keys and logs; a temporary one if left out")
@@ -114,8 +123,8 @@ def trial_command(
     try:
         with progress(console, name, experiment.rounds, experiment.build_goal().score) as watch:
             found = run_trial(
-                experiment, nodes, out=folder, resume=resume, deadline=deadline, checkpoint_every=checkpoint_every,
-                work=work, watch=watch, tell=note_printer(console),
+                experiment, nodes, out=folder, resume=resume, deadline=deadline, slack=slack,
+                checkpoint_every=checkpoint_every, work=work, watch=watch, tell=note_printer(console),
             )  # fmt: skip
     except KeyboardInterrupt:
         errors.print(

@@ -82,6 +82,30 @@ def check(folder: Path | None, experiment: Experiment, resume: bool) -> None:
     refuse_another(experiment, experiment_in(folder).model_dump(mode="json"))
 
 
+def check_engine(folder: Path, network: bool) -> None:
+    """Refuse to go on over a `network` with a run that was simulated, or the other way round; nothing to refuse if new.
+
+    Clients' states and, it may be, their data are where the run was begun.
+    """
+    about = _about(folder)
+    if about is None:
+        return
+    engine = about.get("engine") or {}
+    if (engine.get("engine") == "flower") == network:
+        return
+    if network:
+        raise BadExperiment(f"'{folder}' is a simulated run; go on with `fedloom run --resume {folder}`.")
+    command = engine.get("resume") or "flwr run APP --run-config 'resume=true'"
+    raise BadExperiment(
+        f"'{folder}' is a run on real nodes, which have its clients' states and data; go on with `{command}`."
+    )
+
+
+def resume_command(folder: Path) -> str:
+    """The command with which a run on real nodes says that it goes on; empty for other folders."""
+    return str(((_about(folder) or {}).get("engine") or {}).get("resume") or "")
+
+
 def _used(folder: Path) -> bool:
     """Whether the folder holds anything to lose; the files of a run that was killed before it began do not count."""
     inside = {path.name for path in folder.iterdir()} if folder.is_dir() else set()

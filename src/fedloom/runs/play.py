@@ -31,7 +31,7 @@ from fedloom.runs.checkpoint.saver import Checkpoints, Saver
 from fedloom.runs.checkpoint.snapshot import Progress, restore_snapshot, take_snapshot
 from fedloom.runs.checkpoint.store import Found
 from fedloom.runs.experiment import Experiment
-from fedloom.runs.folder import check, experiment_in, open_folder, save_model, way_in
+from fedloom.runs.folder import check, check_engine, experiment_in, open_folder, save_model, way_in
 from fedloom.runs.inputs import Inputs
 from fedloom.runs.interrupt import delayed_interrupt
 from fedloom.runs.ledger import Ledger
@@ -111,6 +111,8 @@ def _run(
     """Play all rounds in this process; the engine trains here or on other ranks."""
     folder = None if out is None else Path(out)
     check(folder, experiment, resume)
+    if resume and folder is not None:
+        check_engine(folder, network=False)
     prepared = made(way=way_in(folder)) if resume and folder is not None else made()
     for note in prepared.notes:
         tell(note)

@@ -46,6 +46,7 @@ def deploy(
     from fedloom import __version__
 
     config = {**config, "out": config["out"] or str(root.absolute() / "run")}
+    config["resume-with"] = resume_line(root.absolute() / "app")
     made = write_folder(root, experiment, nodes, config, hosts, port)
     link = f"{hosts[0] if hosts else '127.0.0.1'}:{port}"
     typed = commands(made, link, port, loopback=not hosts)
@@ -79,9 +80,14 @@ def commands(made: Deployment, link: str, port: int, loopback: bool) -> Commands
         [line(["flwr", "supernode", "register", str(key.public), CONNECTION]) for key in made.keys],
         [line([*WARM, *words]) for words in nodes],
         line(run),
-        line([*run, "--run-config", "resume=true"]),
+        resume_line(made.app),
         line(["flwr", "stop", "RUN", CONNECTION]),
     )
+
+
+def resume_line(app: Path) -> str:
+    """The command that goes on with a run after a crash."""
+    return shlex.join(["flwr", "run", str(app), CONNECTION, "--stream", "--run-config", "resume=true"])
 
 
 def _readme(made: Deployment, typed: Commands, link: str, port: int, experiment: Experiment) -> str:

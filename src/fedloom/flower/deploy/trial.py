@@ -13,22 +13,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fedloom.errors import RunStopped
+from fedloom.errors import BadExperiment, RunStopped
 from fedloom.flower.deploy.control import Control, RunStatus, Scalars
 from fedloom.flower.deploy.folder import QUIET, WARM, Deployment, link_command, node_command, write_folder
 from fedloom.flower.deploy.processes import Processes, stopped_by_signals
 from fedloom.flower.deploy.relay import Relay, Traffic
 from fedloom.flower.deploy.trial_result import TrialResult, read_result
 from fedloom.runs.experiment import Experiment
-from fedloom.runs.folder import check
+from fedloom.runs.folder import check, check_engine, resume_command
 from fedloom.runs.inputs import inputs_of
 from fedloom.runs.watch import Watch
 
 INTERVAL = 0.5  # seconds between looks at a run
 PATIENCE = 300.0  # seconds for the link, and then for all nodes, to come up
+SLACK = 3.0  # times the median node's seconds that a round waits for the others
 POLLING = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds until Flower starts an app for a message
+TRIAL_AGAIN = "fedloom trial --resume"
 CONFIG: dict[str, Any] = {
     "out": "", "resume": False, "deadline": 300.0, "checkpoint-every": "1", "quorum": 1, "patience": PATIENCE,
+    "start-with": 0.5, "slack": SLACK, "close-at": 0.5, "resume-with": "",
 }  # fmt: skip
 
 
@@ -157,6 +160,7 @@ def run_trial(
     out: Path,
     resume: bool = False,
     deadline: float = CONFIG["deadline"],
+    slack: float = SLACK,
     checkpoint_every: str = CONFIG["checkpoint-every"],
     work: Path | None = None,
     watch: Watch | None = None,
@@ -170,6 +174,7 @@ def run_trial(
         out: the run folder, as a simulation writes it; nodes save their states next to it.
         resume: continue from the last checkpoint in `out`.
         deadline: seconds that a round waits for replies.
+        slack: times the median node's seconds that a round waits for slower ones; 0: until the deadline.
         checkpoint_every: when checkpoints are written, as on the command line.
         work: folder of app, keys and logs; a temporary folder if left out.
         watch: called with every round's row of the table.
@@ -177,6 +182,13 @@ def run_trial(
     """
     out, began = out.absolute(), time.perf_counter()
     check(out, experiment, resume)
+    again = f"{TRIAL_AGAIN} {out} --nodes {nodes}"
+    if resume:
+        check_engine(out, network=True)
+        if (command := resume_command(out)) and not command.startswith(TRIAL_AGAIN):
+            raise BadExperiment(f"'{out}' is not the run of a trial; go on with `{command}`.")
+        if command and command != again:
+            raise BadExperiment(f"that run's nodes have their clients' states; go on with `{command}`.")
     inputs = inputs_of(experiment)
     states = out.with_name(f"{out.name}-nodes")
     with ExitStack() as stack:
@@ -184,7 +196,8 @@ def run_trial(
         stop = time.perf_counter()
         with started(experiment, nodes, root, states, {"checkpoint-every": checkpoint_every}) as trial:
             tell(f"a link and {nodes} nodes are up at 127.0.0.1:{trial.port}, with TLS and a key each")
-            config: Scalars = {"out": str(out), "resume": resume, "deadline": deadline}
+            config: Scalars = {"out": str(out), "resume": resume, "deadline": deadline, "slack": slack}
+            config["resume-with"] = again
             before = [replace(traffic) for traffic in trial.relay.traffic]
             with trial.timed("run"):
                 run = trial.control.start(trial.deployment.app, config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import time
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from fedloom.flower.node.client import train_client
 from fedloom.flower.node.hosted_clients import HostedClients, client_facts, hosted_clients
 from fedloom.flower.node.own_data import OwnData
 from fedloom.flower.node.state_store import StateStore
-from fedloom.flower.protocol.process_age import seconds_since_start
+from fedloom.flower.protocol.process_age import LIFE, seconds_since_start
 from fedloom.flower.protocol.records import NodeMessage, Payload, fact, pack, unpack
 from fedloom.flower.protocol.round_id import RoundId
 from fedloom.runs.base import hash_of_base
@@ -36,7 +37,7 @@ def answer(kind: str, content: RecordDict, context: Context, data: OwnData | Non
     except FedloomError as problem:
         found = NodeMessage({"refused": str(problem)}, [])
     times = {"began": began, "ended": time.time(), "rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
-    facts = {**found.facts, **times, "seconds_start": seconds_since_start(began)}
+    facts = {**found.facts, **times, "seconds_start": seconds_since_start(began), "life": os.environ.get(LIFE)}
     return pack(NodeMessage(facts, found.payloads))
 
 

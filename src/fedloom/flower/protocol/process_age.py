@@ -1,9 +1,11 @@
-"""The age of this process."""
+"""The age of this process, and the life of the node that it belongs to."""
 
 from __future__ import annotations
 
 import os
 import time
+
+LIFE = "FEDLOOM_NODE_LIFE"  # environment of a node's app processes: a word that is another one whenever it is started
 
 
 def seconds_since_start(now: float) -> float:

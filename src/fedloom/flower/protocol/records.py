@@ -7,15 +7,18 @@ therefore go into one record; large payloads go into arrays, which Flower cuts i
 from __future__ import annotations
 
 import json
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedloom.codec import Rejected
+from fedloom.flower.protocol.said import said
 
 if TYPE_CHECKING:
     from flwr.app import RecordDict
 
 FACTS, PAYLOADS, TEXT, STYPE = "fedloom.facts", "fedloom.payloads", "json", "fedloom-1"
-LONGEST = 2**24  # characters of facts at most; longer text is refused unread
+LONGEST = 2**20  # characters of facts at most, besides those of items; longer text is refused unread
+PER_ITEM = 2**12  # characters of one item's facts, on average
 SMALL = 2**22  # payloads of at most so many bytes in all go into one record
 
 
@@ -55,22 +58,27 @@ def pack(message: NodeMessage) -> RecordDict:
     return RecordDict({FACTS: ConfigRecord({TEXT: text}), PAYLOADS: ArrayRecord(arrays)})
 
 
-def unpack(content: RecordDict) -> NodeMessage:
-    """Read a message from Flower's records; raise `Rejected` if they are not one."""
+def unpack(content: RecordDict, items: int | None = None) -> NodeMessage:
+    """Read a message from Flower's records; raise `Rejected` if they are not one, or have more than so many `items`.
+
+    With None the sender is trusted with any number, as the server is.
+    """
     from flwr.app import ArrayRecord, ConfigRecord
 
     facts, arrays = content.get(FACTS), content.get(PAYLOADS, ArrayRecord())
     if not isinstance(facts, ConfigRecord) or not isinstance(arrays, ArrayRecord):
-        raise Rejected("header", f"the message has records {sorted(map(str, content))}; expected {FACTS}.")
-    text = facts.get(TEXT)
-    if not isinstance(text, str) or len(text) > LONGEST:
-        raise Rejected("header", f"the message's facts are no text, or longer than {LONGEST} characters.")
+        raise Rejected("header", f"the message has records {said(sorted(map(str, content)))}; expected {FACTS}.")
+    text, longest = facts.get(TEXT), inf if items is None else LONGEST + PER_ITEM * items
+    if not isinstance(text, str) or len(text) > longest:
+        raise Rejected("header", f"the message's facts are no text, or longer than {longest} characters.")
     try:
         read = json.loads(text)
     except (ValueError, RecursionError) as problem:
         raise Rejected("header", f"the facts are not JSON: {type(problem).__name__}.") from None
     if not isinstance(read, dict) or not isinstance(read.get("facts"), dict) or not isinstance(read.get("items"), list):
         raise Rejected("header", "the facts are not those of a message: expected a dict 'facts' and a list 'items'.")
+    if items is not None and len(read["items"]) > items:
+        raise Rejected("header", f"the message has {len(read['items'])} items; expected {items} at most.")
     payloads = []
     for place, own in enumerate(read["items"]):
         if not isinstance(own, dict):
@@ -86,7 +94,7 @@ def fact(facts: dict[str, Any], name: str, kind: type | tuple[type, ...]) -> Any
     """One of the facts, checked to be of this kind; True is not a number."""
     value = facts.get(name)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise Rejected("header", f"'{name}' is {value!r}; expected {getattr(kind, '__name__', kind)}.")
+        raise Rejected("header", f"'{name}' is {said(repr(value))}; expected {getattr(kind, '__name__', kind)}.")
     return value
 
 

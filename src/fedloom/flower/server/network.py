@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-from math import isfinite
 from typing import Any, NamedTuple
 
 import torch
@@ -17,15 +16,17 @@ from torch import Tensor
 from fedloom.chance import Chance
 from fedloom.codec import Inbox, Rejected, base_hash
 from fedloom.core.costs import Bytes
-from fedloom.core.metric import Limits
 from fedloom.core.refused import REASONS, stray
 from fedloom.core.types import Reply, State, Task
 from fedloom.flower.protocol.packing import Packing
 from fedloom.flower.protocol.part_form import with_form
 from fedloom.flower.protocol.records import NodeMessage, Payload
 from fedloom.flower.protocol.round_id import NO_CLIENT, RoundId
+from fedloom.flower.protocol.said import said
+from fedloom.flower.server.closing import AT_DEADLINE, Bench, Closing
 from fedloom.flower.server.costs import CostRecorder
 from fedloom.flower.server.mailbox import Mailbox
+from fedloom.flower.server.personal import Scores, ask_for_scores
 from fedloom.flower.server.roster import Roster
 from fedloom.flower.server.transport import LinkBytes
 from fedloom.world.simulated import ARRIVED, DOWNLOAD_LOST, SILENT, UPLOAD_LOST
@@ -58,14 +59,16 @@ class Network:
         deadline: float,
         quorum: int = 1,
         own_tests: bool = False,
+        closing: Closing = AT_DEADLINE,
+        resume: str = "",
     ) -> None:
-        """`own_tests`: whether clients have test examples of their own."""
+        """`own_tests`: whether clients have test examples of their own; `resume`: the command that resumes the run."""
         self._mailbox, self._roster, self._packing = mailbox, roster, packing
         self._run, self._attempt, self._deadline, self._quorum = run, attempt, deadline, quorum
         self._open: dict[str, SentMessage] = {}  # by Flower's message id; earlier rounds' messages included
         self._round = 0
         self._named: set[int] = set()  # clients whose reply of this round the codec refused
-        self._own_tests = own_tests
+        self._own_tests, self._closing, self._bench, self._resume = own_tests, closing, Bench(), resume
         self._seconds = torch.zeros((), dtype=torch.float64)  # that rounds have taken
 
     def train(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
@@ -73,7 +76,7 @@ class Network:
         began, self._round = time.monotonic(), task.round
         round_id = RoundId(self._run, task.round, self._attempt, base_hash(task.model))
         payloads = self._packing.tasks(round_id, task)
-        self._roster.look(at_once=True)
+        self._wait_for_any(ids)
         manifests, costs = self._packing.manifests(round_id, task), CostRecorder(ids.tolist())
         sent = self._send(round_id, payloads, costs)
         inbox = Inbox(manifests, self._quorum, self._deadline)  # the deadline counts from here
@@ -97,6 +100,16 @@ class Network:
                     *(client, self._round, REASONS[code], hosts.get(client, "gone")),
                 )
 
+    def _wait_for_any(self, ids: Tensor) -> None:
+        """Wait until a node that hosts some of these clients is there, for the deadline at most."""
+        self._roster.look(at_once=True)
+        clients, ends = set(ids.tolist()), time.monotonic() + self._deadline
+        if clients.isdisjoint(self._roster.present()):
+            log.warning("no client of round %d is there; it begins when one is", self._round)
+        while clients.isdisjoint(self._roster.present()) and time.monotonic() < ends:
+            time.sleep(self._mailbox.interval)
+            self._roster.look()
+
     def save(self) -> State:
         """The seconds that rounds have taken; clients' states are with their nodes."""
         return {"now": self._seconds}
@@ -106,8 +119,9 @@ class Network:
         self._seconds = state["now"].to("cpu", copy=True)
 
     def describe(self) -> dict[str, Any]:
-        """How long it waits for nodes, and for how many replies."""
-        return {"engine": "flower", "deadline": self._deadline, "quorum": self._quorum}
+        """How long it waits for nodes, for how many replies, and how the run is resumed."""
+        terms = {"deadline": self._deadline, "quorum": self._quorum, **self._closing._asdict()}
+        return {"engine": "flower", **terms, "resume": self._resume}
 
     def _send(self, round_id: RoundId, payloads: list[Payload], costs: CostRecorder) -> set[str]:
         """Send one message to every node that hosts some of the cohort; their ids."""
@@ -115,8 +129,12 @@ class Network:
         for payload in payloads:
             if (node := hosts.get(payload.facts["client"])) is not None:
                 by_node.setdefault(node, []).append(payload)
-        names = set()
+        names, sitting = set(), self._bench.sitting(round_id.round)
+        if sitting >= by_node.keys():
+            sitting = set()  # rather they than nobody
         for node, own in sorted(by_node.items()):
+            if node in sitting:
+                continue
             size, clients = sum(payload.size for payload in own), [payload.facts["client"] for payload in own]
             message = SentMessage(node, clients, round_id.round, time.time(), size)
             name = self._mailbox.send("train", node, round_id._asdict(), own)
@@ -130,42 +148,66 @@ class Network:
         return names
 
     def _listen(self, names: set[str], inbox: Inbox, costs: CostRecorder) -> None:
-        """Receive until all have answered or the deadline has passed; count and drop answers to earlier rounds."""
-        answered = []
+        """Receive until all have answered or the round is closed; count and drop answers to earlier rounds."""
+        answered: list[SentMessage] = []
+        began, asked, took, replies = time.monotonic(), {name: self._open[name] for name in names}, [], 0
         while True:
             for name, answer in self._mailbox.receive(list(self._open)):
                 message = self._open.pop(name)
-                if name in names:
-                    self._take_answer(message, answer, inbox, costs)
-                    answered.append(message)
+                if name not in names:
+                    self._take_late(message, answer, inbox)
                     continue
-                self._mailbox.meter.add(message.node, LinkBytes(down=-message.size))  # counted in its own round
-                if isinstance(answer, NodeMessage):
-                    for payload in answer.payloads:
-                        if payload.data:
-                            inbox.refuse(UNKNOWN, Rejected("late", f"it answers round {message.round}."))
-            if not names & self._open.keys() or inbox.late:
+                answered.append(message)
+                self._bench.forgive(message.node)
+                if self._take_answer(message, answer, inbox, costs):
+                    took.append(time.monotonic() - began)
+                    replies += len(message.clients)
+                else:
+                    del asked[name]
+            waited, clients = time.monotonic() - began, sum(len(message.clients) for message in asked.values())
+            early = inbox.enough and self._closing.over(len(asked), took, clients, replies, waited)
+            if not names & self._open.keys() or inbox.late or early:
                 break
+            self._roster.look()  # nodes that come now are there for the next round
             time.sleep(self._mailbox.interval)
         for message in answered:
             costs.record_link(message.clients, self._mailbox.meter.take(message.node, time.monotonic()))
-        for name in names & self._open.keys():
-            log.warning("node %d did not answer round %d in time", self._open[name].node, self._round)
+        for name in sorted(names & self._open.keys(), key=lambda name: self._open[name].node):
+            node, rounds = self._open[name].node, 0
+            if self._closing.slack:
+                rounds = self._bench.miss(node, self._round)
+            log.warning(
+                "node %d did not answer round %d within %.1f s%s",
+                *(node, self._round, waited, f", and sits out {rounds} round(s)" if rounds else ""),
+            )
+
+    def _take_late(self, message: SentMessage, answer: NodeMessage | Rejected | str, inbox: Inbox) -> None:
+        """An answer to an earlier round: its replies are counted and not used."""
+        self._mailbox.meter.add(message.node, LinkBytes(down=-message.size))  # counted in its own round
+        if not isinstance(answer, NodeMessage):
+            self._roster.doubt(message.node)
+            return
+        self._roster.hear(message.node, answer.facts)
+        for payload in answer.payloads:
+            if payload.data:
+                inbox.refuse(UNKNOWN, Rejected("late", f"it answers round {message.round}."))
 
     def _take_answer(
         self, message: SentMessage, answer: NodeMessage | Rejected | str, inbox: Inbox, costs: CostRecorder
-    ) -> None:
-        """A node's answer, client by client."""
+    ) -> bool:
+        """A node's answer, client by client; whether it is one."""
         came = time.time()
         if isinstance(answer, NodeMessage) and "refused" in answer.facts:
             answer = str(answer.facts["refused"])
         if not isinstance(answer, NodeMessage):
-            log.warning("node %d failed in round %d: %.500s", message.node, message.round, answer)
+            log.warning("node %d failed in round %d: %s", message.node, message.round, said(answer, 500))
+            self._roster.doubt(message.node)
             for client in message.clients:
                 costs.set_fate(client, DOWNLOAD_LOST if isinstance(answer, str) else ARRIVED)
                 if isinstance(answer, Rejected):
                     inbox.refuse(client, answer)
-            return
+            return False
+        self._roster.hear(message.node, answer.facts)
         for client in message.clients:
             costs.set_fate(client, UPLOAD_LOST)  # until its payload is found
         for payload in answer.payloads:
@@ -175,11 +217,13 @@ class Network:
                 continue
             costs.record_reply(whose, payload, answer.facts, message.sent, came)
             self._take_reply(whose, payload, inbox, costs)
+        return True
 
     def _take_reply(self, client: int, payload: Payload, inbox: Inbox, costs: CostRecorder) -> None:
         """One client's reply, checked against its manifest."""
         if "refused" in payload.facts:
-            log.warning("client %d did not train in round %d: %.500s", client, self._round, payload.facts["refused"])
+            why = said(payload.facts["refused"], 500)
+            log.warning("client %d did not train in round %d: %s", client, self._round, why)
             costs.set_fate(client, DOWNLOAD_LOST)
             return
         manifest = inbox.awaited.get(client)
@@ -236,30 +280,9 @@ class Network:
         round_id = RoundId(self._run, self._round, self._attempt, base_hash(model))
         payload = Payload({"form": "all"}, self._packing.model(round_id, NO_CLIENT, model))
         self._roster.look(at_once=True)
-        hosts, clients_by_name = self._roster.present(), dict[str, list[int]]()
-        for node in sorted(set(hosts.values())):
-            if (name := self._mailbox.send("evaluate", node, round_id._asdict(), [payload])) is not None:
-                clients_by_name[name] = [client for client, host in hosts.items() if host == node]
-        found = torch.full((self._packing.setting.fleet.size,), torch.nan, dtype=torch.float64)
-        limits = self._packing.setting.goal.personal.limits
-        ends = time.monotonic() + self._deadline
-        while clients_by_name and time.monotonic() < ends:
-            for name, answer in self._mailbox.receive(list(clients_by_name)):
-                clients = clients_by_name.pop(name)
-                if isinstance(answer, NodeMessage):
-                    for client, score in reported_scores(answer.facts, clients, limits):
-                        found[client] = score
-            time.sleep(self._mailbox.interval if clients_by_name else 0)
-        return found.to(model.device)
-
-
-def reported_scores(facts: dict[str, Any], clients: list[int], limits: Limits) -> list[tuple[int, float]]:
-    """Client and score, as a node reports them; entries that are not finite numbers within limits are left out."""
-    reported, (least, most) = facts.get("score"), limits
-    pairs = [p for p in reported if isinstance(p, list) and len(p) == 2] if isinstance(reported, list) else []
-    return [
-        (client, float(value))
-        for client, value in pairs
-        if type(client) is int and client in clients and type(value) in (int, float)
-        if least <= value <= most and isfinite(value)
-    ]
+        sitting, present = self._bench.sitting(self._round + 1), self._roster.present()
+        hosts = {client: node for client, node in present.items() if node not in sitting} or present
+        setting = self._packing.setting
+        scores = Scores(setting.fleet.size, setting.goal.personal.limits)
+        ask_for_scores(self._mailbox, hosts, round_id, payload, scores, self._deadline, self._closing)
+        return scores.found.to(model.device)

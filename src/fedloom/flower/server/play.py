@@ -7,27 +7,34 @@ import logging
 import time
 import uuid
 from collections.abc import Mapping
+from functools import partial
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import fedloom
 from fedloom.accel.precision import computing
 from fedloom.core.metric import Metric
+from fedloom.core.types import Fleet
 from fedloom.errors import BadData, BadExperiment, RunStopped
 from fedloom.evaluate.wording import label_of, number
-from fedloom.files import replace_file, writing
+from fedloom.files import replace_file, resume_with, writing
 from fedloom.flower.protocol.experiment import read_experiment
 from fedloom.flower.protocol.pace import pace_pulls
 from fedloom.flower.protocol.packing import Packing
+from fedloom.flower.protocol.run_file import RUN_FILE
 from fedloom.flower.server.checks import with_checks
+from fedloom.flower.server.closing import Closing
 from fedloom.flower.server.mailbox import INTERVAL, Mailbox
 from fedloom.flower.server.network import Network
-from fedloom.flower.server.reported_fleet import with_reported_fleet
+from fedloom.flower.server.reported_fleet import enter, recall, remember, with_reported_fleet
 from fedloom.flower.server.roster import Roster
+from fedloom.flower.server.run_state import stated
 from fedloom.runs.base import hash_of_base
 from fedloom.runs.build import Prepared, notes_of
 from fedloom.runs.checkpoint.saver import Checkpoints, checkpoints_of
-from fedloom.runs.folder import check
+from fedloom.runs.experiment import Experiment
+from fedloom.runs.folder import check, check_engine
 from fedloom.runs.inputs import inputs_of
 from fedloom.runs.play import play
 from fedloom.runs.result import Result
@@ -40,8 +47,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fedloom")
 
-RUN_FILE = "network.json"  # in the run folder: the run's name, and how often it was started
-
 
 class RunConfig(NamedTuple):
     """Flower's run config, without the experiment."""
@@ -52,11 +57,15 @@ class RunConfig(NamedTuple):
     checkpoints: Checkpoints = Checkpoints(1, None)
     quorum: int = 1  # with fewer replies a round does not count
     patience: float = 60.0  # seconds that the first round waits for nodes
+    start_with: float = 0.5  # share of the clients that must be there before the first round
+    closing: Closing = Closing()
+    resume_with: str = ""  # the command that resumes the run, for messages
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> RunConfig:
         """From flat scalars; what is left out has its default."""
         usual = cls()
+        closing = usual.closing
         found = cls(
             Path(str(config["out"])) if config.get("out") else None,
             bool(config.get("resume", False)),
@@ -64,10 +73,23 @@ class RunConfig(NamedTuple):
             checkpoints_of(str(config.get("checkpoint-every", "1"))),
             int(config.get("quorum", 1)),
             float(config.get("patience", usual.patience)),
+            float(config.get("start-with", usual.start_with)),
+            closing._replace(
+                slack=float(config.get("slack", closing.slack)), share=float(config.get("close-at", closing.share))
+            ),
+            str(config.get("resume-with", "")),
         )
         for name, value in (("deadline", found.deadline), ("quorum", found.quorum), ("patience", found.patience)):
             if not value > 0:
                 raise BadExperiment(f"run config: {name} is {value}; it must be above 0.")
+        for name, value in (("start-with", found.start_with), ("close-at", found.closing.share)):
+            if not 0 < value <= 1:
+                raise BadExperiment(f"run config: {name} is {value}; it is a share of the clients, above 0, at most 1.")
+        if not (found.closing.slack == 0 or 1 <= found.closing.slack < inf):
+            raise BadExperiment(
+                f"run config: slack is {found.closing.slack}; expected 0, to wait until the deadline, or 1 or more, "
+                "times the seconds that the median node takes."
+            )
         return found
 
 
@@ -84,32 +106,61 @@ def serve(
     if "experiment" not in config:
         raise BadExperiment("run config: 'experiment' is missing; it is the experiment as JSON text.")
     experiment, run_config = read_experiment(str(config["experiment"])), RunConfig.read(config)
-    out, resume, deadline = run_config.out, run_config.resume, run_config.deadline
+    command = run_config.resume_with.replace("{", "{{").replace("}", "}}") or resume_with.get()
+    before = resume_with.set(command)
+    try:
+        with stated(run_config.out):
+            return _serve(grid, experiment, run_config, watch, interval, began)
+    finally:
+        resume_with.reset(before)
+
+
+def _serve(
+    grid: Grid, experiment: Experiment, config: RunConfig, watch: Watch | None, interval: float, began: float
+) -> Result:
+    """Run an experiment on the nodes of `grid`."""
+    out, resume, deadline = config.out, config.resume, config.deadline
     check(out, experiment, resume)
+    if resume and out is not None:
+        check_engine(out, network=True)
     inputs = inputs_of(experiment)
     mailbox = Mailbox(grid, inputs.widths._asdict(), 2 * deadline + 60, interval, began)
     base = hash_of_base(inputs.network, inputs.setting.layout)
     roster = Roster(mailbox, inputs.clients, inputs.setting.fleet, experiment.clients, fedloom.__version__, base)
-    roster.wait(run_config.patience, log.info)
-    if not roster.present():
+    if resume:
+        recall(out, roster)
+    roster.wait(config.patience, log.info)
+    if lacking := roster.lacking(config.start_with):
+        nobody = "" if roster.present() else "no node that hosts a client was there: "
         raise RunStopped(
-            f"no node that hosts a client was there after {run_config.patience:g} s; start nodes, then run."
+            f"{nobody}after {config.patience:g} s {lacking}; start more nodes, then run, or lower start-with, which is "
+            f"{config.start_with:g}. Nodes that come later join."
         )
     if roster.own_data:
-        if missing := roster.missing():
-            raise RunStopped(f"no node hosts clients {missing}, and only their nodes have their data; start those too.")
         inputs = with_reported_fleet(inputs, experiment, roster.reported, roster.own_tests)
     packing = Packing(inputs.method, inputs.setting, MessageParts(inputs.method, inputs.setting, experiment.codec))
-    run, attempt = _run_name(run_config)
-    own_tests = inputs.own_test is not None
-    network = Network(mailbox, roster, packing, run, attempt, deadline, run_config.quorum, own_tests)
+    run, attempt = _run_name(config)
+    if roster.own_data:
+        remember(out, roster)
+        roster.entered = partial(_entered, inputs.setting.fleet, roster, out)
+    network = Network(
+        mailbox, roster, packing, run, attempt, deadline, config.quorum, inputs.own_test is not None, config.closing,
+        config.resume_with,
+    )  # fmt: skip
     inputs = inputs._replace(method=with_checks(inputs.method, experiment.admit.name, network.log_refused))
     prepared = Prepared(inputs, network, notes_of(experiment, inputs))
     with threads_for([inputs]), computing(experiment.precision):
         return play(
             experiment, prepared, out, watch or _round_logger(inputs.setting.goal.score), resume=resume,
-            checkpoints=run_config.checkpoints, tell=log.info,
+            checkpoints=config.checkpoints, tell=log.info,
         )  # fmt: skip
+
+
+def _entered(fleet: Fleet, roster: Roster, out: Path | None, node: int) -> None:
+    """A node with data of its own came, or came again: its clients are counted from now on."""
+    log.info("node %d hosts some of the clients; %d of %d have come", node, len(roster.reported), fleet.size)
+    enter(fleet, roster.reported)
+    remember(out, roster)
 
 
 def _run_name(config: RunConfig) -> tuple[str, int]:
