@@ -121,7 +121,7 @@ def replies_of(
     model, device = flight.version.model, flight.version.model.device
     ids = torch.tensor([task.client for task in closed], dtype=torch.int64)
     here = ids.to(device, non_blocking=True)
-    task = _task(method, closed, here, model, chance)
+    task = _task(method, closed, here, len(flight.free), model, chance)
     taken = [place for place, one in enumerate(closed) if one.fate == ARRIVED]
     at = torch.tensor(taken, dtype=torch.int64, device=device)
     if taken:
@@ -141,7 +141,7 @@ def replies_of(
     )
 
 
-def _task(method: Method, closed: Sequence[Asked], ids: Tensor, model: Tensor, chance: Chance) -> Task:
+def _task(method: Method, closed: Sequence[Asked], ids: Tensor, fleet: int, model: Tensor, chance: Chance) -> Task:
     """The step's task: what its clients were sent, as if it had been now; without what the local rule added."""
     if closed:
         whole = task_of(closed, extras=False)
@@ -149,7 +149,8 @@ def _task(method: Method, closed: Sequence[Asked], ids: Tensor, model: Tensor, c
         none = model.new_zeros(0, dtype=torch.float32)
         whole = Task(model, None, None, none, none.bool(), {}, 0, 0.0, method.optimiser.rate, 0)
     rate = method.optimiser.rate_at(chance.round)
-    return whole._replace(model=model, round=chance.round, rate=rate, ids=ids, all_send=True)
+    every = len(closed) == fleet
+    return whole._replace(model=model, round=chance.round, rate=rate, ids=ids, all_send=True, everyone=every)
 
 
 def _rebased(method: Method, flight: Flight, taken: Sequence[Asked], task: Task) -> Reply:
