@@ -29,8 +29,9 @@ class Chosen(NamedTuple):
 
 
 class Asking:
-    """Clients that are asked at one version. Where nothing depends on who is asked in the end, and when, tasks are made
-    for several clients at a time.
+    """Clients that are asked at one version.
+
+    Tasks are made for several clients at a time, where nothing depends on which of them are asked in the end, and when.
     """
 
     def __init__(

@@ -126,8 +126,11 @@ def replies_of(
     at = torch.tensor(taken, dtype=torch.int64, device=device)
     if taken:
         reply = _rebased(method, flight, [closed[place] for place in taken], task.rows(at))
+    elif closed:
+        reply = world.unanswered(ids, closed[0].wave.task._replace(model=model))
     else:
-        reply = world.unanswered(ids, task)
+        none = model.expand(0, -1)
+        reply = Reply(here, none, None, {}, {"steps": here, "loss": model.new_zeros(0)}, here.bool())
     staleness, base = reply.staleness, torch.tensor([one.base for one in closed], dtype=torch.int64, device=device)
     if 0 < len(taken) < len(closed):
         reply = reply.scatter(at, here, model)

@@ -39,10 +39,7 @@ class Part(ABC):  # noqa: B024  its subclasses below each add the one abstract c
 
     @property
     def alone(self) -> bool:
-        """Whether it can decide on one client at a time; False: on a cohort as a whole.
-
-        Of parts that can, clients may be prepared who are not asked in the end.
-        """
+        """Whether it can decide on one client at a time, who need not be asked in the end; False: on a whole cohort."""
         return True
 
     def clash(self, method: Method) -> str | None:

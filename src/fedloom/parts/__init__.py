@@ -54,6 +54,9 @@ from fedloom.parts.mask.ranked import Ranked
 from fedloom.parts.mask.regions import Regions
 from fedloom.parts.mask.share_out import ShareOut
 from fedloom.parts.pace.barrier import Barrier
+from fedloom.parts.pace.buffered import Buffered
+from fedloom.parts.pace.in_flight import InFlight
+from fedloom.parts.pace.windowed import Windowed
 from fedloom.parts.repair.most_similar import MostSimilar
 from fedloom.parts.repair.nothing import Nothing
 from fedloom.parts.select.bernoulli import Bernoulli
@@ -86,6 +89,7 @@ __all__ = [
     "Batch",
     "Bernoulli",
     "Bounded",
+    "Buffered",
     "Chain",
     "Check",
     "Constant",
@@ -100,6 +104,7 @@ __all__ = [
     "FuseMissed",
     "Hinge",
     "Importance",
+    "InFlight",
     "KeepOwn",
     "KeepOwnPart",
     "Krum",
@@ -154,6 +159,7 @@ __all__ = [
     "Utility",
     "Weight",
     "Whole",
+    "Windowed",
     "Wish",
     "WithinDeadline",
     "WithinShare",
