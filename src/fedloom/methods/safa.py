@@ -29,10 +29,11 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
+from fedloom.core.cohort import once
 from fedloom.core.flight import SPARE
 from fedloom.core.means import coverage_mean
 from fedloom.core.part import Admit, Aggregate, Mask, Upload
-from fedloom.core.types import Portion, Reply, Setting, State, Task
+from fedloom.core.types import Cohort, Portion, Reply, Setting, State, Task
 from fedloom.errors import BadExperiment
 from fedloom.method import Method
 from fedloom.parts.admit.finite import Finite
@@ -51,7 +52,7 @@ def rounds_behind(behind: Tensor, ids: Tensor, answered: Tensor) -> Tensor:
 def _of_fleet(ids: Tensor, facts: Tensor, size: int) -> Tensor:
     """Facts of rows [C] as facts of clients [N]; whatever holds for one row of a client holds for the client."""
     none = torch.zeros(size, dtype=torch.uint8, device=ids.device)
-    return none.scatter_reduce(0, ids % size, facts.byte(), "amax").bool()  # unknown clients are -1
+    return none.scatter_reduce(0, ids, facts.byte(), "amax").bool()
 
 
 def answered(reply: Reply) -> Tensor:
@@ -155,13 +156,15 @@ class FirstComers(Admit):
 
     def __call__(self, memory: State, setting: Setting, model: Tensor, task: Task, reply: Reply) -> tuple[Reply, State]:
         """Check, then pick."""
+        assert task.ids is not None
         reply, own = self.checks(memory, setting, model, task, reply)
+        reply = once(Cohort(task.ids, task.authorised), model, reply)  # a client is picked once, and read if it is not
         size = setting.fleet.size
         quota, here = ceil(self.share * size - 1e-9), _of_fleet(reply.ids, reply.arrived, size)  # 0.07 * 100 is above 7
         seconds = reply.report.get("seconds", torch.zeros(len(reply.ids), dtype=torch.float64, device=reply.ids.device))
         timed = torch.where(reply.arrived, seconds, torch.inf)
         came = torch.full((size,), torch.inf, dtype=timed.dtype, device=timed.device)
-        came = came.scatter_reduce(0, reply.ids % size, timed, "amin")  # [N]
+        came = came.scatter_reduce(0, reply.ids, timed, "amin")  # [N]
         turn = torch.where(here, (memory["picked"] & self.compensate).byte(), 2)
         order = came.argsort(stable=True)
         order = order[turn[order].argsort(stable=True)]
