@@ -47,6 +47,11 @@ class Pace(ServerPart):
         return 1
 
     @property
+    def groups(self) -> int:
+        """How many groups of clients are asked apart, by their speed."""
+        return 1
+
+    @property
     def one_by_one(self) -> bool:
         """Whether clients are asked between two steps, when others are in flight."""
         return False

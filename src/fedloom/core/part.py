@@ -224,6 +224,15 @@ class Upload(Part):
 class Admit(ServerPart):
     """Which replies count."""
 
+    @property
+    def checking(self) -> Admit:
+        """What refuses replies that cannot be right; the part itself, unless it also chooses among the others."""
+        return self
+
+    def checked_by(self, checks: Admit) -> Admit:
+        """This part with other checks in place of its own."""
+        return checks
+
     @abstractmethod
     def __call__(self, memory: State, setting: Setting, model: Tensor, task: Task, reply: Reply) -> tuple[Reply, State]:
         """Return the replies; refused ones have not `arrived`, and `rejected` holds the reason."""

@@ -33,6 +33,7 @@ from fedloom.parts.aggregate.latest_updates import LatestUpdates
 from fedloom.parts.aggregate.plain_mean import PlainMean
 from fedloom.parts.aggregate.private_mean import PrivateMean, private
 from fedloom.parts.aggregate.ranked_mean import Median, TrimmedMean
+from fedloom.parts.aggregate.stepped import Stepped
 from fedloom.parts.allocate.affordable import Affordable
 from fedloom.parts.allocate.latency_and_loss import LatencyAndLoss
 from fedloom.parts.allocate.tiers import Tiers
@@ -147,6 +148,7 @@ __all__ = [
     "SomeSend",
     "Stale",
     "State",
+    "Stepped",
     "StillRunning",
     "StopEarly",
     "SubModel",
