@@ -81,6 +81,12 @@ class Running:
             raise httpx.ConnectError("down")
         return dict(self.registered)
 
+    def register(self, name: str) -> Node:
+        """A node whose key the link has registered."""
+        node = Node()
+        self.registered[node.public] = name
+        return node
+
     def trusting(self) -> ssl.SSLContext:
         """A context that trusts the gate's authority."""
         return ssl.create_default_context(cafile=str(self.certificates.authority))

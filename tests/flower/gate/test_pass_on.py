@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
+import time
 from datetime import timedelta
+from email.utils import parsedate_to_datetime
 
 import pytest
 
@@ -36,9 +38,7 @@ def running(tmp_path):
 @pytest.fixture
 def node(running):
     """The registered node."""
-    found = Node()
-    running.registered[found.public] = "node-0 (7)"
-    return found
+    return running.register("node-0 (7)")
 
 
 def test_flowers_nodes_ask_for_nothing_else():
@@ -119,6 +119,7 @@ def test_who_has_no_registered_key_is_refused(running, node):
             answer = client.post("/v1/fleet/pull-messages", headers=headers)
         assert answer.status_code == 401
         assert why in answer.json()["detail"]
+        assert abs(parsedate_to_datetime(answer.headers["date"]).timestamp() - time.time()) < 60  # nodes read it
     assert running.asked == []
 
 
@@ -187,8 +188,7 @@ def test_a_node_may_send_a_reply_for_every_message(running, node):
             running.messages = messages
             assert client.post("/v1/fleet/pull-messages", headers=node.headers()).status_code == 200
             assert sent(client) == pieces
-        other = Node()
-        running.registered[other.public] = "node-1 (8)"
+        other = running.register("node-1 (8)")
         assert client.post("/v1/fleet/push-object", headers=other.headers(), content=piece).status_code == 200
 
 

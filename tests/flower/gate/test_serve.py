@@ -17,7 +17,7 @@ import httpx
 
 from fedloom.flower.deploy.certificates import write_certificates
 from fedloom.flower.gate.limits import Limits
-from gate_in_process import LONG, Node, gate, until
+from gate_in_process import LONG, gate, until
 
 QUICK = Limits(reply=10_000, first=1.0, idle=1.0, strangers=4, of_node=3, connections=12, slowest=10_000)
 
@@ -32,9 +32,7 @@ def running(tmp_path):
 @pytest.fixture
 def node(running):
     """The registered node."""
-    found = Node()
-    running.registered[found.public] = "node-0 (7)"
-    return found
+    return running.register("node-0 (7)")
 
 
 def closed(peer: socket.socket) -> bool:
@@ -84,8 +82,7 @@ def test_idle_strangers_keep_no_node_out(running, node):
 
 def test_one_node_has_so_many_connections(running, node):
     """The oldest of too many is closed, whose node may have forgotten it; other nodes are not touched."""
-    other = Node()
-    running.registered[other.public] = "node-1 (8)"
+    other = running.register("node-1 (8)")
     with ExitStack() as stack:
         theirs = stack.enter_context(running.client())
         assert theirs.post("/v1/fleet/get-run", headers=other.headers()).status_code == 200

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from email.utils import formatdate
 from http import HTTPStatus
 
 import h11
@@ -56,7 +57,8 @@ class Requests:
 
     async def refuse(self, status: int, body: bytes) -> None:
         """Send an answer to a request that was not read to its end, and read no more requests."""
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        date = formatdate(usegmt=True).encode()  # by which nodes check their clocks
+        headers = [(b"date", date), (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         await self.answer(status, [*headers, (b"connection", b"close")], body)
         with suppress(TimeoutError):
             async with asyncio.timeout(LINGER):
