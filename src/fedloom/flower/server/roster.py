@@ -162,6 +162,11 @@ class Roster:
                 others.append(node)
             self.reported.setdefault(client.number, client)
 
+    @property
+    def connected(self) -> frozenset[int]:
+        """The nodes that Flower took to be connected at the last look."""
+        return frozenset(self._connected)
+
     def present(self) -> dict[int, int]:
         """Place in the fleet -> node, of the clients whose node is connected."""
         nodes = {n: [node for node in hosts if node in self._connected] for n, hosts in self._hosts.items()}
