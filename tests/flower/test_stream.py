@@ -13,9 +13,10 @@ import torch
 from flwr.app import Message
 
 from fedloom.core.flight import ARRIVED, FATES
+from fedloom.errors import BadData
 from fedloom.flower.protocol.records import unpack
+from fedloom.flower.server.replay import replay
 from fedloom.runs.experiment import Experiment
-from fedloom.runs.result import Result
 from flower_fake import FakeGrid
 from flower_world import fake, served, tiny, tiny_data, weights
 
@@ -172,5 +173,28 @@ def test_an_answer_to_another_task_is_refused(data: str, methods: Path, tmp_path
     assert torch.isfinite(weights(result)).all()
 
 
-def same(ours: Result, theirs: Result) -> None:
-    torch.testing.assert_close(weights(ours), weights(theirs), rtol=0, atol=1e-5)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recorded_run_is_replayed_in_the_simulator(data: str, methods: Path, name: str, tmp_path: Path) -> None:
+    experiment = streamed(data, methods, name, rounds=8)
+    grid, lost = Slow(fake(experiment), lambda number, node: 0.01 * (number * 7 % 11)), 0
+
+    def fault(node: int, message: Message, answer: Message) -> list[Message]:
+        nonlocal lost
+        if message.metadata.message_type == "train" and node == 13 and name != "stepped_feddd":  # which would wait
+            lost += 1
+            return [] if lost == 2 else [answer]
+        return [answer]
+
+    grid.fault = fault
+    result = served(grid, experiment, out=str(tmp_path / "run"))
+    replayed = replay(tmp_path / "run")
+    torch.testing.assert_close(weights(replayed.result), weights(result), rtol=0, atol=1e-5)
+    assert replayed.difference < 1e-5
+    assert [row["arrived"] for row in replayed.result.rounds] == [row["arrived"] for row in result.rounds]
+
+
+def test_a_run_with_a_barrier_is_not_replayed(data: str, tmp_path: Path) -> None:
+    experiment = tiny(data, method="fedavg", rounds=1)
+    served(fake(experiment), experiment, out=str(tmp_path / "run"))
+    with pytest.raises(BadData, match="the run had a barrier"):
+        replay(tmp_path / "run")

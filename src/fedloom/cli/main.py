@@ -38,6 +38,7 @@ from fedloom.cli.options import (
     runs_progress,
     silence_other_ranks,
 )
+from fedloom.cli.replay import replay_command
 from fedloom.cli.report import report_command, watch_command
 from fedloom.cli.reproduce import reproduce_command
 from fedloom.errors import FedloomError, RunStopped
@@ -234,6 +235,7 @@ app.command("reproduce")(reproduce_command)
 app.command("deploy")(deploy_command)
 app.command("trial")(trial_command)
 app.command("gate")(gate_command)
+app.command("replay")(replay_command)
 app.command("report")(report_command)
 app.command("export")(export_command)
 app.command("watch")(watch_command)
