@@ -18,7 +18,14 @@ from fedloom.flower.deploy.folder import (
     shipped,
     write_folder,
 )
-from fedloom.flower.deploy.service_files import container, link_unit, node_settings, node_unit
+from fedloom.flower.deploy.service_files import (
+    container,
+    link_unit,
+    node_settings,
+    node_unit,
+    settings_file,
+    with_clients,
+)
 from fedloom.runs.experiment import Experiment
 
 
@@ -43,22 +50,30 @@ def deploy(
     port: int = PORT,
 ) -> tuple[Deployment, Commands]:
     """Write the folder of a deployment; also returns the commands that use it."""
-    from fedloom import __version__
-
     config = {**config, "out": config["out"] or str(root.absolute() / "run")}
     config["resume-with"] = resume_line(root.absolute() / "app")
     made = write_folder(root, experiment, nodes, config, hosts, port)
+    return made, write_texts(made, experiment, hosts, port)
+
+
+def write_texts(made: Deployment, experiment: Experiment, hosts: tuple[str, ...], port: int) -> Commands:
+    """Write services and README.md; also returns the commands. Settings that are there keep all but their clients."""
+    from fedloom import __version__
+
     link = f"{hosts[0] if hosts else '127.0.0.1'}:{port}"
     typed = commands(made, link, port, loopback=not hosts)
     services = made.root / "services"
-    services.mkdir()
+    services.mkdir(exist_ok=True)
     files = {"fedloom-link.service": link_unit(port), "fedloom-node@.service": node_unit()}
     files |= {f"Containerfile.{role}": container(role, __version__, port) for role in ("link", "node")}
-    files |= {f"node-{i}.env": node_settings(link, i, clients) for i, clients in enumerate(made.clients)}
     for name, text in files.items():
         (services / name).write_text(text)
+    for key, clients in zip(made.keys, made.clients):
+        file = settings_file(made.root, key.number)
+        usual = node_settings(link, key.number, clients)
+        file.write_text(with_clients(file.read_text(), clients) if file.exists() else usual)
     (made.root / "README.md").write_text(_readme(made, typed, link, port, shipped(experiment)))
-    return made, typed
+    return typed
 
 
 def commands(made: Deployment, link: str, port: int, loopback: bool) -> Commands:
@@ -68,16 +83,16 @@ def commands(made: Deployment, link: str, port: int, loopback: bool) -> Commands
     nodes = [
         node_command(
             str(made.certificates.authority), str(key.private), link,
-            {"clients": made.clients[i], "data": "", "state": str(root / "states" / key.private.name)}, NODE_PORT + i,
+            {"clients": clients, "data": "", "state": str(root / "states" / key.private.name)}, NODE_PORT + key.number,
         )
-        for i, key in enumerate(made.keys)
+        for key, clients in zip(made.keys, made.clients)
     ]  # fmt: skip
     run = ["flwr", "run", str(made.app), CONNECTION, "--stream"]
     environment = {**QUIET, "FLWR_HOME": shlex.quote(str(made.home))}
     return Commands(
         "export " + " ".join(f"{name}={value}" for name, value in environment.items()),
         line(words),
-        [line(["flwr", "supernode", "register", str(key.public), CONNECTION]) for key in made.keys],
+        [line(["fedloom", "deploy", "register", str(root)])],
         [line([*WARM, *words]) for words in nodes],
         line(run),
         resume_line(made.app),

@@ -23,6 +23,27 @@ class RunStatus(NamedTuple):
     details: str
 
 
+class Member(NamedTuple):
+    """A registered node."""
+
+    number: int  # Flower's
+    name: str
+    status: str  # registered, online or offline
+    activated: str  # when it last connected
+
+
+def _status(run: Any) -> tuple[str, str, str]:
+    """The three fields of a run's status."""
+    return run.status.status, run.status.sub_status, run.status.details
+
+
+def key_of(public: Path) -> bytes:
+    """A public key as the link has it."""
+    from flwr.cli.supernode.register import try_load_public_key
+
+    return bytes(try_load_public_key(public))
+
+
 class Control:
     """A connection to a link over TLS."""
 
@@ -63,10 +84,9 @@ class Control:
 
     def register(self, public: Path, name: str) -> int:
         """Admit the owner of a public key; its node's number."""
-        from flwr.cli.supernode.register import try_load_public_key
         from flwr.proto.control_pb2 import RegisterNodeRequest
 
-        request = RegisterNodeRequest(public_key=try_load_public_key(public), name=name)
+        request = RegisterNodeRequest(public_key=key_of(public), name=name)
         return int(self._call("RegisterNode", request).node_id)
 
     def unregister(self, node: int) -> None:
@@ -80,6 +100,17 @@ class Control:
         from flwr.proto.control_pb2 import ListNodesRequest
 
         return {node.node_id: node.status for node in self._call("ListNodes", ListNodesRequest()).nodes_info}
+
+    def members(self) -> dict[bytes, Member]:
+        """Every node that is registered, by its public key as the link has it."""
+        from flwr.proto.control_pb2 import ListNodesRequest
+
+        nodes = self._call("ListNodes", ListNodesRequest()).nodes_info
+        return {
+            node.public_key: Member(node.node_id, node.name, node.status, node.last_activated_at)
+            for node in nodes
+            if node.status != "unregistered"
+        }
 
     def start(self, app: Path, config: Scalars) -> int:
         """Start a run of an app folder, with some of its settings replaced; the run's number."""
@@ -101,7 +132,12 @@ class Control:
 
     def status(self, run: int) -> RunStatus:
         """The state of a run."""
+        return self.runs(run_id=run)[run]
+
+    def runs(self, **which: int) -> dict[int, RunStatus]:
+        """The states of runs by their number, the newest first: `limit=5` of them, or that with a `run_id`."""
         from flwr.proto.control_pb2 import ListRunsRequest
 
-        status = self._call("ListRuns", ListRunsRequest(run_id=run)).run_dict[run].status
-        return RunStatus(status.status, status.sub_status, status.details)
+        found = self._call("ListRuns", ListRunsRequest(**which)).run_dict
+        newest = sorted(found.items(), key=lambda item: item[1].pending_at, reverse=True)
+        return {number: RunStatus(*_status(run)) for number, run in newest}

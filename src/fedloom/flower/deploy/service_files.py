@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from fedloom.flower.deploy.certificates import files_in
@@ -69,6 +70,21 @@ WantedBy=multi-user.target
 def node_settings(link: str, number: int, clients: str) -> str:
     """A node's own settings, for its unit or its container."""
     return f"LINK={link}\nPORT={NODE_PORT + number}\nCLIENTS={clients}\nDATA=\n"
+
+
+def settings_file(root: Path, number: int) -> Path:
+    """The file of a node's settings in a deployment's folder."""
+    return root / "services" / f"node-{number}.env"
+
+
+def read_settings(file: Path) -> dict[str, str]:
+    """A node's settings."""
+    return dict(line.split("=", 1) for line in file.read_text().splitlines() if "=" in line)
+
+
+def with_clients(text: str, clients: str) -> str:
+    """A node's settings with other clients; all else may have been changed by the operator and stays."""
+    return re.sub(r"^CLIENTS=.*$", f"CLIENTS={clients}", text, flags=re.MULTILINE)
 
 
 def container(role: str, version: str, port: int) -> str:
