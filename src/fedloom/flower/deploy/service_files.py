@@ -44,6 +44,7 @@ def _unit(what: str, settings: str, home: str, words: list[str]) -> str:
     limit, restart, wait = ("", "on-failure", "5")
     if what != "link":
         limit, restart, wait = ("StartLimitIntervalSec=0\n", "always", f"10\nRestartPreventExitStatus={REMOVED}")
+        wait += "\nKillMode=mixed"  # its first process alone is asked to end, and lets it finish what it does
     return f"""\
 [Unit]
 Description=fedloom: Flower {what}
