@@ -16,9 +16,10 @@ from hypothesis import given, strategies as st
 
 from fedloom.cli.main import main
 from fedloom.errors import BadExperiment
+from fedloom.flower.deploy.address import Address
 from fedloom.flower.deploy.change import add_nodes, like, remove_node, rotate_a_node
 from fedloom.flower.deploy.commands import deploy
-from fedloom.flower.deploy.folder import Deployment
+from fedloom.flower.deploy.folder import CONTROL, Deployment
 from fedloom.flower.deploy.keys import fingerprint
 from fedloom.flower.deploy.moves import moved, with_nodes, without_node
 from fedloom.flower.deploy.opened import open_folder
@@ -55,7 +56,9 @@ def contents(root: Path) -> dict[str, bytes]:
 def test_a_folder_says_all_of_its_deployment(made: Deployment) -> None:
     opened = open_folder(made.root)
     assert opened.made == made
-    assert (opened.hosts, opened.port, opened.control) == (HOSTS, 8123, "link.example.org:8123")
+    assert opened.hosts == HOSTS
+    assert opened.gateway[:3] == (("link.example.org", 8123), ("0.0.0.0", 8123), CONTROL)
+    assert opened.gateway.reply > 100_000
     assert opened.experiment == Experiment(method="fedspu", clients=7)
     assert opened.config.keys() == CONFIG.keys()
     assert opened.hosted == {0: [0, 3, 6], 1: [1, 4], 2: [2, 5]}
@@ -209,7 +212,7 @@ def test_wrong_changes_change_nothing(words, complaint, made: Deployment, monkey
 
 
 def test_a_link_that_is_away_is_named(made: Deployment, tmp_path: Path, monkeypatch, capsys) -> None:
-    here = deploy(tmp_path / "here", Experiment(clients=2), 2, CONFIG, (), 9)[0]
+    here = deploy(tmp_path / "here", Experiment(clients=2), 2, CONFIG, control=Address("127.0.0.1", 9))[0]
     code, _, err = said(monkeypatch, capsys, "register", here.root)
     assert code == 3
     assert "the link at 127.0.0.1:9 does not answer" in err

@@ -1,8 +1,10 @@
-"""A deployment is changed while its run goes on: a node restarts, and gets another key, and no reply is lost."""
+"""A deployment is changed in a run: a node restarts and gets another key, the gate a certificate; no reply is lost."""
 
 from __future__ import annotations
 
 import shutil
+import socket
+import ssl
 import threading
 import time
 from pathlib import Path
@@ -16,8 +18,8 @@ from fedloom.flower.deploy.folder import node_command
 from fedloom.flower.deploy.keys import Key
 from fedloom.flower.deploy.opened import Opened
 from fedloom.flower.deploy.registered import register_nodes, restart_nodes, unregister_retired
-from fedloom.flower.deploy.rotate import rotate_node
-from fedloom.flower.deploy.trial import free_port
+from fedloom.flower.deploy.rotate import rotate_link, rotate_node
+from fedloom.flower.deploy.trial import free_port, wait_for_port
 from fedloom.runs.experiment import Experiment
 from flower_disturbed import LONG, Disturbed, disturbed, lost_in, model_of, with_lost
 
@@ -28,7 +30,7 @@ COME = 3.0  # seconds until the server has looked for new nodes and read their a
 def opened(now: Disturbed) -> Opened:
     """The trial's deployment."""
     trial = now.trial
-    return Opened(trial.deployment, (), 0, "", trial.experiment, {})
+    return Opened(trial.deployment, trial.gateway, (), trial.experiment, {})
 
 
 def came_back(now: Disturbed, node: int, sent: int) -> None:
@@ -38,7 +40,7 @@ def came_back(now: Disturbed, node: int, sent: int) -> None:
 
 
 def test_nodes_restart_and_change_keys_in_a_run(tmp_path: Path) -> None:
-    """FedSPU, whose nodes keep models of their clients; round 2 and 3 are held by the other node meanwhile."""
+    """FedSPU, whose nodes keep models of their clients; rounds 2 and 3 are held by the other node meanwhile."""
     experiment, run = Experiment(method="fedspu", clients=2, rounds=5, device="cpu"), tmp_path / "run"
     with disturbed(experiment, tmp_path, {}) as now:
         processes, deployment = now.trial.processes, opened(now)
@@ -70,11 +72,39 @@ def test_nodes_restart_and_change_keys_in_a_run(tmp_path: Path) -> None:
         assert told[0] == "node-0 is online"
         assert "is refused from now on" in told[1]
         came_back(now, 0, sent)
+
+        changed = change_certificate(now)
         third.unlink()
         now.over(number)
+        assert certificate(now) == changed
         assert "Failed to activate" in refused(now, old)
     assert lost_in(run) == set()
     torch.testing.assert_close(model_of(run, experiment), with_lost(experiment, set()), rtol=0, atol=1e-5)
+
+
+def certificate(now: Disturbed) -> bytes:
+    """What the gate shows to nodes."""
+    trusting = ssl.create_default_context(cafile=str(now.trial.deployment.certificates.authority))
+    with (
+        socket.create_connection(now.trial.gateway.listen, 10) as line,
+        trusting.wrap_socket(line, server_hostname="127.0.0.1") as wrapped,
+    ):
+        shown = wrapped.getpeercert(binary_form=True)
+    assert shown is not None
+    return shown
+
+
+def change_certificate(now: Disturbed) -> bytes:
+    """Give the gate a new certificate; what it shows from now on."""
+    before, trial = certificate(now), now.trial
+    rotate_link(trial.deployment.certificates)
+    trial.processes.heads["gate"].terminate()
+    trial.processes.heads["gate"].wait(LONG)
+    trial.start_gate()
+    wait_for_port(trial.gateway.listen, LONG, lambda: trial.processes.running("gate"))
+    changed = certificate(now)
+    assert changed != before
+    return changed
 
 
 def restart(now: Disturbed, deployment: Opened, node: int) -> None:

@@ -32,7 +32,7 @@ def show_command(folder: FolderArgument, *, as_json: JsonOption = False) -> None
 
     opened = open_folder(folder)
     if not as_json:
-        note_printer(Console(stderr=True))(f"asking the link at {opened.control} ...")
+        note_printer(Console(stderr=True))(f"asking the link at {opened.gateway.control} ...")
     found = facts(opened)
     if as_json:
         print_json(found)
@@ -184,8 +184,9 @@ def _deployment_table(found: dict[str, Any]) -> Table:
     """The link and the experiment."""
     table = Table(title=found["folder"], show_header=False, title_justify="left")
     about = found["experiment"]
-    table.add_row("link", f"{found['hosts'][0] if found['hosts'] else '127.0.0.1'}:{found['port']}")
-    table.add_row("its names", ", ".join(found["hosts"]) or "this machine's alone")
+    table.add_row("nodes connect to", found["gate"])
+    table.add_row("operators, to", found["link"])
+    table.add_row("names of that machine", ", ".join(found["hosts"]) or "none but its own")
     table.add_row(
         "experiment", f"{about['method']} on {about['data']}, {about['clients']} clients, {about['rounds']} rounds"
     )

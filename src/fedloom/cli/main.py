@@ -19,7 +19,7 @@ from fedloom.cli.bench import bench_command
 from fedloom.cli.deploy_group import deploy_app
 from fedloom.cli.experiment_options import ExperimentOptions, experiment_options
 from fedloom.cli.export import export_command
-from fedloom.cli.flower import trial_command
+from fedloom.cli.flower import gate_command, trial_command
 from fedloom.cli.neurons import neurons_command
 from fedloom.cli.options import (
     EngineOption,
@@ -234,6 +234,7 @@ app.command("neurons")(neurons_command)
 app.command("reproduce")(reproduce_command)
 app.add_typer(deploy_app, name="deploy")
 app.command("trial")(trial_command)
+app.command("gate")(gate_command)
 app.command("report")(report_command)
 app.command("export")(export_command)
 app.command("watch")(watch_command)

@@ -10,19 +10,24 @@ from typing import Any, NamedTuple
 
 from fedloom.errors import BadExperiment
 from fedloom.flower.deploy.certificates import files_in
-from fedloom.flower.deploy.commands import resume_line, write_texts
-from fedloom.flower.deploy.folder import CONNECTION, Deployment, new_root, write_app, write_home
+from fedloom.flower.deploy.commands import reply_of, resume_line, write_texts
+from fedloom.flower.deploy.folder import CONNECTION, Deployment, Gateway, new_root, write_app, write_home
 from fedloom.flower.deploy.keys import key_in, write_key
 from fedloom.flower.deploy.moves import Hosted, moved, with_nodes, without_node
 from fedloom.flower.deploy.opened import Opened, open_folder
 from fedloom.flower.deploy.registered import retired_keys
 from fedloom.flower.deploy.rotate import drop_old_authority, retire, rotate_authority, rotate_link, rotate_node
-from fedloom.flower.deploy.service_files import FILES, HOME, settings_file
+from fedloom.flower.deploy.service_files import FILES, GATE, HOME, settings_file
 from fedloom.flower.protocol.assignment import deal_clients, format_ranges
 from fedloom.flower.protocol.experiment import read_experiment
 from fedloom.runs.experiment import Experiment
 
-RESTART_LINK = "systemctl restart fedloom-link"
+RESTART_GATE, RESTART_LINK = "systemctl restart fedloom-gate", "systemctl restart fedloom-link"
+UNITS = "/etc/systemd/system/"
+
+
+Copies = list[tuple[str, str]]
+Steps = list[tuple[str, str]]
 
 
 class Change(NamedTuple):
@@ -30,18 +35,23 @@ class Change(NamedTuple):
 
     folder: Path
     done: list[str]
-    copies: list[tuple[str, str]]  # a file in the folder, and where it goes
-    steps: list[tuple[str, str]]  # why, and a command
+    copies: Copies  # a file in the folder, and where it goes
+    steps: Steps  # why, and a command
     stays: str  # what need not be copied again
 
 
-def like(root: Path, experiment: Experiment, old: Path, config: dict[str, Any]) -> Change:
-    """A deployment of another experiment on the link and the nodes of an old one."""
+def like(root: Path, experiment: Experiment, old: Path, config: dict[str, Any], reply: int | None = None) -> Change:
+    """A deployment of another experiment on the link and the nodes of an old one.
+
+    `reply`: bytes of a node's answer at most; by the experiment's model if left out, and no less than in the old one.
+    """
     opened, root = open_folder(old), new_root(root)
     read_experiment(experiment.model_dump_json())  # raises now if it cannot run on a network
     hosted, before = opened.hosted, opened.made.root
     if experiment.clients != opened.experiment.clients:
         hosted = dict(zip(hosted, deal_clients(experiment.clients, len(hosted))))
+    reply = reply_of(experiment, max(map(len, hosted.values()))) if reply is None else reply
+    reply = max(reply, opened.gateway.reply)
     run = Path(opened.config["out"])
     run = root / "run" if run.is_relative_to(before) else run.with_name(root.name)
     config = {**config, "out": config["out"] or str(run), "resume-with": resume_line(root / "app")}
@@ -52,8 +62,8 @@ def like(root: Path, experiment: Experiment, old: Path, config: dict[str, Any]) 
         shutil.copy(settings_file(before, number), settings_file(root, number))
     write_app(root / "app", experiment, config)
     files = files_in(root / "certificates")
-    write_home(root / "home", opened.control, files.authority)
-    made = _write(opened, root, experiment, hosted)
+    write_home(root / "home", str(opened.gateway.control), files.authority)
+    made = _write(root, experiment, hosted, opened.gateway._replace(reply=reply))
     moves = moved(opened.hosted, hosted)
     changed = [number for number in hosted if hosted[number] != opened.hosted[number]]
     done = [
@@ -61,22 +71,25 @@ def like(root: Path, experiment: Experiment, old: Path, config: dict[str, Any]) 
         f"nodes {format_ranges(changed)} host other clients" if moves else "every node hosts the clients that it has",
         f"the run folder is {config['out']}, on the link's machine",
     ]
-    steps = [] if not moves else [("nodes with other clients, one after another", _restart(root))]
+    steps = [("nodes with other clients, one after another", _restart(root))] if moves else []
+    copies, steps = _with_gate(opened.gateway, reply, _settings(changed), steps)
     steps.append(("the run", shlex.join(["flwr", "run", str(made.app), CONNECTION, "--stream"])))
     stays = "Certificates, keys and services stay where they are; link and nodes go on running. Change keys and "
     stays += f"certificates in {root} from now on."
-    return Change(root, done, _settings(changed), steps, stays)
+    return Change(root, done, copies, steps, stays)
 
 
 def rotate_the_link(root: Path) -> Change:
     """A new certificate for the link."""
     files = open_folder(root).made.certificates
     rotate_link(files)
-    copies = [(f"certificates/{one.name}", f"the link, {FILES}/certificates/") for one in (files.link, files.link_key)]
-    return Change(
-        root, ["the link has a new certificate and a new key"], copies, [("the link", RESTART_LINK)],
-        "Nodes and the operator trust it already; they connect again by themselves.",
-    )  # fmt: skip
+    copies = [
+        (f"certificates/{one.name}", f"the machine of gate and link, {FILES}/certificates/")
+        for one in (files.link, files.link_key)
+    ]
+    steps = [("the gate; a run goes on meanwhile", RESTART_GATE), ("the link, when no run goes on", RESTART_LINK)]
+    done = ["link and gate have a new certificate and a new key"]
+    return Change(root, done, copies, steps, "All who trust the authority trust it; nodes connect again by themselves.")
 
 
 def rotate_the_authority(root: Path) -> Change:
@@ -86,7 +99,7 @@ def rotate_the_authority(root: Path) -> Change:
     steps = [
         ("the nodes, one after another", _restart(root)),
         ("the link's certificate by the new authority", f"fedloom deploy rotate {root} --server"),
-        ("then, when the link uses it", f"fedloom deploy rotate {root} --drop-old-ca"),
+        ("then, when gate and link use it", f"fedloom deploy rotate {root} --drop-old-ca"),
     ]
     done = [f"{files.authority.name} has the new authority and the old one: both are trusted"]
     copies = [
@@ -101,7 +114,8 @@ def drop_the_old_authority(root: Path) -> Change:
     files = open_folder(root).made.certificates
     drop_old_authority(files)
     copies = [(f"certificates/{files.authority.name}", f"every machine, {FILES}/certificates/")]
-    steps = [("the nodes, one after another", _restart(root)), ("the link", RESTART_LINK)]
+    steps = [("the nodes, one after another", _restart(root)), ("the gate", RESTART_GATE)]
+    steps.append(("the link, when no run goes on", RESTART_LINK))
     return Change(root, ["the old authority is not trusted any more"], copies, steps, "All else stays as it is.")
 
 
@@ -130,7 +144,7 @@ def add_nodes(root: Path, count: int, wanted: Sequence[int] = ()) -> Change:
     after = with_nodes(before, new, opened.experiment.clients, wanted)
     for number in new:
         write_key(opened.made.root / "keys", f"node-{number}")
-    _write(opened, opened.made.root, opened.experiment, after)
+    reply = _rewrite(opened, after)
     moves = moved(before, after)
     fewer = sorted({old for _, old, _ in moves if old is not None})
     steps = [("register the new keys", f"fedloom deploy register {root}")]
@@ -141,7 +155,8 @@ def add_nodes(root: Path, count: int, wanted: Sequence[int] = ()) -> Change:
     done = [f"node {number} hosts clients {format_ranges(after[number])}" for number in new]
     copies = [("certificates/ca.crt", f"nodes {format_ranges(new)}, {FILES}/certificates/")]
     copies += [_key_copy(number) for number in new]
-    return Change(root, done, [*copies, *_settings([*fewer, *new]), *_states(moves)], steps, _NOT_OTHERS)
+    copies, steps = _with_gate(opened.gateway, reply, [*copies, *_settings([*fewer, *new]), *_states(moves)], steps)
+    return Change(root, done, copies, steps, _NOT_OTHERS)
 
 
 def remove_node(root: Path, number: int, deal: bool) -> Change:
@@ -151,7 +166,7 @@ def remove_node(root: Path, number: int, deal: bool) -> Change:
     after = without_node(before, number, deal)
     retire(key_in(opened.made.root / "keys", number))
     settings_file(opened.made.root, number).unlink()
-    _write(opened, opened.made.root, opened.experiment, after)
+    reply = _rewrite(opened, after)
     moves = moved(before, after)
     more = sorted({new for _, _, new in moves if new is not None})
     steps = [
@@ -161,18 +176,36 @@ def remove_node(root: Path, number: int, deal: bool) -> Change:
     steps += [(f"node {one}, which hosts more clients", f"systemctl restart fedloom-node@{one}") for one in more]
     whose = f"clients {format_ranges(before[number])}"
     done = [f"{whose} of node {number} are dealt to others" if deal else f"{whose} have no node until one is added"]
-    return Change(root, done, [*_settings(more), *_states(moves)], steps, _NOT_OTHERS)
+    copies, steps = _with_gate(opened.gateway, reply, [*_settings(more), *_states(moves)], steps)
+    return Change(root, done, copies, steps, _NOT_OTHERS)
 
 
 _NOT_OTHERS = "The link, the other nodes and all other keys stay as they are; a run goes on meanwhile."
 
 
-def _write(opened: Opened, root: Path, experiment: Experiment, hosted: Hosted) -> Deployment:
+def _rewrite(opened: Opened, hosted: Hosted) -> int:
+    """Write what depends on who hosts whom; how long a node's answer is at most, which grows with its clients."""
+    most, before = (max(map(len, each.values())) for each in (hosted, opened.hosted))
+    reply = max(opened.gateway.reply, -(-opened.gateway.reply * most // before))
+    _write(opened.made.root, opened.experiment, hosted, opened.gateway._replace(reply=reply))
+    return reply
+
+
+def _with_gate(before: Gateway, reply: int, copies: Copies, steps: Steps) -> tuple[Copies, Steps]:
+    """What is to be copied and typed, with the gate first if its unit has changed."""
+    if reply == before.reply:
+        return copies, steps
+    unit = (f"services/{GATE}", f"the machine of gate and link, {UNITS}")
+    restart = f"systemctl daemon-reload && {RESTART_GATE}"
+    return [unit, *copies], [("the gate, which takes longer answers", restart), *steps]
+
+
+def _write(root: Path, experiment: Experiment, hosted: Hosted, gateway: Gateway) -> Deployment:
     """Write settings, services and README.md for nodes that host these clients."""
     keys = [key_in(root / "keys", number) for number in sorted(hosted)]
     clients = [format_ranges(hosted[key.number]) for key in keys]
     made = Deployment(root, root / "app", files_in(root / "certificates"), keys, clients, root / "home")
-    write_texts(made, experiment, opened.hosts, opened.port)
+    write_texts(made, experiment, gateway)
     return made
 
 

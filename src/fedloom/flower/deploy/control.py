@@ -112,6 +112,10 @@ class Control:
             if node.status != "unregistered"
         }
 
+    def keys(self) -> dict[bytes, str]:
+        """The public keys of all nodes that may connect, with their names."""
+        return {key: f"{member.name or 'node'} ({member.number})" for key, member in self.members().items()}
+
     def start(self, app: Path, config: Scalars) -> int:
         """Start a run of an app folder, with some of its settings replaced; the run's number."""
         import hashlib

@@ -26,11 +26,14 @@ def reached(opened: Opened) -> Iterator[Control]:
     """A connection to a deployment's link; raises if the link does not answer."""
     import httpx
 
-    with Control(opened.control, opened.made.certificates.authority) as control:
+    with Control(str(opened.gateway.control), opened.made.certificates.authority) as control:
         try:
             yield control
         except httpx.TransportError as problem:
-            raise RunStopped(f"the link at {opened.control} does not answer ({problem}); is it running?") from problem
+            raise RunStopped(
+                f"the link at {opened.gateway.control} does not answer ({problem}); is it running, and is this its "
+                "machine, or is its port brought here with ssh -L?"
+            ) from problem
 
 
 def register_nodes(opened: Opened, control: Control, tell: Tell) -> None:

@@ -24,7 +24,8 @@ def facts(opened: Opened) -> dict[str, Any]:
             "method": experiment.method.name, "data": experiment.data.name, "clients": experiment.clients,
             "rounds": experiment.rounds, "out": opened.config["out"],
         },
-        "hosts": list(opened.hosts), "port": opened.port, "control": opened.control,
+        "hosts": list(opened.hosts), "gate": str(opened.gateway.host), "link": str(opened.gateway.control),
+        "largest_reply": opened.gateway.reply,
         "nodes": [
             {
                 "name": key.private.name, "clients": clients, "key": fingerprint(key.public),

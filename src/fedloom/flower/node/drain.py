@@ -1,9 +1,9 @@
 """A node that is asked to end answers the message in its hands first.
 
 Flower's node ends at SIGTERM wherever it is, and the message that it works on is lost. So is an answer that the server
-has not fetched when the node signs off: the link replaces it by an error. After `drain_at_signal`, SIGUSR1 ends a node in
-the same good order, but with its last answer sent some seconds ago, and nothing in its hands. In a release of Flower in
-which the names used here have moved it ends at once.
+has not fetched when the node signs off: the link replaces it by an error. After `drain_at_signal`, SIGUSR1 ends a node
+in the same good order, but with its last answer sent some seconds ago, and nothing in its hands. In a release of Flower
+in which the names used here have moved it ends at once.
 """
 
 from __future__ import annotations
