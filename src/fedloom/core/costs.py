@@ -8,6 +8,9 @@ from torch import Tensor
 
 from fedloom.core.types import State
 
+# columns of clients.parquet that a simulated world measures, and adds to reports
+MEASURED = ("seconds", "seconds_down", "seconds_compute", "seconds_up", "joules", "bytes_down", "bytes_up")
+
 
 class Bytes(NamedTuple):
     """Sizes of messages in bytes; every tensor is [] (the same for all) or [C] (one per client)."""
@@ -35,3 +38,4 @@ class Costs(NamedTuple):
     sent: Tensor | None = None  # [C] bytes that clients really sent; None: `up` of those that arrived
     columns: State | None = None  # further columns of clients.parquet [C each]
     duration: Tensor | None = None  # [] seconds until the server went on; None where time is not measured
+    row: dict[str, float] | None = None  # further columns of rounds.parquet

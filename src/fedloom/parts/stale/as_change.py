@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 
-from fedloom.core.part import Stale
+from fedloom.core.stale import Stale
 from fedloom.core.staleness import as_change, factors, shrink
 from fedloom.core.types import Reply
 from fedloom.errors import BadExperiment, unknown
@@ -36,6 +36,11 @@ class AsChange(Stale):
         super().__post_init__()
         if self.spread not in SPREADS:
             raise BadExperiment(unknown("spread of a discount", self.spread, SPREADS))
+
+    @property
+    def discounts(self) -> bool:
+        """Unless the discount is constant."""
+        return self.discount != Constant()
 
     def clash(self, method: Method) -> str | None:
         """Refuse aggregates that would not read the weights."""

@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from fedloom.core.part import Stale
+from fedloom.core.stale import Stale
 from fedloom.core.staleness import factors, shrink
 from fedloom.core.types import Reply
 from fedloom.errors import BadExperiment
@@ -26,6 +26,11 @@ class AsModel(Stale):
         super().__post_init__()
         if not 0 <= self.alpha <= 1:
             raise BadExperiment(f"alpha (part of the way to a reply) is {self.alpha}; it lies between 0 and 1.")
+
+    @property
+    def discounts(self) -> bool:
+        """Unless the discount is constant."""
+        return self.discount != Constant()
 
     def rebase(self, model: Tensor, bases: Tensor, reply: Reply, given: Tensor | None = None) -> Reply:
         """Take it as it is."""
