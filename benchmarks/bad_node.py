@@ -1,4 +1,4 @@
-"""The client app of a soak run: honest, but on the node that hosts the client BAD, which is bad in a new way each round.
+"""The client app of a soak run: honest, but on the node that hosts the client BAD, which is bad in a new way a round.
 
 `benchmarks/soak.py` copies this file into the run's app, with BAD's value.
 """

@@ -183,7 +183,8 @@ def soaked(nodes: int, rounds: int, seed: int, bad: bool, root: Path) -> dict[st
             seconds = time.monotonic() - began
             idle = memory(trial.processes.mark)
     return {
-        "outcome": status.outcome, "seconds": seconds, "slow": slow, "events": Counter(how for _, how, _ in looks[1].events),
+        "outcome": status.outcome, "seconds": seconds, "slow": slow,
+        "events": Counter(how for _, how, _ in looks[1].events),
         "left": len(marked_processes(trial.processes.mark)), "memory": looks[0].summary(), "at the end": idle,
         **verdict(run, last),
     }  # fmt: skip
@@ -192,14 +193,16 @@ def soaked(nodes: int, rounds: int, seed: int, bad: bool, root: Path) -> dict[st
 def verdict(run: Path, last: int) -> dict[str, Any]:
     """What the run folder says: accuracy, the longest round, refusals, and lines that are twice in the log."""
     rows, text = table_rows(run / "rounds.parquet"), (run / "log.txt").read_text()
+    reasons = [name for name in rows[-1] if name.startswith("rejected.")]
     lines = Counter(line.split(" ", 2)[2] for line in text.splitlines() if line.count(" ") > 2)
     refused = Counter(REFUSED.findall(text))
     return {
         "rounds": len(rows), "accuracy": mean(row["accuracy"] for row in rows[-10:]),
-        "seconds a round": mean(row["wall_seconds"] for row in rows), "longest": max(row["wall_seconds"] for row in rows),
+        "seconds a round": mean(row["wall_seconds"] for row in rows),
+        "longest": max(row["wall_seconds"] for row in rows),
         "arrived": mean(row["arrived"] for row in rows),
-        "refused": {n.partition(".")[2]: int(sum(row.get(n) or 0 for row in rows)) for n in rows[-1] if n.startswith("rejected.")},
-        "refused of others": sum(count for (client, _, _), count in refused.items() if int(client) not in (last, -1, -7)),
+        "refused": {name.partition(".")[2]: int(sum(row.get(name) or 0 for row in rows)) for name in reasons},
+        "refused of others": sum(refused[one] for one in refused if int(one[0]) not in (last, -1, -7)),
         "log lines": sum(lines.values()), "log bytes": len(text),
         "twice in the log": {line[:100]: count for line, count in lines.items() if count > 1},
         "longest line": max(map(len, text.splitlines())),

@@ -36,6 +36,8 @@ def test_a_step_without_replies_has_no_staleness():
     none = {**ROWS, "arrived": np.zeros(4, bool)}
     assert row_sums(none)["staleness_mean"] is row_sums(none)["staleness_max"] is None
     assert row_sums({"arrived": ROWS["arrived"]}) == {}
+    real = {name: column for name, column in ROWS.items() if name != "joules"}  # as on real nodes
+    assert row_sums(real).keys() == row_sums(ROWS).keys() - {"wasted_joules"}
 
 
 def test_sums_of_a_run_are_by_client():
