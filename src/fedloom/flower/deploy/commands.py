@@ -18,7 +18,7 @@ from fedloom.flower.deploy.folder import (
     shipped,
     write_folder,
 )
-from fedloom.flower.deploy.service_files import container, link_unit, node_settings, node_unit
+from fedloom.flower.deploy.service_files import container, link_unit, node_settings, node_unit, run_unit
 from fedloom.runs.experiment import Experiment
 
 
@@ -29,6 +29,7 @@ class Commands(NamedTuple):
     link: str
     register: list[str]
     nodes: list[str]
+    supervise: str
     run: str
     resume: str
     stop: str
@@ -46,13 +47,14 @@ def deploy(
     from fedloom import __version__
 
     config = {**config, "out": config["out"] or str(root.absolute() / "run")}
-    config["resume-with"] = resume_line(root.absolute() / "app")
+    config["resume-with"] = supervise_line(root.absolute())
     made = write_folder(root, experiment, nodes, config, hosts, port)
     link = f"{hosts[0] if hosts else '127.0.0.1'}:{port}"
     typed = commands(made, link, port, loopback=not hosts)
     services = made.root / "services"
     services.mkdir()
     files = {"fedloom-link.service": link_unit(port), "fedloom-node@.service": node_unit()}
+    files["fedloom-run.service"] = run_unit()
     files |= {f"Containerfile.{role}": container(role, __version__, port) for role in ("link", "node")}
     files |= {f"node-{i}.env": node_settings(link, i, clients) for i, clients in enumerate(made.clients)}
     for name, text in files.items():
@@ -79,14 +81,20 @@ def commands(made: Deployment, link: str, port: int, loopback: bool) -> Commands
         line(words),
         [line(["flwr", "supernode", "register", str(key.public), CONNECTION]) for key in made.keys],
         [line([*WARM, *words]) for words in nodes],
+        supervise_line(root),
         line(run),
         resume_line(made.app),
         line(["flwr", "stop", "RUN", CONNECTION]),
     )
 
 
+def supervise_line(root: Path) -> str:
+    """The command that starts a run, and starts it again until it is finished."""
+    return shlex.join(["fedloom", "supervise", str(root)])
+
+
 def resume_line(app: Path) -> str:
-    """The command that goes on with a run after a crash."""
+    """The command that goes on with a run after a crash, once."""
     return shlex.join(["flwr", "run", str(app), CONNECTION, "--stream", "--run-config", "resume=true"])
 
 
@@ -138,7 +146,13 @@ message, as is usual with Flower:
 {chr(10).join(typed.nodes)}
 ```
 
-The run and, after a crash, its continuation:
+The run, on the link's machine; it is started again after crashes, until it is finished:
+
+```sh
+{typed.supervise}
+```
+
+The same by hand: once, and once more after a crash:
 
 ```sh
 {typed.run}

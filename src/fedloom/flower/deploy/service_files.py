@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedloom.flower.deploy.certificates import files_in
 from fedloom.flower.deploy.folder import NODE_PORT, QUIET, WARM, link_command, node_command
-from fedloom.flower.protocol.exit_codes import REMOVED
+from fedloom.flower.protocol.exit_codes import REFUSED, REMOVED
 
 HOME = "/var/lib/fedloom"  # on the machine that runs a service
 FILES = "/etc/fedloom"  # certificates, keys and settings there
@@ -17,14 +17,26 @@ QUIET_TEXT = " ".join(f"{name}={value}" for name, value in QUIET.items())
 
 def link_unit(port: int) -> str:
     """The link's unit; the folder is copied to /etc/fedloom."""
-    return _unit("link", "", f"{HOME}/flower", _link_words(port))
+    return _unit("Flower link", "", f"{HOME}/flower", _link_words(port), _restart("on-failure", 5))
+
+
+def run_unit() -> str:
+    """The unit of the run, on the link's machine; app/ and home/ are copied to /etc/fedloom as well."""
+    words = ["fedloom", "supervise", FILES]
+    return _unit("run", "", f"{HOME}/operator", words, _restart("on-failure", 30, REFUSED))
 
 
 def node_unit() -> str:
     """Any node's unit: `fedloom-node@3` reads /etc/fedloom/node-3.env and the key node-3."""
     config = {**CLIENTS, "state": f"{HOME}/node-%i/clients"}
     words = [*WARM, *node_command(AUTHORITY, f"{FILES}/keys/node-%i", "${LINK}", config, "${PORT}")]
-    return _unit("node %i", f"EnvironmentFile={FILES}/node-%i.env\n", f"{HOME}/node-%i/flower", words)
+    settings, restart = f"EnvironmentFile={FILES}/node-%i.env\n", _restart("always", 10, REMOVED)
+    return _unit("Flower node %i", settings, f"{HOME}/node-%i/flower", words, restart)
+
+
+def _restart(when: str, wait: int, never: int | None = None) -> str:
+    """Lines of a unit: when its command is started again, and after which exit code it never is."""
+    return f"Restart={when}\nRestartSec={wait}\n" + (f"RestartPreventExitStatus={never}\n" if never else "")
 
 
 def _link_words(port: int) -> list[str]:
@@ -38,17 +50,15 @@ def _line(words: list[str]) -> str:
     return " ".join(quoted).replace(" --", " \\\n    --")
 
 
-def _unit(what: str, settings: str, home: str, words: list[str]) -> str:
-    """A unit that runs a command and starts it again: a link that fails, a node that ends and was not unregistered."""
-    limit, restart, wait = ("", "on-failure", "5")
-    if what != "link":
-        limit, restart, wait = ("StartLimitIntervalSec=0\n", "always", f"10\nRestartPreventExitStatus={REMOVED}")
+def _unit(what: str, settings: str, home: str, words: list[str], restart: str) -> str:
+    """A unit that runs a command."""
     return f"""\
 [Unit]
-Description=fedloom: Flower {what}
-After=network-online.target
+Description=fedloom: {what}
+After=network-online.target fedloom-link.service
 Wants=network-online.target
-{limit}
+StartLimitIntervalSec=0
+
 [Service]
 User=fedloom
 StateDirectory=fedloom
@@ -57,9 +67,7 @@ WorkingDirectory={HOME}
 Environment=PATH=/opt/fedloom/bin:/usr/local/bin:/usr/bin:/bin
 Environment=FLWR_HOME={home}
 ExecStart=/opt/fedloom/bin/{_line(words)}
-Restart={restart}
-RestartSec={wait}
-NoNewPrivileges=true
+{restart}NoNewPrivileges=true
 ProtectSystem=strict
 ProtectHome=true
 PrivateTmp=true
