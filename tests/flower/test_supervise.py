@@ -240,7 +240,7 @@ def server_apps(trial: Trial) -> list[int]:
 def supervised(trial: Trial, name: str) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
     """`fedloom supervise` of a run of its own; the run folder and the command."""
     folder, out = trial.deployment.root.parent / name, trial.deployment.root.parent / f"{name}-run"
-    write_home(folder / "home", f"127.0.0.1:{trial.port}", trial.deployment.certificates.authority)
+    write_home(folder / "home", str(trial.address), trial.deployment.certificates.authority)
     write_app(folder / "app", EXPERIMENT, {**CONFIG, "out": str(out)})
     words = [sys.executable, "-m", "fedloom", "supervise", str(folder), "--pause", "0.5"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as command:
