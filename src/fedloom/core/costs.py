@@ -8,6 +8,8 @@ from torch import Tensor
 
 from fedloom.core.types import State
 
+TRANSPORT = ("transport_down", "transport_up")  # columns: bytes that links carry besides messages
+
 
 class Bytes(NamedTuple):
     """Sizes of messages in bytes; every tensor is [] (the same for all) or [C] (one per client)."""

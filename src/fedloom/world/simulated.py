@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.core.clock import BYTES, Seconds, by_cycles, by_flops, forward_flops, processed, transfer
-from fedloom.core.costs import Bytes, Costs
+from fedloom.core.clock import BYTES, Seconds, by_cycles, by_flops, download, forward_flops, processed, upload
+from fedloom.core.costs import TRANSPORT, Bytes, Costs
 from fedloom.core.devices import Devices, known_devices
 from fedloom.core.rows import expanded
 from fedloom.core.types import Reply, Setting, State, Task
@@ -103,7 +103,8 @@ class Simulated:
         self.now = self.now + duration
         spent = (seconds.total, seconds.down, seconds.compute, seconds.up, seconds.joules(devices), down, up)
         columns = dict(zip(MEASURED, spent))
-        costs = Costs(*prices, reached(fate), up, {"fate": fate, **columns}, duration)
+        added = transport_bytes(devices, down, up)
+        costs = Costs(*prices, reached(fate), up, {"fate": fate, **columns, **added}, duration)
         return reply._replace(arrived=fate == ARRIVED, report={**reply.report, **columns}, costs=costs)
 
     def personal(self, model: Tensor) -> Tensor | None:
@@ -161,14 +162,14 @@ class Simulated:
         else:
             compute = by_cycles(devices, examples)
         compute = compute * received
-        fetch = transfer(down, devices.down, devices.latency)
+        there, back = download(down, devices), upload(up, devices)
+        fetch, send = there.seconds, back.seconds
         if world.server_down is not None:
-            fetch = finish_times(devices.latency, 8 * down, devices.down, world.server_down)
+            fetch = finish_times(*there, world.server_down)
         fetch = fetch * present
-        send = transfer(up, devices.up, devices.latency)
         if world.server_up is not None:
             start = fetch + compute
-            send = finish_times(start + devices.latency, 8 * up, devices.up, world.server_up) - start
+            send = finish_times(start + back.delay, back.bits, back.rate, world.server_up) - start
         return Seconds(fetch, compute, send * sends)
 
     def _fate(self, present: Tensor, received: Tensor, sends: Tensor, through: Tensor, end: Tensor) -> Tensor:
@@ -196,6 +197,14 @@ class Simulated:
         silence = (end * waited).max() if world.deadline is None else end.new_tensor(world.deadline)
         idle = end.new_tensor(world.deadline or IDLE)
         return torch.where(waited.any(), torch.where(complete, (end * arrived).max(), silence), idle)
+
+
+def transport_bytes(devices: Devices, down: Tensor, up: Tensor) -> State:
+    """Columns of bytes that the links carry besides messages of these sizes [C each]; none without a transport."""
+    if devices.transport is None:
+        return {}
+    carried = download(down, devices).bits / 8, upload(up, devices).bits / 8
+    return {name: (all_ - own).round().long() for name, all_, own in zip(TRANSPORT, carried, (down, up))}
 
 
 def reached(fate: Tensor) -> Tensor:
