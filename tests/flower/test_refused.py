@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import time
 
 import pytest
@@ -11,10 +12,11 @@ pytest.importorskip("flwr")
 
 from fedloom.flower.deploy.certificates import write_certificates
 from fedloom.flower.deploy.control import Control
-from fedloom.flower.deploy.folder import link_command, node_command, write_folder
+from fedloom.flower.deploy.folder import WARM, link_command, node_command, write_folder
 from fedloom.flower.deploy.keys import write_key
 from fedloom.flower.deploy.processes import Processes, marked_processes
 from fedloom.flower.deploy.trial import CONFIG, environment, free_port
+from fedloom.flower.protocol.exit_codes import REMOVED
 from fedloom.runs.experiment import Experiment
 
 LONG = 120.0  # seconds; on a busy machine
@@ -90,20 +92,18 @@ def test_a_node_without_a_key(link):
 
 
 def test_a_node_that_is_unregistered(link):
-    """The last test: the link's one node connects, is unregistered, and ends, or stays refused.
-
-    Flower's node interrupts itself from each of its threads that is refused; an interrupt within the handler of another
-    leaves a process that does nothing and does not end.
-    """
+    """The last test: the link's one node connects, is unregistered, and ends for good."""
     made, processes, port, control, number = link
-    processes.start("node", words_of(made, port))
+    processes.start("node", [sys.executable, *WARM[1:], *words_of(made, port)])
     until = time.monotonic() + LONG
     while control.nodes()[number] != "online":
         assert processes.running("node"), processes.last_lines("node", 50)
         assert time.monotonic() < until
         time.sleep(0.05)
     control.unregister(number)
-    while processes.running("node") and "401 Unauthorized" not in processes.last_lines("node", 200):
+    while processes.running("node"):
         assert time.monotonic() < until, processes.last_lines("node", 50)
         time.sleep(0.05)
+    assert processes.heads["node"].returncode == REMOVED
+    assert "its key was taken back" in processes.last_lines("node", 1)
     assert control.nodes().get(number) in (None, "unregistered")

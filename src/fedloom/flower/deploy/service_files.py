@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fedloom.flower.deploy.certificates import files_in
 from fedloom.flower.deploy.folder import NODE_PORT, QUIET, WARM, link_command, node_command
+from fedloom.flower.protocol.exit_codes import REMOVED
 
 HOME = "/var/lib/fedloom"  # on the machine that runs a service
 FILES = "/etc/fedloom"  # certificates, keys and settings there
@@ -38,8 +39,10 @@ def _line(words: list[str]) -> str:
 
 
 def _unit(what: str, settings: str, home: str, words: list[str]) -> str:
-    """A unit that runs a command and starts it again: a link that fails, a node that ends in any way."""
-    limit, restart, wait = ("", "on-failure", 5) if what == "link" else ("StartLimitIntervalSec=0\n", "always", 10)
+    """A unit that runs a command and starts it again: a link that fails, a node that ends and was not unregistered."""
+    limit, restart, wait = ("", "on-failure", "5")
+    if what != "link":
+        limit, restart, wait = ("StartLimitIntervalSec=0\n", "always", f"10\nRestartPreventExitStatus={REMOVED}")
     return f"""\
 [Unit]
 Description=fedloom: Flower {what}
