@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
@@ -174,22 +175,18 @@ def test_a_round_takes_what_its_exchanges_take():
     assert torch.equal(sizes[0], plain.columns["bytes_down"]), "a message is what it was"
     assert torch.equal(engine.columns["seconds_down"], download(sizes[0], devices).seconds)
     assert torch.equal(engine.columns["seconds_up"], upload(sizes[1], devices).seconds)
-    assert torch.equal(engine.columns["transport_up"], (sizes[1] * 0.055 + 12_000).round().long())
-    assert torch.equal(engine.columns["transport_down"], (sizes[0] * 0.055 + 4300).round().long())
-    assert "transport_up" not in plain.columns
     assert (engine.columns["seconds"] > plain.columns["seconds"] + 0.8).all()
 
 
 def test_messages_that_share_a_link_share_it_with_their_headers():
     plain, slow = (round_of(d, server_up=1e4) for d in (made(up=1e6), flower_devices(overhead_seconds=0.0)))
-    bits = 8 * (slow.columns["bytes_up"] + slow.columns["transport_up"]).sum()
+    bits = upload(slow.columns["bytes_up"], flower_devices()).bits.sum()
     assert slow.columns["seconds"].max() >= bits / 1e4
     assert plain.columns["seconds"].max() < bits / 1e4
 
 
 def test_who_is_away_exchanges_nothing():
     engine = round_of(flower_devices()._replace(availability=torch.full((FLEET,), 1e-9, dtype=torch.float64)))
-    assert engine.columns["transport_up"].sum() == engine.columns["transport_down"].sum() == 0
     assert engine.columns["seconds"].sum() == 0
 
 
@@ -204,6 +201,14 @@ def test_methods_that_ask_for_seconds_reckon_with_it():
     assert affordable(setting, devices, shares, Work(), deadline).min() == 0.2
 
 
+def test_bytes_of_links_by_hand():
+    devices = make_devices("equal", 3, 0, transport="flower", packet_loss=0.5)
+    assert devices.transport is not None
+    down, up = devices.transport.added(torch.tensor([2, 0]), torch.tensor([1000, 0]), torch.tensor([0, 2000]))
+    assert down.tolist() == [2 * (1055 + 4300) - 1000, 0]
+    assert up.tolist() == [0, 2 * (2110 + 12_000) - 2000]
+
+
 def test_runs_count_the_bytes_of_links(tmp_path):
     fleet = {"name": "equal", "settings": {"transport": "flower"}}
     usual = {"clients": 2, "per_round": 2, "rounds": 2, "training": {"epochs": 1}, "device": "cpu"}
@@ -214,6 +219,9 @@ def test_runs_count_the_bytes_of_links(tmp_path):
     assert added == pytest.approx(0.055 * messages + 4 * (12_000 + 4300), abs=8)
     assert spent(rows, 2).bytes == messages + added
     assert spent(plain.rounds, 2).bytes == messages
+    assert "transport_up" not in plain.rounds[0]
+    table = pq.read_table(tmp_path / "run" / "clients.parquet").to_pylist()
+    assert [row["transport_up"] for row in table] == [round(row["bytes_up"] * 0.055 + 12_000) for row in table]
     assert [row["accuracy"] for row in rows] == [row["accuracy"] for row in plain.rounds]
     wait = 0.8 + 4 * 0.1  # the least that a round is longer
     assert all(b["virtual_seconds"] > a["virtual_seconds"] + wait for a, b in zip(plain.rounds, rows))

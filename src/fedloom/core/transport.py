@@ -39,6 +39,12 @@ class Transport(NamedTuple):
         """Bytes on the link for messages of `size` bytes, with lost packets; none for no message."""
         return (self.header_factor * size + requests * (size > 0)) / (1 - self.packet_loss)
 
+    def added(self, ids: Tensor, down: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
+        """Bytes that the links of clients `ids` carry besides tasks and replies of these sizes, down and up [C]."""
+        own = Transport(*(column[ids] for column in self))
+        carried = own.carried(down, own.requests_down), own.carried(up, own.requests_up)
+        return (carried[0] - down).round().long(), (carried[1] - up).round().long()
+
     def delay(self, size: Tensor, carried: Tensor, rate: Tensor, latency: Tensor) -> Tensor:
         """Seconds of a message in which the link waits for an answer: round trips of its parts, and TCP's slow start.
 

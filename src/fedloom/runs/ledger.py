@@ -15,6 +15,7 @@ from torch import Tensor
 from fedloom.core.costs import TRANSPORT, Bytes
 from fedloom.core.goal import Goal
 from fedloom.core.refused import counted
+from fedloom.core.transport import Transport
 from fedloom.core.types import Reply, State, Task, on_host
 from fedloom.evaluate.coverage import Coverage
 from fedloom.evaluate.score import Score
@@ -35,13 +36,21 @@ class Ledger:
     """The rows of `rounds.parquet` and `clients.parquet`, and the tensors of `kept.safetensors`."""
 
     def __init__(
-        self, clients: list[int], layout: Layout | None, examples: Tensor, goal: Goal, names: Sequence[str] = ()
+        self,
+        clients: list[int],
+        layout: Layout | None,
+        examples: Tensor,
+        goal: Goal,
+        names: Sequence[str] = (),
+        transport: Transport | None = None,
     ) -> None:
         """`examples` [N]: the number that each client of the fleet trains on in a round, repeats counted.
 
         `names`: of the partition's clients, for the column `name`; without any there is no such column.
+        `transport`: of the fleet [N]; what it adds to bytes is reckoned where it is not measured.
         """
         self._names = names
+        self._transport = None if transport is None else Transport(*on_host(list(transport)))
         self._metrics, self._own = [one.name for one in goal.metrics], goal.personal.name
         self._numbers = np.array(clients)  # each client's number in the partition
         self._examples = examples.cpu().numpy()
@@ -138,7 +147,7 @@ class Ledger:
         rejected = facts["rejected"] if "rejected" in facts else np.zeros(ids.shape, np.int8)
         # in a simulated world also replies that were lost
         sent = facts["sent"] > 0 if "sent" in facts else arrived | (rejected > 0)
-        return {
+        columns = {
             "round": np.full_like(ids, entry["round"]),
             "client": ids,
             "share": facts["share"],
@@ -150,6 +159,11 @@ class Ledger:
             **{f"bytes_up_{name}": part * sent for name, part in zip(Bytes._fields, up)},
             **{name: here[id(value)] for name, value in entry["more"].items()},
         }
+        if self._transport is None or TRANSPORT[0] in columns:
+            return columns
+        sizes = (torch.from_numpy(columns[name]) for name in ("client", "bytes_down", "bytes_up"))
+        added = self._transport.added(*sizes)
+        return columns | {name: value.numpy() for name, value in zip(TRANSPORT, added)}
 
     def last(self) -> dict[str, Any]:
         """The row of the last round."""
