@@ -15,15 +15,13 @@ from torch import Tensor
 from fedloom.core.costs import TRANSPORT, Bytes
 from fedloom.core.goal import Goal
 from fedloom.core.refused import counted
-from fedloom.core.transport import Transport
 from fedloom.core.types import Reply, State, Task, on_host
 from fedloom.evaluate.coverage import Coverage
 from fedloom.evaluate.score import Score
 from fedloom.files import replace_file
 from fedloom.layout import Layout
 from fedloom.runs.checkpoint.tensors import pack
-
-Columns = dict[str, NDArray[Any]]  # NumPy's calls on few numbers take a third of the time of torch's
+from fedloom.runs.sums import Columns, by_number, row_sums, run_sums
 
 PERSONAL = "personal_score"
 COLUMNS = (
@@ -42,18 +40,18 @@ class Ledger:
         examples: Tensor,
         goal: Goal,
         names: Sequence[str] = (),
-        transport: Transport | None = None,
+        whole: Tensor | None = None,
     ) -> None:
         """`examples` [N]: the number that each client of the fleet trains on in a round, repeats counted.
 
-        `names`: of the partition's clients, for the column `name`; without any there is no such column.
-        `transport`: of the fleet [N]; what it adds to bytes is reckoned where it is not measured.
+        `names`: of the partition's clients, for the column `name`; without any there is no such column. `whole` [N]:
+        seconds that each client takes for a round with the whole model, by its device.
         """
         self._names = names
-        self._transport = None if transport is None else Transport(*on_host(list(transport)))
         self._metrics, self._own = [one.name for one in goal.metrics], goal.personal.name
         self._numbers = np.array(clients)  # each client's number in the partition
         self._examples = examples.cpu().numpy()
+        self._whole = None if whole is None else by_number(self._numbers, whole.cpu().numpy())
         self._past: list[dict[str, Any]] = []  # rows of rounds before those in `_rounds`
         self._rounds: list[dict[str, Any]] = []  # as they were added
         self._clients: list[Columns] = []  # columns of the rounds in `_past`, on the host
@@ -64,7 +62,9 @@ class Ledger:
     @property
     def tensors(self) -> State:
         """Recorded tensors larger than a number: of the last round, of the last evaluation, and of all replies."""
-        return {**self._recorded, **self._personal, **({} if self._coverage is None else self._coverage.kept())}
+        self._fetch_all()
+        sums = run_sums(self._clients[0], self._whole) if self._clients and self._whole is not None else {}
+        return {**self._recorded, **self._personal, **({} if self._coverage is None else self._coverage.kept()), **sums}
 
     @property
     def columns(self) -> list[str]:
@@ -95,6 +95,7 @@ class Ledger:
             "facts": facts,
             "more": more,
             "prices": (costs.down, costs.up),
+            "row": costs.row or {},
             "recorded": {name: value for name, value in (recorded or {}).items() if value.dim() == 0},
             "strays": reply.strays,
         })  # fmt: skip
@@ -147,7 +148,7 @@ class Ledger:
         rejected = facts["rejected"] if "rejected" in facts else np.zeros(ids.shape, np.int8)
         # in a simulated world also replies that were lost
         sent = facts["sent"] > 0 if "sent" in facts else arrived | (rejected > 0)
-        columns = {
+        return {
             "round": np.full_like(ids, entry["round"]),
             "client": ids,
             "share": facts["share"],
@@ -159,11 +160,6 @@ class Ledger:
             **{f"bytes_up_{name}": part * sent for name, part in zip(Bytes._fields, up)},
             **{name: here[id(value)] for name, value in entry["more"].items()},
         }
-        if self._transport is None or TRANSPORT[0] in columns:
-            return columns
-        sizes = (torch.from_numpy(columns[name]) for name in ("client", "bytes_down", "bytes_up"))
-        added = self._transport.added(*sizes)
-        return columns | {name: value.numpy() for name, value in zip(TRANSPORT, added)}
 
     def last(self) -> dict[str, Any]:
         """The row of the last round."""
@@ -265,6 +261,8 @@ def _row(entry: dict[str, Any], rows: Columns, here: dict[int, NDArray[Any]], sc
         "joules": float(rows["joules"].sum()) if "joules" in rows else None,
         "wall_seconds": entry["wall_seconds"],
         "evaluation_seconds": entry.get("evaluation_seconds"),
+        **entry["row"],
+        **row_sums(rows),
         **{name: float(here[id(value)]) for name, value in entry["recorded"].items()},
         **{name: float(count) for name, count in refused.items()},
     }
