@@ -56,6 +56,7 @@ from fedloom.methods.power_of_choice import power_of_choice
 from fedloom.methods.prunefl import prunefl
 from fedloom.methods.ra_fed import ra_fed
 from fedloom.methods.ram_fed import ram_fed
+from fedloom.methods.safa import safa
 from fedloom.methods.safari import safari
 from fedloom.methods.scaffold import ControlVariates, scaffold
 from fedloom.methods.splitfl import splitfl
@@ -165,6 +166,8 @@ METHODS: list[tuple[str, Callable[[], Method]]] = [
     ("safari-adam", lambda: small(safari("snip", 0.5, distance="relative", mask_aware=True), optimiser=_ADAM)),
     ("safari-first", lambda: small(safari("rand", 0.5, remask="first-round", smoothing=0.5), optimiser=_HEAVY)),
     ("safari-bare", lambda: small(safari("grasp", 0.5, compensate=False))),
+    ("safa", lambda: small(safa(0.5, lag=1))),
+    ("safa-plain", lambda: small(safa(0.7, lag=0, compensate=False))),
     ("loom", lambda: small(loom())),
     ("loom-fuse", lambda: small(loom(fuse=0.5), select=SomeSend(4))),
 ]

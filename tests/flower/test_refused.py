@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import socket
+import sys
 import time
 
 import pytest
 
 pytest.importorskip("flwr")
 
+from fedloom.flower.deploy.address import Address
 from fedloom.flower.deploy.certificates import write_certificates
 from fedloom.flower.deploy.control import Control
-from fedloom.flower.deploy.folder import link_command, node_command, write_folder
+from fedloom.flower.deploy.folder import WARM, Gateway, gate_command, link_command, node_command, write_folder
 from fedloom.flower.deploy.keys import write_key
 from fedloom.flower.deploy.processes import Processes, marked_processes
-from fedloom.flower.deploy.trial import CONFIG, environment, free_port
+from fedloom.flower.deploy.trial import CONFIG, environment, free_port, wait_for_port
+from fedloom.flower.protocol.exit_codes import REMOVED
 from fedloom.runs.experiment import Experiment
 
 LONG = 120.0  # seconds; on a busy machine
@@ -22,14 +25,17 @@ LONG = 120.0  # seconds; on a busy machine
 
 @pytest.fixture(scope="module")
 def link(tmp_path_factory):
-    """A link with one registered node: folder, processes, port, connection and the node's number."""
+    """A link with one registered node: folder, processes, the gate's port, connection and the node's number."""
     root = tmp_path_factory.mktemp("link")
-    made, port = write_folder(root / "made", Experiment(clients=1), 1, CONFIG), free_port()
+    gate, address = Address("127.0.0.1", free_port()), Address("127.0.0.1", free_port())
+    made = write_folder(root / "made", Experiment(clients=1), 1, CONFIG, control=address)
     with Processes(root / "logs", environment(made.home, 1)) as processes:
-        processes.start("link", link_command(made.certificates, "127.0.0.1", port))
-        with Control(f"127.0.0.1:{port}", made.certificates.authority) as control:
+        processes.start("link", link_command(made.certificates, address))
+        processes.start("gate", gate_command(made.certificates.link.parent, Gateway(gate, gate, address, 10**6)))
+        with Control(str(address), made.certificates.authority) as control:
             control.wait_for_link(LONG, lambda: processes.running("link"))
-            yield made, processes, port, control, control.register(made.keys[0].public, "node-0")
+            wait_for_port(gate, LONG, lambda: processes.running("gate"))
+            yield made, processes, gate.port, control, control.register(made.keys[0].public, "node-0")
     assert not marked_processes(processes.mark)
 
 
@@ -90,20 +96,18 @@ def test_a_node_without_a_key(link):
 
 
 def test_a_node_that_is_unregistered(link):
-    """The last test: the link's one node connects, is unregistered, and ends, or stays refused.
-
-    Flower's node interrupts itself from each of its threads that is refused; an interrupt within the handler of another
-    leaves a process that does nothing and does not end.
-    """
+    """The last test: the link's one node connects, is unregistered, and ends for good."""
     made, processes, port, control, number = link
-    processes.start("node", words_of(made, port))
+    processes.start("node", [sys.executable, *WARM[1:], *words_of(made, port)])
     until = time.monotonic() + LONG
     while control.nodes()[number] != "online":
         assert processes.running("node"), processes.last_lines("node", 50)
         assert time.monotonic() < until
         time.sleep(0.05)
     control.unregister(number)
-    while processes.running("node") and "401 Unauthorized" not in processes.last_lines("node", 200):
+    while processes.running("node"):
         assert time.monotonic() < until, processes.last_lines("node", 50)
         time.sleep(0.05)
+    assert processes.heads["node"].returncode == REMOVED
+    assert "its key was taken back" in processes.last_lines("node", 1)
     assert control.nodes().get(number) in (None, "unregistered")

@@ -15,10 +15,12 @@ from fedloom.cli.show import summary_table
 from fedloom.core.refused import REASONS
 from fedloom.errors import BadExperiment
 from fedloom.methods import METHODS
+from fedloom.parts.admit.bounded import Bounded
 from fedloom.parts.admit.check import Several
 from fedloom.parts.admit.finite import Finite
 from fedloom.parts.admit.norm import Norm
 from fedloom.parts.admit.part_asked import PartAsked, WithinShare
+from fedloom.parts.admit.relative import Relative
 from fedloom.parts.admit.weight import Weight
 from fedloom.parts.aggregate.coverage_mean import CoverageMean
 from fedloom.parts.aggregate.krum import Krum
@@ -37,7 +39,8 @@ def test_the_methods_own_parts_are_the_default() -> None:
     for name, make in METHODS.items():
         built = Experiment(method=name).build_method()
         assert built.aggregate == make().aggregate
-        assert built.admit == Finite()
+        assert built.admit == make().admit
+        assert built.admit.checking == Finite()
 
 
 @pytest.mark.parametrize(
@@ -57,9 +60,9 @@ def test_an_aggregate_by_name(name: str, settings: dict[str, Any], part: Any) ->
 
 def test_checks_by_name() -> None:
     assert method(admit="everything").admit == Several()
-    assert method(admit="careful").admit == Several((PartAsked(), Finite(), Weight()))
+    assert method(admit="careful").admit == Several((PartAsked(), Bounded(), Weight(), Relative()))
     careful = method(method="feddd", admit="careful", **{"admit.norm": 3, "beyond": 5, "admit.most": 100})
-    assert careful.admit == Several((WithinShare(), Finite(), Weight(100), Norm(3.0, 5.0)))
+    assert careful.admit == Several((WithinShare(), Bounded(), Weight(100), Relative(), Norm(3.0, 5.0)))
     pieces = method(admit="careful", fleet="equal", pieces=4)
     assert pieces.admit.checks[0] == PartAsked(pieces=True)
 

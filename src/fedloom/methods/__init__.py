@@ -28,6 +28,7 @@ from fedloom.methods.power_of_choice import power_of_choice
 from fedloom.methods.prunefl import prunefl
 from fedloom.methods.ra_fed import ra_fed
 from fedloom.methods.ram_fed import ram_fed
+from fedloom.methods.safa import CachedMean, Complete, FirstComers, Refresh, safa
 from fedloom.methods.safari import safari
 from fedloom.methods.scaffold import ControlVariates, scaffold
 from fedloom.methods.splitfl import splitfl
@@ -60,17 +61,22 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fedspu": fedspu,
     "fedumf": fedumf,
     "safari": safari,
+    "safa": safa,
     "loom": loom,
 }
 
 __all__ = [
     "METHODS",
+    "CachedMean",
+    "Complete",
     "ControlVariates",
     "DriftCorrection",
     "DynamicRegulariser",
     "Erasing",
     "Evenly",
+    "FirstComers",
     "GlobalPart",
+    "Refresh",
     "Rescale",
     "fedavg",
     "fedcs",
@@ -97,6 +103,7 @@ __all__ = [
     "prunefl",
     "ra_fed",
     "ram_fed",
+    "safa",
     "safari",
     "scaffold",
     "splitfl",

@@ -33,6 +33,7 @@ from fedloom.parts.aggregate.latest_updates import LatestUpdates
 from fedloom.parts.aggregate.plain_mean import PlainMean
 from fedloom.parts.aggregate.private_mean import PrivateMean, private
 from fedloom.parts.aggregate.ranked_mean import Median, TrimmedMean
+from fedloom.parts.aggregate.stepped import Stepped
 from fedloom.parts.allocate.affordable import Affordable
 from fedloom.parts.allocate.latency_and_loss import LatencyAndLoss
 from fedloom.parts.allocate.tiers import Tiers
@@ -54,6 +55,9 @@ from fedloom.parts.mask.ranked import Ranked
 from fedloom.parts.mask.regions import Regions
 from fedloom.parts.mask.share_out import ShareOut
 from fedloom.parts.pace.barrier import Barrier
+from fedloom.parts.pace.buffered import Buffered
+from fedloom.parts.pace.in_flight import InFlight
+from fedloom.parts.pace.windowed import Windowed
 from fedloom.parts.repair.most_similar import MostSimilar
 from fedloom.parts.repair.nothing import Nothing
 from fedloom.parts.select.bernoulli import Bernoulli
@@ -86,6 +90,7 @@ __all__ = [
     "Batch",
     "Bernoulli",
     "Bounded",
+    "Buffered",
     "Chain",
     "Check",
     "Constant",
@@ -100,6 +105,7 @@ __all__ = [
     "FuseMissed",
     "Hinge",
     "Importance",
+    "InFlight",
     "KeepOwn",
     "KeepOwnPart",
     "Krum",
@@ -142,6 +148,7 @@ __all__ = [
     "SomeSend",
     "Stale",
     "State",
+    "Stepped",
     "StillRunning",
     "StopEarly",
     "SubModel",
@@ -154,6 +161,7 @@ __all__ = [
     "Utility",
     "Weight",
     "Whole",
+    "Windowed",
     "Wish",
     "WithinDeadline",
     "WithinShare",

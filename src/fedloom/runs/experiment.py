@@ -17,7 +17,7 @@ from fedloom.data.partition import PARTITIONS, settings_of as partition_settings
 from fedloom.engine.plan import ClientWay
 from fedloom.errors import BadExperiment, BadModel, unknown
 from fedloom.goals import GOALS
-from fedloom.method import Method
+from fedloom.method import SERVER_SLOTS, Method
 from fedloom.methods import METHODS
 from fedloom.models import MODELS, build
 from fedloom.runs.augment import check_augment
@@ -204,8 +204,8 @@ def _entry(value: Any) -> dict[str, Any]:
 
 def _with_work(method: Method) -> Method:
     """The method whose parts reckon with its own work."""
-    work = method.work
-    return replace(method, select=method.select.for_work(work), allocate=method.allocate.for_work(work))
+    own = {slot: getattr(method, slot).for_work(method.work) for slot in SERVER_SLOTS}
+    return replace(method, **own)
 
 
 def method_maker(name: str) -> Callable[..., Any]:

@@ -114,7 +114,7 @@ def _with_admit(method: Method, name: str, settings: dict[str, Any], pieces: boo
     if make is None:
         return method
     facts = {"server_chooses": method.masks_known, "pieces": pieces} if name == "careful" else {}
-    return replace(method, admit=make(**facts))
+    return replace(method, admit=method.admit.checked_by(make(**facts)))
 
 
 def attack_of(name: str, settings: dict[str, Any]) -> Attack | None:

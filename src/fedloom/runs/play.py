@@ -10,22 +10,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from fedloom.accel.kept_memory import kept_memory
 from fedloom.accel.precision import computing
-from fedloom.chance import Chance
 from fedloom.core.clock import processed
 from fedloom.core.goal import Goal, Loss, Transform
 from fedloom.core.part import NobodyLeft
 from fedloom.data.sources import as_dataset
 from fedloom.errors import BadExperiment, RunStopped
-from fedloom.evaluate.score import evaluate
 from fedloom.files import writing
 from fedloom.goals.own import changed
 from fedloom.layout import load
 from fedloom.method import Method
-from fedloom.round import play_round
 from fedloom.runs.build import Prepared, prepare
 from fedloom.runs.checkpoint.saver import Checkpoints, Saver
 from fedloom.runs.checkpoint.snapshot import Progress, restore_snapshot, take_snapshot
@@ -35,10 +32,12 @@ from fedloom.runs.folder import check, check_engine, experiment_in, open_folder,
 from fedloom.runs.inputs import Inputs
 from fedloom.runs.interrupt import delayed_interrupt
 from fedloom.runs.ledger import Ledger
+from fedloom.runs.one_round import add_score, play_one
 from fedloom.runs.result import Result
 from fedloom.runs.threads import threads_for
 from fedloom.runs.torchrun import run_on_ranks
 from fedloom.runs.watch import Watch, row_notifier
+from fedloom.step import begin_flight
 
 log = logging.getLogger("fedloom")
 
@@ -186,7 +185,9 @@ def ledger_of(inputs: Inputs) -> Ledger:
 def _start(prepared: Prepared) -> Progress:
     """The progress before the first round."""
     inputs = prepared.inputs
-    return Progress(0, inputs.model, inputs.method.init(inputs.setting, inputs.model))
+    method, setting, model = inputs.method, inputs.setting, inputs.model
+    flight = None if method.pace.barrier else begin_flight(method, setting, model)
+    return Progress(0, model, method.init(setting, model), flight)
 
 
 def _resume(
@@ -258,11 +259,11 @@ def _play(
     for number in range(at.round + 1, experiment.rounds + 1):
         after(None)
         try:
-            at = _round(experiment, prepared, ledger, at, clock)
+            at = play_one(experiment, prepared, ledger, at, clock)
         except NobodyLeft as why:
             log.info("over before round %d: %s", number, why)
             if number > 1 and ledger.last()["evaluation_seconds"] is None:
-                _score(ledger, prepared, at.model, clock)
+                add_score(ledger, prepared, at.model, clock)
             after(at)
             show(True)
             break
@@ -275,28 +276,3 @@ def _play(
                 "them. Look at the fleet, its channel and the deadline, or wait longer: world.patience."
             )
     return at
-
-
-def _round(
-    experiment: Experiment,
-    prepared: Prepared,
-    ledger: Ledger,
-    at: Progress,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Progress:
-    """Play one round, evaluate the model if it is due, and record the round."""
-    began, method, setting = clock(), prepared.inputs.method, prepared.inputs.setting
-    chance = Chance(experiment.seed, at.round + 1, at.model.device)
-    weights, memory, task, reply = play_round(method, at.memory, at.model, setting, prepared.engine, chance)
-    ledger.add(task, reply, clock() - began, method.record(memory))
-    if chance.round % experiment.evaluate_every == 0 or chance.round == experiment.rounds:
-        _score(ledger, prepared, weights, clock)
-    return Progress(chance.round, weights, memory)
-
-
-def _score(ledger: Ledger, prepared: Prepared, weights: Tensor, clock: Callable[[], float]) -> None:
-    """Evaluate the model, and the clients' own models where they have test examples."""
-    began, inputs = clock(), prepared.inputs
-    own = prepared.engine.personal(weights)
-    score = evaluate(inputs.setting, weights, inputs.test, inputs.outputs)
-    ledger.score(score, own, clock() - began)

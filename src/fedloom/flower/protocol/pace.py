@@ -4,8 +4,6 @@ A SuperNode sleeps 3 seconds between looks. An app or server that is told of a m
 arrived tries again after 1, 2, 4, 8 and then every 10 seconds, and on a slow link loses half of the time. Flower has no
 settings for either, but its functions take the second as arguments. A release in which these names have moved keeps
 its own waits.
-
-`python -m fedloom.flower.protocol.pace flower-supernode ...` is the node's command with its looks paced.
 """
 
 from __future__ import annotations
@@ -82,16 +80,3 @@ def pace_pulls() -> None:
             setattr(module, name, partial(found, **wanted))
         else:
             log.warning("this release of Flower waits elsewhere for objects on their way: %s.%s", place, name)
-
-
-def main(words: list[str]) -> None:
-    """Run Flower's command for a node, paced."""
-    from flwr.supernode.cli import flower_supernode
-
-    pace_looks()
-    sys.argv = words
-    flower_supernode()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -35,11 +35,11 @@ def with_checks(method: Method, chosen: str, say: Callable[[Reply], None]) -> Me
     Replies have at most the numbers that the server allowed, in a range that can be computed with, and are not far
     longer than the others. `say` is called with the replies after the checks.
     """
-    checks: list[Admit] = [method.admit]
+    checks: list[Admit] = [method.admit.checking]
     if chosen == "own":
         if not method.masks_known:  # else the codec compares masks
             checks.append(WithinShare())
         checks.append(Bounded())
         if not isinstance(method.aggregate, PrivateMean):  # which clips, and lets no reply decide about another
             checks.append(Relative())
-    return replace(method, admit=Several((*checks, Tell(say))))
+    return replace(method, admit=method.admit.checked_by(Several((*checks, Tell(say)))))
