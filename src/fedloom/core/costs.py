@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedloom.core.types import State
 
+TRANSPORT = ("transport_down", "transport_up")  # columns: bytes that links carry besides messages
 # columns of clients.parquet that a simulated world measures, and adds to reports
 MEASURED = ("seconds", "seconds_down", "seconds_compute", "seconds_up", "joules", "bytes_down", "bytes_up")
 
@@ -38,3 +39,4 @@ class Costs(NamedTuple):
     sent: Tensor | None = None  # [C] bytes that clients really sent; None: `up` of those that arrived
     columns: State | None = None  # further columns of clients.parquet [C each]
     duration: Tensor | None = None  # [] seconds until the server went on; None where time is not measured
+    row: dict[str, float] | None = None  # further columns of rounds.parquet
