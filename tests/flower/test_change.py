@@ -79,7 +79,7 @@ def test_another_experiment_on_the_same_nodes(made: Deployment, tmp_path: Path) 
     assert opened.experiment.method.name == "feddd"
     assert opened.hosted == open_folder(made.root).hosted
     assert opened.config["out"] == str(tmp_path / "second" / "run")
-    assert change.copies == []  # nothing has to travel
+    assert [name for name, _ in change.copies] == ["app/ and home/"]  # to the link, if a service starts the run
     for secret in [*(tmp_path / "second" / "keys").glob("node-?"), tmp_path / "second" / "certificates" / "ca.key"]:
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600
 
@@ -87,14 +87,17 @@ def test_another_experiment_on_the_same_nodes(made: Deployment, tmp_path: Path) 
 def test_another_fleet_on_the_same_nodes(made: Deployment, tmp_path: Path) -> None:
     change = like(tmp_path / "second", Experiment(clients=4), made.root, dict(CONFIG))
     assert open_folder(tmp_path / "second").hosted == {0: [0, 3], 1: [1], 2: [2]}
-    assert [name for name, _ in change.copies] == [f"services/node-{node}.env" for node in range(3)]
+    assert [name for name, _ in change.copies] == [
+        *(f"services/node-{node}.env" for node in range(3)),
+        "app/ and home/",
+    ]
 
 
 def test_like_by_the_command(made: Deployment, tmp_path: Path, monkeypatch, capsys) -> None:
     words = ("feddd", "--set", "budget=0.4", "--clients", 7, "--like", made.root, "--out", tmp_path / "second")
     code, out, _ = said(monkeypatch, capsys, *words, "--json")
     assert code == 0
-    assert json.loads(out)["copies"] == []
+    assert [name for name, _ in json.loads(out)["copies"]] == ["app/ and home/"]
     code, _, err = said(monkeypatch, capsys, *words[:-1], tmp_path / "third", "--nodes", 4)
     assert code == 2
     assert "--nodes and --like" in err

@@ -41,6 +41,7 @@ from fedloom.cli.options import (
 )
 from fedloom.cli.report import report_command, watch_command
 from fedloom.cli.reproduce import reproduce_command
+from fedloom.cli.supervise import supervise_command
 from fedloom.errors import FedloomError, RunStopped
 
 if TYPE_CHECKING:
@@ -235,6 +236,7 @@ app.command("reproduce")(reproduce_command)
 app.add_typer(deploy_app, name="deploy")
 app.command("trial")(trial_command)
 app.command("gate")(gate_command)
+app.command("supervise")(supervise_command)
 app.command("report")(report_command)
 app.command("export")(export_command)
 app.command("watch")(watch_command)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,8 +9,8 @@ from typing import Any, NamedTuple
 
 from fedloom.errors import BadExperiment
 from fedloom.flower.deploy.certificates import files_in
-from fedloom.flower.deploy.commands import reply_of, resume_line, write_texts
-from fedloom.flower.deploy.folder import CONNECTION, Deployment, Gateway, new_root, write_app, write_home
+from fedloom.flower.deploy.commands import reply_of, supervise_line, write_texts
+from fedloom.flower.deploy.folder import Deployment, Gateway, new_root, write_app, write_home
 from fedloom.flower.deploy.keys import key_in, write_key
 from fedloom.flower.deploy.moves import Hosted, moved, with_nodes, without_node
 from fedloom.flower.deploy.opened import Opened, open_folder
@@ -54,7 +53,7 @@ def like(root: Path, experiment: Experiment, old: Path, config: dict[str, Any], 
     reply = max(reply, opened.gateway.reply)
     run = Path(opened.config["out"])
     run = root / "run" if run.is_relative_to(before) else run.with_name(root.name)
-    config = {**config, "out": config["out"] or str(run), "resume-with": resume_line(root / "app")}
+    config = {**config, "out": config["out"] or str(run), "resume-with": supervise_line(root)}
     for name in ("certificates", "keys"):
         shutil.copytree(before / name, root / name)
     (root / "services").mkdir()
@@ -63,7 +62,7 @@ def like(root: Path, experiment: Experiment, old: Path, config: dict[str, Any], 
     write_app(root / "app", experiment, config)
     files = files_in(root / "certificates")
     write_home(root / "home", str(opened.gateway.control), files.authority)
-    made = _write(root, experiment, hosted, opened.gateway._replace(reply=reply))
+    _write(root, experiment, hosted, opened.gateway._replace(reply=reply))
     moves = moved(opened.hosted, hosted)
     changed = [number for number in hosted if hosted[number] != opened.hosted[number]]
     done = [
@@ -73,8 +72,9 @@ def like(root: Path, experiment: Experiment, old: Path, config: dict[str, Any], 
     ]
     steps = [("nodes with other clients, one after another", _restart(root))] if moves else []
     copies, steps = _with_gate(opened.gateway, reply, _settings(changed), steps)
-    steps.append(("the run", shlex.join(["flwr", "run", str(made.app), CONNECTION, "--stream"])))
-    stays = "Certificates, keys and services stay where they are; link and nodes go on running. Change keys and "
+    steps.append(("the run, when the one before has ended", supervise_line(root)))
+    copies.append(("app/ and home/", f"{FILES}/ on the link's machine, if fedloom-run.service is to start the run"))
+    stays = "Certificates, keys and units stay where they are; link, gate and nodes go on running. Change keys and "
     stays += f"certificates in {root} from now on."
     return Change(root, done, copies, steps, stays)
 
@@ -200,13 +200,12 @@ def _with_gate(before: Gateway, reply: int, copies: Copies, steps: Steps) -> tup
     return [unit, *copies], [("the gate, which takes longer answers", restart), *steps]
 
 
-def _write(root: Path, experiment: Experiment, hosted: Hosted, gateway: Gateway) -> Deployment:
+def _write(root: Path, experiment: Experiment, hosted: Hosted, gateway: Gateway) -> None:
     """Write settings, services and README.md for nodes that host these clients."""
     keys = [key_in(root / "keys", number) for number in sorted(hosted)]
     clients = [format_ranges(hosted[key.number]) for key in keys]
     made = Deployment(root, root / "app", files_in(root / "certificates"), keys, clients, root / "home")
     write_texts(made, experiment, gateway)
-    return made
 
 
 def _restart(root: Path) -> str:

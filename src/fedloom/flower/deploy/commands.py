@@ -31,6 +31,7 @@ from fedloom.flower.deploy.service_files import (
     link_unit,
     node_settings,
     node_unit,
+    run_unit,
     settings_file,
     with_clients,
 )
@@ -47,6 +48,7 @@ class Commands(NamedTuple):
     gate: str
     register: list[str]
     nodes: list[str]
+    supervise: str
     run: str
     resume: str
     stop: str
@@ -75,7 +77,7 @@ def deploy(
         reply: bytes of a node's answer at most; derived from the experiment's model if left out.
     """
     config = {**config, "out": config["out"] or str(root.absolute() / "run")}
-    config["resume-with"] = resume_line(root.absolute() / "app")
+    config["resume-with"] = supervise_line(root.absolute())
     hosted = deal_clients(experiment.clients, nodes)
     reply = reply_of(experiment, max(map(len, hosted))) if reply is None else reply
     made = write_folder(root, experiment, nodes, config, hosts, control)
@@ -91,7 +93,7 @@ def write_texts(made: Deployment, experiment: Experiment, gateway: Gateway) -> C
     typed, services = commands(made, gateway), made.root / "services"
     services.mkdir(exist_ok=True)
     files = {"fedloom-link.service": link_unit(gateway.control), GATE: gate_unit(gateway)}
-    files["fedloom-node@.service"] = node_unit()
+    files |= {"fedloom-run.service": run_unit(), "fedloom-node@.service": node_unit()}
     files |= containers(__version__, gateway)
     for name, text in files.items():
         (services / name).write_text(text)
@@ -133,14 +135,20 @@ def commands(made: Deployment, gateway: Gateway) -> Commands:
         line(gate_command(made.certificates.link.parent, gateway)),
         [line(["fedloom", "deploy", "register", str(root)])],
         [line([*WARM, *words]) for words in nodes],
+        supervise_line(root),
         line(run),
         resume_line(made.app),
         line(["flwr", "stop", "RUN", CONNECTION]),
     )
 
 
+def supervise_line(root: Path) -> str:
+    """The command that starts a run, and starts it again until it is finished."""
+    return shlex.join(["fedloom", "supervise", str(root)])
+
+
 def resume_line(app: Path) -> str:
-    """The command that goes on with a run after a crash."""
+    """The command that goes on with a run after a crash, once."""
     return shlex.join(["flwr", "run", str(app), CONNECTION, "--stream", "--run-config", "resume=true"])
 
 
@@ -195,7 +203,13 @@ message, as is usual with Flower:
 {chr(10).join(typed.nodes)}
 ```
 
-The run and, after a crash, its continuation:
+The run, on the link's machine; it is started again after crashes, until it is finished:
+
+```sh
+{typed.supervise}
+```
+
+The same by hand: once, and once more after a crash:
 
 ```sh
 {typed.run}

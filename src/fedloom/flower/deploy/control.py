@@ -44,6 +44,10 @@ def key_of(public: Path) -> bytes:
     return bytes(try_load_public_key(public))
 
 
+FINISHED = "finished"
+UNKNOWN = RunStatus(FINISHED, "failed", "the link does not know the run any more")
+
+
 class Control:
     """A connection to a link over TLS."""
 
@@ -136,12 +140,29 @@ class Control:
 
     def status(self, run: int) -> RunStatus:
         """The state of a run."""
-        return self.runs(run_id=run)[run]
+        return self.runs(run_id=run).get(run, UNKNOWN)
 
     def runs(self, **which: int) -> dict[int, RunStatus]:
         """The states of runs by their number, the newest first: `limit=5` of them, or that with a `run_id`."""
         from flwr.proto.control_pb2 import ListRunsRequest
 
         found = self._call("ListRuns", ListRunsRequest(**which)).run_dict
-        newest = sorted(found.items(), key=lambda item: item[1].pending_at, reverse=True)
+        newest = sorted(found.items(), key=lambda item: str(item[1].pending_at), reverse=True)
         return {number: RunStatus(*_status(run)) for number, run in newest}
+
+    def stop(self, run: int) -> None:
+        """End a run."""
+        from flwr.proto.control_pb2 import StopRunRequest
+
+        self._call("StopRun", StopRunRequest(run_id=run))
+
+    def going_on(self, name: str, value: str) -> int | None:
+        """The newest run that has not ended and was started with this setting; None if there is none."""
+        from flwr.proto.control_pb2 import ListRunsRequest
+
+        runs = [
+            run
+            for run in self._call("ListRuns", ListRunsRequest()).run_dict.values()
+            if run.status.status != FINISHED and run.override_config[name].string == value
+        ]
+        return int(max(runs, key=lambda run: str(run.pending_at)).run_id) if runs else None
