@@ -53,7 +53,7 @@ class Mailbox:
     def learn_keys(self) -> None:
         """Learn the keys of the nodes that are connected, from the link; a node has one key for life."""
         with _asking():
-            found: Any = self._grid.get_nodes()  # type: ignore[attr-defined] # all grids of 1.41 have it
+            found = list(self._grid.get_nodes())
         self.keys |= {one.node_id: fingerprint(one.public_key) for one in found if one.node_id not in self.keys}
 
     def send(
