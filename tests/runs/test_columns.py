@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file
 
+from fedloom.runs.columns import by_number, row_sums, run_sums
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.play import run
-from fedloom.runs.sums import by_number, row_sums, run_sums
 
 ROWS: dict[str, Any] = {
     "client": np.array([2, 4, 7, 9]),
