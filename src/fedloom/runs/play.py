@@ -230,7 +230,7 @@ def _play_and_save(
         saver.offer(at.round, lambda: take_snapshot(prepared, ledger, now))
         if time.perf_counter() - written > TABLES_EVERY:
             with writing(folder):
-                ledger.write(folder)
+                ledger.write(folder, at.flight)
             written = time.perf_counter()
         interrupt.check()
 
@@ -242,7 +242,7 @@ def _play_and_save(
                 saver.end(at.round if between else 0, lambda: take_snapshot(prepared, ledger, at))
             finally:
                 with writing(folder):
-                    ledger.write(folder)
+                    ledger.write(folder, at.flight)
                     save_model(folder, prepared.inputs.setting, at.model)
 
 
