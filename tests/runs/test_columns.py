@@ -38,6 +38,12 @@ def test_a_step_without_replies_has_no_staleness():
     assert row_sums({"arrived": ROWS["arrived"]}) == {}
 
 
+def test_what_a_real_network_does_not_measure_is_not_summed():
+    found = row_sums({name: values for name, values in ROWS.items() if name != "joules"})
+    assert found["wasted_joules"] is None
+    assert found["wasted_seconds"] == 10.0
+
+
 def test_sums_of_a_run_are_by_client():
     whole = by_number(np.array([2, 4, 5, 7, 9]), np.array([2.5, 4.5, 5.5, 7.5, 9.5]))
     found = {name: value.tolist() for name, value in run_sums(ROWS, whole).items()}
