@@ -12,7 +12,7 @@ import pytest
 import torch
 from flwr.app import Message
 
-from fedloom.core.flight import ARRIVED, FATES
+from fedloom.core.flight import ARRIVED, FATES, IN_FLIGHT
 from fedloom.errors import BadData
 from fedloom.flower.protocol.records import unpack
 from fedloom.flower.server.replay import replay
@@ -72,8 +72,9 @@ def streamed(data: str, methods: Path, name: str, **changes: Any) -> Experiment:
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
+    """The tasks that steps have closed."""
     found: list[dict[str, Any]] = pq.read_table(folder / "clients.parquet").to_pylist()
-    return found
+    return [row for row in found if row["fate"] != IN_FLIGHT]
 
 
 NAMES = ["buffered_fedavg", "buffered_scaffold", "buffered_fedspu", "buffered_fjord", "stepped_feddd"]
@@ -91,7 +92,7 @@ def test_a_stream_of_tasks_ends(data: str, methods: Path, name: str, tmp_path: P
     assert all(row["base"] < row["round"] for row in rows)
     assert max(row["staleness"] for row in rows) > 0 or name == "stepped_feddd"
     assert all(row["bytes_up"] > 0 and row["bytes_down"] > 0 for row in rows)
-    assert result.rounds[-1]["virtual_seconds"] > 0
+    assert sum(row["virtual_seconds"] for row in result.rounds) > 0
 
 
 def test_a_node_has_one_task_at_a_time(data: str, methods: Path) -> None:

@@ -15,9 +15,7 @@ WITHIN = 1e-5  # difference of two models that rounding explains, on other proce
 
 
 def replay_command(
-    folder: Annotated[
-        Path, typer.Argument(help="the folder of a run over Flower without a barrier between its rounds")
-    ],
+    folder: Annotated[Path, typer.Argument(help="a run folder of Flower, without a barrier between rounds")],
     as_json: JsonOption = False,
 ) -> None:
     """Play a run on real nodes again in the simulator, in the order in which replies came, and compare the models.

@@ -19,6 +19,7 @@ from email.utils import parsedate_to_datetime
 from types import FrameType
 from typing import Any, NoReturn
 
+from fedloom.flower.node.drain import drain_at_signal
 from fedloom.flower.node.reports import NOTHING, Reports, Verdict
 from fedloom.flower.protocol.exit_codes import AGAIN, REMOVED
 from fedloom.flower.protocol.pace import pace_looks
@@ -93,8 +94,6 @@ class Watchdog:
         self._decide(Verdict(code, why or self._problem or "it was asked to"))
         assert self._verdict is not None
         logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
         os._exit(self._verdict.code)  # threads that are left would keep the process
 
     def _decide(self, verdict: Verdict) -> None:
@@ -142,6 +141,7 @@ def run_node(words: list[str], reports: Reports) -> NoReturn:
 
         threading.excepthook = watchdog.died
         pace_looks()
+        drain_at_signal()
         listen(watchdog)
         sys.argv = words
         flower_supernode()
