@@ -13,10 +13,10 @@ from fedloom.core.part import (
     Sampling,
     Select,
     ServerPart,
-    Stale,
     Upload,
 )
 from fedloom.core.rule import LocalRule, Shift, Traits
+from fedloom.core.stale import Stale
 from fedloom.core.types import Batch, Portion, State
 from fedloom.core.work import Work
 from fedloom.neurons.leading import LeadingNeurons

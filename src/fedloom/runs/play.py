@@ -14,7 +14,7 @@ from torch import nn
 
 from fedloom.accel.kept_memory import kept_memory
 from fedloom.accel.precision import computing
-from fedloom.core.clock import processed
+from fedloom.core.clock import Compute, full_seconds, processed
 from fedloom.core.goal import Goal, Loss, Transform
 from fedloom.core.part import NobodyLeft
 from fedloom.data.sources import as_dataset
@@ -131,7 +131,7 @@ def play(
     tell: Callable[[str], None] = lambda note: None,
 ) -> Result:
     """Play all rounds of a prepared run; `clock` counts the seconds that the run itself takes."""
-    started, ledger = clock(), ledger_of(prepared.inputs)
+    started, ledger = clock(), ledger_of(prepared.inputs, experiment.world.compute)
     with ExitStack() as stack:
         if folder is None:
             at = _play(experiment, prepared, ledger, _start(prepared), watch, clock)
@@ -176,10 +176,12 @@ def resume(
     )  # fmt: skip
 
 
-def ledger_of(inputs: Inputs) -> Ledger:
-    """An empty ledger for a run on these inputs."""
-    examples = processed(inputs.method.work, inputs.setting.fleet.examples)
-    return Ledger(inputs.clients, inputs.setting.layout, examples, inputs.setting.goal, inputs.client_names or ())
+def ledger_of(inputs: Inputs, compute: Compute = "cycles") -> Ledger:
+    """An empty ledger for a run on these inputs; `compute`: how the world reckons seconds of training."""
+    setting, work, names = inputs.setting, inputs.method.work, inputs.client_names or ()
+    devices = setting.fleet.devices
+    whole = None if devices is None else full_seconds(setting, devices, work, compute).total
+    return Ledger(inputs.clients, setting.layout, processed(work, setting.fleet.examples), setting.goal, names, whole)
 
 
 def _start(prepared: Prepared) -> Progress:
