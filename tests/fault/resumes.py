@@ -21,6 +21,7 @@ from fedloom.step import begin_flight
 from fedloom.world.channel import Bursty
 from fedloom.world.message_parts import MessageParts
 from fedloom.world.simulated import Simulated
+from fedloom.world.virtual_time import VirtualTime
 from fedloom.world.wire import Wire
 
 
@@ -34,7 +35,7 @@ def prepared(method: Method, codec: Codec, here: worlds.World) -> Prepared:
         method, here.setting, here.setting.module, here.model, here.data, here.shards, None, None, here.data, 3,
         list(range(len(worlds.SIZES))), None, "", "own",
     )  # type: ignore[arg-type]  # where things lie is not asked for  # fmt: skip
-    return Prepared(inputs, world, [], engine, world=world)
+    return Prepared(inputs, world, [], engine, timed=VirtualTime(world))
 
 
 def played(built: Prepared, ledger: Ledger, at: Progress, rounds: int) -> Progress:
