@@ -121,10 +121,12 @@ def test_a_stopped_run_goes_on_to_the_same_bits(kind, tmp_path):
     assert [row["round"] for row in result.rounds] == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("evaluate_every", [1, 3])
-def test_more_rounds_are_a_run_of_as_many(evaluate_every, tmp_path):
-    run(small(rounds=5, evaluate_every=evaluate_every), out=tmp_path / "straight")
-    run(small(rounds=2, evaluate_every=evaluate_every), out=tmp_path / "grown")
+@pytest.mark.parametrize(
+    "evaluate", [{}, {"evaluate_every": 3}, {"fleet": "equal", "evaluate_seconds": 3.0}], ids=["1", "3", "seconds"]
+)
+def test_more_rounds_are_a_run_of_as_many(evaluate, tmp_path):
+    run(small(rounds=5, **evaluate), out=tmp_path / "straight")
+    run(small(rounds=2, **evaluate), out=tmp_path / "grown")
     resume(tmp_path / "grown", rounds=5)
     assert left(tmp_path / "grown") == left(tmp_path / "straight")
     about = json.loads((tmp_path / "grown" / "experiment.json").read_text())

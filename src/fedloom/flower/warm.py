@@ -22,6 +22,7 @@ from typing import Any
 from fedloom.flower.node.fork import STOPPING, Fork, Stuck, runtime_client
 from fedloom.flower.node.reports import Heard, Reports, Verdict
 from fedloom.flower.node.supernode import run_node
+from fedloom.flower.protocol.code import code_of_fedloom
 from fedloom.flower.protocol.exit_codes import AGAIN
 from fedloom.flower.protocol.pace import pace_pulls
 from fedloom.flower.protocol.process_age import LIFE
@@ -132,11 +133,12 @@ def main(words: list[str]) -> int:
     signal.signal(signal.SIGCONT, node.resume)
     for name in LOADED:
         importlib.import_module(name)
+    code_of_fedloom()  # of what was loaded, whatever is installed later
     pace_pulls()
     gc.collect()
     gc.freeze()  # what was loaded stays in memory pages that all forks share
     verdict = node.serve()
-    print(f"fedloom: the node has ended: {verdict.why}", file=sys.stderr, flush=True)
+    log.warning("the node has ended: %s", verdict.why)
     return verdict.code
 
 

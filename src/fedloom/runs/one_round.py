@@ -8,6 +8,9 @@ from collections.abc import Callable
 from torch import Tensor
 
 from fedloom.chance import Chance
+from fedloom.core.costs import TRANSPORT
+from fedloom.core.devices import Devices
+from fedloom.core.types import Reply
 from fedloom.evaluate.score import evaluate
 from fedloom.round import play_round
 from fedloom.runs.build import Prepared, timed
@@ -33,10 +36,29 @@ def play_one(
         weights, memory, task, reply = play_step(
             method, at.memory, at.flight, setting, timed(prepared), experiment.seed
         )
-    ledger.add(task, reply, clock() - began, method.record(memory))
-    if chance.round % experiment.evaluate_every == 0 or chance.round == experiment.rounds:
+    ledger.add(task, with_transport(reply, setting.fleet.devices), clock() - began, method.record(memory))
+    now = at.seconds
+    if experiment.evaluate_seconds is not None and reply.costs is not None and reply.costs.duration is not None:
+        now += float(reply.costs.duration)  # on a GPU this waits for the round
+    if due(experiment, chance.round, at.seconds, now) or chance.round == experiment.rounds:
         add_score(ledger, prepared, weights, clock)
-    return Progress(chance.round, weights, memory, at.flight)
+    return Progress(chance.round, weights, memory, at.flight, now)
+
+
+def due(experiment: Experiment, number: int, before: float, after: float) -> bool:
+    """Whether the model is evaluated after a round, by its number or by the virtual seconds before and after it."""
+    every = experiment.evaluate_seconds
+    return number % experiment.evaluate_every == 0 if every is None else after // every > before // every
+
+
+def with_transport(reply: Reply, devices: Devices | None) -> Reply:
+    """The reply with the bytes that its links carry besides messages, if the fleet has them and no network counted."""
+    costs = reply.costs
+    if devices is None or devices.transport is None or costs is None or costs.columns is None:
+        return reply
+    sizes = (costs.columns[name] for name in ("bytes_down", "bytes_up"))
+    added = dict(zip(TRANSPORT, devices.transport.added(reply.ids, *sizes)))
+    return reply._replace(costs=costs._replace(columns={**added, **costs.columns}))
 
 
 def add_score(ledger: Ledger, prepared: Prepared, weights: Tensor, clock: Callable[[], float]) -> None:

@@ -10,9 +10,10 @@ from fedloom.errors import BadExperiment
 from fedloom.flower.deploy.address import Address
 from fedloom.flower.deploy.certificates import Certificates, write_certificates
 from fedloom.flower.deploy.keys import Key, write_key
-from fedloom.flower.protocol.assignment import deal_clients, format_ranges
+from fedloom.flower.protocol.assignment import deal_clients, format_ranges, parse_ranges
 from fedloom.flower.protocol.experiment import read_experiment
 from fedloom.flower.protocol.need_flower import need_flower
+from fedloom.flower.protocol.owners import Owner, fingerprint, write_owners
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.own_function import own_function
 
@@ -66,8 +67,12 @@ def write_folder(
     root = root.absolute()
     app, home = root / "app", root / "home"
     certificates = write_certificates(root / "certificates", (*hosts, control.host))
-    write_app(app, experiment, config)
     keys = [write_key(root / "keys", f"node-{number}") for number in range(nodes)]
+    owners = [
+        Owner(key.private.name, fingerprint(key.public.read_bytes()), frozenset(parse_ranges(clients)))
+        for key, clients in zip(keys, hosted)
+    ]
+    write_app(app, experiment, {**config, "nodes": write_owners(owners)})
     write_home(home, str(control), certificates.authority)
     return Deployment(root, app, certificates, keys, hosted, home)
 

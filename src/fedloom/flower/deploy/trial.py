@@ -43,7 +43,7 @@ POLLING = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds until Flower s
 TRIAL_AGAIN = "fedloom trial --resume"
 CONFIG: dict[str, Any] = {
     "out": "", "resume": False, "deadline": 300.0, "checkpoint-every": "1", "quorum": 1, "patience": PATIENCE,
-    "start-with": 0.5, "slack": SLACK, "close-at": 0.5, "resume-with": "",
+    "start-with": 0.5, "slack": SLACK, "close-at": 0.5, "resume-with": "", "nodes": "",
 }  # fmt: skip
 
 

@@ -29,6 +29,7 @@ class Progress(NamedTuple):
     model: Tensor  # [P]
     memory: Memory
     flight: Flight | None = None  # where rounds have no barrier; it changes in place
+    seconds: float = 0.0  # virtual, where evaluations go by them
 
 
 class Snapshot(NamedTuple):
