@@ -142,7 +142,9 @@ class Network:
             message = SentMessage(node, clients, round_id.round, time.time(), size)
             name = self._mailbox.send("train", node, round_id._asdict(), own)
             if name is None:
-                log.warning("Flower did not take the message of round %d to node %d", round_id.round, node)
+                log.warning(
+                    "Flower did not take the message of round %d to %s", round_id.round, self._roster.name(node)
+                )
                 continue
             self._open[name] = message
             names.add(name)
@@ -180,8 +182,8 @@ class Network:
             if self._closing.slack:
                 rounds = self._bench.miss(node, self._round)
             log.warning(
-                "node %d did not answer round %d within %.1f s%s",
-                *(node, self._round, waited, f", and sits out {rounds} round(s)" if rounds else ""),
+                "%s did not answer round %d within %.1f s%s",
+                *(self._roster.name(node), self._round, waited, f", and sits out {rounds} round(s)" if rounds else ""),
             )
 
     def _take_late(self, message: SentMessage, answer: NodeMessage | Rejected | str, inbox: Inbox) -> None:
@@ -203,7 +205,7 @@ class Network:
         if isinstance(answer, NodeMessage) and "refused" in answer.facts:
             answer = str(answer.facts["refused"])
         if not isinstance(answer, NodeMessage):
-            log.warning("node %d failed in round %d: %s", message.node, message.round, said(answer, 500))
+            log.warning("%s failed in round %d: %s", self._roster.name(message.node), message.round, said(answer, 500))
             self._roster.doubt(message.node)
             for client in message.clients:
                 costs.set_fate(client, DOWNLOAD_LOST if isinstance(answer, str) else ARRIVED)
