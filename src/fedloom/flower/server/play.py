@@ -25,6 +25,7 @@ from fedloom.flower.protocol.owners import Owner, read_owners
 from fedloom.flower.protocol.pace import pace_pulls
 from fedloom.flower.protocol.packing import Packing
 from fedloom.flower.protocol.run_file import RUN_FILE
+from fedloom.flower.server.changed_owners import ChangedOwners
 from fedloom.flower.server.checks import with_checks
 from fedloom.flower.server.closing import Closing
 from fedloom.flower.server.hello import Terms
@@ -136,7 +137,7 @@ def _serve(
         inputs.clients, inputs.setting.fleet, experiment.clients, fedloom.__version__, code_of(experiment), base,
         config.owners,
     )  # fmt: skip
-    roster = Roster(mailbox, terms)
+    roster = Roster(mailbox, terms, ChangedOwners(out).read)
     if resume:
         recall(out, roster)
     roster.wait(config.patience, log.info)
