@@ -80,7 +80,8 @@ def deploy(
     files = {"fedloom-link.service": link_unit(control), "fedloom-gate.service": gate_unit(gateway)}
     files |= {"fedloom-run.service": run_unit(), "fedloom-node@.service": node_unit()}
     files |= containers(__version__, gateway)
-    files |= {f"node-{i}.env": node_settings(gateway.host, i, clients) for i, clients in enumerate(made.clients)}
+    for i, clients in enumerate(made.clients):
+        files[f"node-{i}.env"] = node_settings(gateway.host, i, clients, int(config["metrics"]))
     for name, text in files.items():
         (services / name).write_text(text)
     (made.root / "README.md").write_text(_readme(made, typed, gateway, shipped(experiment)))
