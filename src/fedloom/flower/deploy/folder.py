@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,9 +63,7 @@ def write_folder(
     need_flower()
     read_experiment(experiment.model_dump_json())  # raises now if it cannot run on a network
     hosted = [format_ranges(clients) for clients in deal_clients(experiment.clients, nodes)]
-    if root.exists() and any(root.iterdir()):
-        raise BadExperiment(f"the folder '{root}' is not empty; name a new one.")
-    root = root.absolute()
+    root = new_root(root)
     app, home = root / "app", root / "home"
     certificates = write_certificates(root / "certificates", (*hosts, control.host))
     keys = [write_key(root / "keys", f"node-{number}") for number in range(nodes)]
@@ -75,6 +74,13 @@ def write_folder(
     write_app(app, experiment, {**config, "nodes": write_owners(owners)})
     write_home(home, str(control), certificates.authority)
     return Deployment(root, app, certificates, keys, hosted, home)
+
+
+def new_root(root: Path) -> Path:
+    """The absolute path of a folder that is to be written."""
+    if root.exists() and any(root.iterdir()):
+        raise BadExperiment(f"the folder '{root}' is not empty; name a new one.")
+    return root.absolute()
 
 
 def write_app(app: Path, experiment: Experiment, config: dict[str, Any]) -> None:
@@ -100,6 +106,12 @@ def write_app(app: Path, experiment: Experiment, config: dict[str, Any]) -> None
         "config": {"experiment": shipped(experiment).model_dump_json(), **config},
     }
     (app / "pyproject.toml").write_text(tomli_w.dumps({"project": about, "tool": {"flwr": {"app": flower}}}))
+
+
+def metrics_port(app: Path) -> int:
+    """The port of the server's figures in an app's settings; 0 where there is none."""
+    config = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    return int(config.get("metrics", 0))
 
 
 def shipped(experiment: Experiment) -> Experiment:

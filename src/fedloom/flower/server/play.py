@@ -34,7 +34,8 @@ from fedloom.flower.server.network import Network
 from fedloom.flower.server.reported_fleet import enter, recall, remember, with_reported_fleet
 from fedloom.flower.server.roster import Roster
 from fedloom.flower.server.run_state import stated
-from fedloom.flower.server.status import STUCK, WAITING, Observed, Status
+from fedloom.flower.server.status import SERVER, STEPS, STUCK, WAITING, Observed, Status
+from fedloom.flower.server.stream import Stream
 from fedloom.runs.base import hash_of_base
 from fedloom.runs.build import Prepared, notes_of
 from fedloom.runs.checkpoint.saver import Checkpoints, checkpoints_of
@@ -174,8 +175,10 @@ def _serve(
         config.resume_with,
     )  # fmt: skip
     inputs = inputs._replace(method=with_checks(inputs.method, experiment.admit.name, network.log_refused))
-    prepared = Prepared(inputs, Observed(network, status), notes_of(experiment, inputs))
-    with threads_for([inputs]), computing(experiment.precision):
+    stream = Stream(network, mailbox, roster, packing, run, attempt, deadline)
+    prepared = Prepared(inputs, Observed(network, status), notes_of(experiment, inputs), timed=stream)
+    phase = SERVER if inputs.method.pace.barrier else STEPS
+    with threads_for([inputs]), computing(experiment.precision), status.doing(phase):
         return play(experiment, prepared, out, watch, resume=resume, checkpoints=config.checkpoints, tell=log.info)
 
 

@@ -22,8 +22,10 @@ ASK_AGAIN = 60.0  # seconds until a node is asked anew that did not say which cl
 
 
 class Roster:
-    """Which node hosts which client. Where the deployment says whose key is whose, a node hosts its own clients only;
-    elsewhere the first node to name a client hosts it.
+    """Which node hosts which client.
+
+    Where the deployment says whose key is whose, a node hosts its own clients only; elsewhere the first node to name a
+    client hosts it.
 
     Every node is asked when it is first seen, when it was away, and after anything went wrong with it (`doubt`).
     Whether nodes have data of their own is what most clients' nodes say until `settle`.
@@ -174,6 +176,11 @@ class Roster:
         self._hellos[node] = hello
         if hello.own_data:
             self.reported |= {client.number: client for client in hello.clients}
+
+    @property
+    def connected(self) -> frozenset[int]:
+        """The nodes that Flower took to be connected at the last look."""
+        return frozenset(self._connected)
 
     def present(self) -> dict[int, int]:
         """Place in the fleet -> node, of the clients whose node is connected."""

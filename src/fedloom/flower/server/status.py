@@ -23,7 +23,7 @@ from fedloom.runs.watch import Watch
 STUCK = 60.0  # seconds beyond what waiting may take, after which a phase counts as stuck
 REFUSED = "rejected."  # leads the columns of refusals by reason
 TRAFFIC = ("bytes_down", "bytes_up", "transport_down", "transport_up")
-SERVER, WAITING, EXCHANGE, PERSONAL = "server", "waiting", "exchange", "personal"  # phases
+SERVER, WAITING, EXCHANGE, PERSONAL, STEPS = "server", "waiting", "exchange", "personal", "steps"  # phases
 
 
 @dataclass
@@ -82,6 +82,7 @@ class Status:
         self.sums = {name: self.sums.get(name, 0.0) + (row.get(name) or 0) for name in names}
         reasons = {name.removeprefix(REFUSED): value for name, value in row.items() if name.startswith(REFUSED)}
         self.refused |= {reason: self.refused.get(reason, 0.0) + (value or 0) for reason, value in reasons.items()}
+        self._enter(self.phase)  # which lasts since then: without a barrier there is only one
         self.row, self.score = row, self.score if row.get("score") is None else row["score"]
 
     def answered(self, reply: Reply) -> None:
