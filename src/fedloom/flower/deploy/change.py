@@ -62,6 +62,7 @@ def like(root: Path, experiment: Experiment, old: Path, config: dict[str, Any], 
     run = Path(opened.config["out"])
     run = root / "run" if run.is_relative_to(before) else run.with_name(root.name)
     config = {**config, "out": config["out"] or str(run), "resume-with": supervise_line(root)}
+    config["metrics"] = config.get("metrics") or opened.config.get("metrics", 0)  # nodes' settings name ports after it
     for name in ("certificates", "keys"):
         shutil.copytree(before / name, root / name)
     (root / "services").mkdir()

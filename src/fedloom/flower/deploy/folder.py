@@ -91,7 +91,7 @@ def nodes_text(keys: Iterable[Key], clients: Iterable[str]) -> str:
 
 def read_nodes(app: Path) -> str:
     """Whose key hosts which clients, as an app says; empty if it does not."""
-    return str(tomllib.loads((app / APP_FILE).read_text())["tool"]["flwr"]["app"]["config"].get("nodes", ""))
+    return str(_config(app).get("nodes", ""))
 
 
 def write_nodes(app: Path, nodes: str) -> None:
@@ -126,6 +126,16 @@ def write_app(app: Path, experiment: Experiment, config: dict[str, Any]) -> None
         "config": {"experiment": shipped(experiment).model_dump_json(), **config},
     }
     (app / APP_FILE).write_text(tomli_w.dumps({"project": about, "tool": {"flwr": {"app": flower}}}))
+
+
+def metrics_port(app: Path) -> int:
+    """The port of the server's figures in an app's settings; 0 where there is none."""
+    return int(_config(app).get("metrics", 0))
+
+
+def _config(app: Path) -> dict[str, Any]:
+    """An app's settings."""
+    return dict(tomllib.loads((app / APP_FILE).read_text())["tool"]["flwr"]["app"]["config"])
 
 
 def shipped(experiment: Experiment) -> Experiment:
