@@ -220,6 +220,7 @@ def soak(args: argparse.Namespace) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="fedloom-soak-") as root:
             print(f"{time.strftime('%H:%M:%S')} {name} ...", file=sys.stderr, flush=True)
             found[name] = soaked(args.nodes, args.rounds, args.seed, bad, Path(root))
+        print(json.dumps({name: found[name]}), file=sys.stderr, flush=True)
     one, other = (found[name]["accuracy"] for name in found)
     return {**found, "points lost": 100 * (other - one)}
 
