@@ -34,6 +34,15 @@ def ask_cohort(
     """The first half of a round: the cohort's ids [C] (on the host if drawn there), its task, and the memory."""
     memory, ask = _asking(method, memory, setting)
     cohort = ask("select", chance)  # who
+    task, memory = task_for(method, memory, model, setting, cohort, chance)
+    return cohort.ids, task, memory
+
+
+def task_for(
+    method: Method, memory: Memory, model: Tensor, setting: Setting, cohort: Cohort, chance: Chance
+) -> tuple[Task, Memory]:
+    """The task of the clients that were chosen, and the memory."""
+    memory, ask = _asking(method, memory, setting)
     on_host = all(fact.device.type == "cpu" for fact in cohort)  # where reading does not wait for a device
     ids, authorised = (fact.to(model.device, non_blocking=True) for fact in cohort)
     share = ask("allocate", ids, chance)  # how much each
@@ -53,7 +62,7 @@ def ask_cohort(
         all_send=on_host and bool(cohort.authorised.all()),
         everyone=on_host and torch.equal(cohort.ids, torch.arange(setting.fleet.size)),
     )
-    return cohort.ids, task, memory
+    return task, memory
 
 
 def take_replies(

@@ -52,6 +52,9 @@ class Counting:
         """Every client is right as often as it was asked, in tenths."""
         return self.counts.double() / 10
 
+    def settle(self, ids: list[int]) -> None:
+        """Nothing waits."""
+
     def save(self) -> State:
         """The counts."""
         return {"counts": self.counts}
@@ -145,7 +148,7 @@ def test_every_engine_keeps_the_promise() -> None:
     from fedloom.engine.local import Local
     from fedloom.engine.loop import Loop
 
-    assert PROMISED == ["train", "personal", "save", "load", "describe"]
+    assert PROMISED == ["train", "personal", "settle", "save", "load", "describe"]
     assert [name for name in vars(Counting) if not name.startswith("_")] == PROMISED
     for engine in (Counting, Local, Loop, Distributed, Attacked, Wire, Simulated):
         for name in PROMISED:

@@ -12,6 +12,7 @@ from torch import Tensor
 from fedloom.chance import Chance
 from fedloom.core.clock import full_seconds
 from fedloom.core.costs import Bytes
+from fedloom.core.flight import FATES
 from fedloom.core.part import Allocate, Mask, Select
 from fedloom.core.types import Cohort, Portion, Reply, Setting, State, Task
 from fedloom.core.work import Work
@@ -27,7 +28,7 @@ from fedloom.round import play_round
 from fedloom.runs.experiment import Experiment
 from fedloom.world.channel import Bernoulli, Bursty, Pieces
 from fedloom.world.fleets import make_devices
-from fedloom.world.simulated import FATES, Simulated
+from fedloom.world.simulated import Simulated
 from fedloom.world.trace import read_trace
 from pieces import Forced
 from world.made import FLEET, Cut, Watched, equipped, made, simulated

@@ -8,6 +8,9 @@ from torch import Tensor
 
 from fedloom.core.types import State
 
+# columns of clients.parquet that a simulated world measures, and adds to reports
+MEASURED = ("seconds", "seconds_down", "seconds_compute", "seconds_up", "joules", "bytes_down", "bytes_up")
+
 
 class Bytes(NamedTuple):
     """Sizes of messages in bytes; every tensor is [] (the same for all) or [C] (one per client)."""

@@ -5,15 +5,20 @@ A version is the number of steps made: version 0 is the initial model, step r ma
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedloom.core.types import Task
+from fedloom.core.costs import MEASURED, Bytes
+from fedloom.core.rows import cat_rows
+from fedloom.core.types import Reply, State, Task
 
 FATES = (
     "arrived", "silent", "unavailable", "download lost", "upload lost", "late", "surplus",
@@ -21,6 +26,24 @@ FATES = (
 )  # fmt: skip
 ARRIVED, SILENT, UNAVAILABLE, DOWNLOAD_LOST, UPLOAD_LOST, LATE, SURPLUS = range(7)
 TOO_OLD, RECALLED, GIVEN_UP, IN_FLIGHT, SPARE = range(7, len(FATES))
+UNREACHED = (UNAVAILABLE, DOWNLOAD_LOST)  # fates of clients that never get their task
+
+
+class Journey(NamedTuple):
+    """What a task takes of each client, and what becomes of it, deadlines aside [C each]."""
+
+    prices: tuple[Bytes, Bytes]  # of tasks and replies, whether they were sent or not
+    columns: State  # those named in `MEASURED`
+    fate: Tensor  # as the place in `FATES`
+    end: Tensor  # seconds from the task to the reply, or to where it ends
+    present: Tensor
+    pieces: Tensor | None = None  # [C, count] which pieces of the reply arrive
+
+    def table(self) -> Tensor:
+        """The columns and the prices, a row for each client, in double precision."""
+        prices = [part for size in self.prices for part in size.per_client(len(self.fate))]
+        every = [*(self.columns[name] for name in MEASURED), *prices]
+        return torch.stack([value.to(self.end) for value in every], 1)
 
 
 class Version(NamedTuple):
@@ -28,7 +51,7 @@ class Version(NamedTuple):
 
     number: int
     model: Tensor  # [P]
-    moves: int = 0  # steps in which a reply counted; the others, silent ones, make nothing stale
+    moves: int = 0  # steps that took a reply; the others, silent ones, make nothing stale
     counts: Tensor | None = None  # [P] of these, those in which a counted reply held the number; None: not counted
 
 
@@ -38,7 +61,11 @@ class Wave:
 
     version: Version
     task: Task  # [C] rows; `task.model` is the version's
-    facts: dict[str, Tensor] = field(default_factory=dict)  # [C] each: what the world knows of each row beforehand
+    facts: Tensor  # [C, columns] what each task takes, as `Journey.table` has it
+    ends: list[float]  # [C] seconds from the task to the reply, or to where it ends
+    fates: list[int]  # [C] what becomes of the task if it is awaited
+    pieces: Tensor | None = None  # [C, count] which pieces of the reply arrive
+    reply: Reply | None = None  # where clients were trained when they were asked
 
 
 @dataclass(eq=False, slots=True)
@@ -50,19 +77,31 @@ class Asked:
     wave: Wave
     row: int  # of the client in the wave
     asked: float  # the second of asking
-    end: float = np.inf  # the second at which the reply comes, or a loss is noticed; inf: not known yet
+    end: float = inf  # the second at which the reply comes, or the task ends without one; inf: not known yet
     fate: int = IN_FLIGHT  # as its place in `FATES`; known when the task has ended
     ended: bool = False
     holds_slot: bool = True  # False: it ended, or the server no longer counts it among those in flight
+    trained: Reply | None = None  # in which its reply is a row, as soon as the client was trained
+    place: int = 0  # of that row
 
     @property
     def base(self) -> int:
         """The version that the client was sent."""
         return self.wave.version.number
 
+    @property
+    def foreseen(self) -> int:
+        """Its fate if it is awaited."""
+        return self.wave.fates[self.row]
+
+    @property
+    def received(self) -> bool:
+        """Whether the task reaches the client, so that it trains."""
+        return self.foreseen not in UNREACHED
+
 
 class Flight:
-    """All tasks that no step has taken yet, by serial: in flight, waiting, or ended without a reply that counts."""
+    """All tasks that no step has closed yet, by serial: in flight, waiting, or ended without a reply that counts."""
 
     def __init__(self, fleet_size: int, version: Version) -> None:
         self.version = version
@@ -73,18 +112,55 @@ class Flight:
         self.in_flight = 0  # tasks that hold a slot
         self.refilled = False  # whether anybody was asked since the last step
         self.free: NDArray[np.bool_] = np.ones(fleet_size, np.bool_)  # [N] clients without a task here
+        self._events: list[tuple[float, int, int]] = []  # heap of second, kind and serial: a total order
 
     def staleness(self, task: Asked) -> int:
-        """Steps with a counted reply since the task's client was sent the model."""
+        """Steps with a reply since the task's client was sent the model."""
         return self.version.moves - task.wave.version.moves
 
-    def add(self, tasks: Iterable[Asked]) -> None:
-        """Add clients that are asked now."""
-        for task in tasks:
-            self.tasks[task.serial] = task
-            self.free[task.client] = False
-            self.in_flight += 1
+    def advance(self, to: float) -> None:
+        """Let time pass."""
+        self.now = to
+
+    def add(self, task: Asked, timeout: float | None = None) -> None:
+        """Add a client that is asked now; without a reply the server waits for it until the `timeout`."""
+        self.tasks[task.serial] = task
+        self.next_serial = task.serial + 1
+        self.free[task.client] = False
+        self.in_flight += 1
         self.refilled = True
+        self.schedule(task, timeout)
+
+    def schedule(self, task: Asked, timeout: float | None) -> None:
+        """Note when a task will end, and when its slot is given to somebody else."""
+        if task.end < inf:
+            heappush(self._events, (task.end, 0, task.serial))
+        if timeout is not None and task.holds_slot and task.asked + timeout < task.end:
+            heappush(self._events, (task.asked + timeout, 1, task.serial))
+
+    def next_event(self) -> float:
+        """The second of the next event; inf: none comes."""
+        while self._events and self._over(self._events[0]):
+            heappop(self._events)
+        return self._events[0][0] if self._events else inf
+
+    def happen(self) -> list[Asked]:
+        """Release the slots of tasks whose time is over now; return those that end now, by serial."""
+        ends: list[Asked] = []
+        while self._events and self._events[0][0] <= self.now:
+            event = heappop(self._events)
+            if self._over(event):
+                continue
+            task = self.tasks[event[2]]
+            if event[1]:
+                self.release(task)
+            else:
+                ends.append(task)
+        return ends
+
+    def _over(self, event: tuple[float, int, int]) -> bool:
+        """Whether an event's task has ended by another."""
+        return event[2] not in self.tasks or self.tasks[event[2]].ended
 
     def end(self, task: Asked, fate: int) -> None:
         """End a task now: its reply has come, or never will."""
@@ -93,19 +169,72 @@ class Flight:
         if fate == ARRIVED:
             self.waiting.append(task)
 
+    def drop(self, task: Asked, fate: int) -> None:
+        """Let a reply that waits not count."""
+        self.waiting.remove(task)
+        task.fate = fate
+
     def release(self, task: Asked) -> None:
         """Let somebody else be asked in its place; its client stays busy until the task ends."""
         self.in_flight -= task.holds_slot
         task.holds_slot = False
 
-    def close(self, tasks: Iterable[Asked]) -> None:
-        """Remove tasks that a step has taken; their clients are free again."""
+    def closing(self, taken: Sequence[Asked], recall: bool) -> list[Asked]:
+        """The tasks that a step closes, by client: those it takes, those that ended without counting, or all."""
+        if recall:
+            for task in self.tasks.values():
+                if not task.ended:
+                    self.end(task, RECALLED)
+            for task in [task for task in self.waiting if task not in taken]:
+                self.drop(task, SURPLUS)
+        here = {task.serial for task in taken}
+        closed = [t for t in self.tasks.values() if t.serial in here or (t.ended and t.fate != ARRIVED)]
+        return sorted(closed, key=lambda task: task.client)
+
+    def close(self, tasks: Iterable[Asked], version: Version) -> None:
+        """Remove tasks that a step has closed, whose clients are free again; `version` is the step's."""
         for task in tasks:
             self.release(task)
             del self.tasks[task.serial]
             self.free[task.client] = True
         self.waiting = [task for task in self.waiting if task.serial in self.tasks]
+        self.version, self.since, self.refilled = version, self.now, False
 
     def versions(self) -> int:
         """How many versions of the model are kept: this one, and those that tasks refer to."""
         return len({self.version.number, *(task.base for task in self.tasks.values())})
+
+
+def by_wave(tasks: Sequence[Asked]) -> list[tuple[Wave, Tensor, Tensor]]:
+    """The waves of some tasks, each with its rows of them and their places among the tasks."""
+    found: dict[int, tuple[Wave, list[int], list[int]]] = {}
+    for place, task in enumerate(tasks):
+        _, rows, places = found.setdefault(id(task.wave), (task.wave, [], []))
+        rows.append(task.row)
+        places.append(place)
+    return [(wave, torch.tensor(rows), torch.tensor(places)) for wave, rows, places in found.values()]
+
+
+def task_of(tasks: Sequence[Asked], extras: bool = True) -> Task:
+    """The tasks as they were sent, a row each; with what the local rule added, all must be of one version."""
+    waves = by_wave(tasks)
+    device = waves[0][0].task.model.device
+    each = [(wave.task if extras else wave.task._replace(extras={})).rows(rows.to(device)) for wave, rows, _ in waves]
+    if len(each) == 1:
+        return each[0]
+    return Task.cat(each).rows(torch.cat([places for _, _, places in waves]).argsort().to(device))
+
+
+def facts_of(tasks: Sequence[Asked], device: torch.device) -> Tensor:
+    """What the tasks take, a row each."""
+    waves = by_wave(tasks)
+    if not waves:
+        return torch.zeros(0, len(MEASURED) + 2 * len(Bytes._fields), dtype=torch.float64, device=device)
+    return cat_rows([wave.facts[rows.to(device)] for wave, rows, _ in waves], [places for _, _, places in waves])
+
+
+def pieces_of(tasks: Sequence[Asked]) -> Tensor | None:
+    """Which pieces of the tasks' replies arrive, a row each; None where replies travel whole."""
+    waves = by_wave(tasks)
+    found = [wave.pieces[rows] for wave, rows, _ in waves if wave.pieces is not None]
+    return cat_rows(found, [places for _, _, places in waves]) if found else None

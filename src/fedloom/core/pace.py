@@ -14,6 +14,7 @@ from fedloom.core.types import State
 
 if TYPE_CHECKING:
     from fedloom.core.flight import Asked, Flight
+    from fedloom.method import Method
 
 
 class Wish(NamedTuple):
@@ -56,6 +57,11 @@ class Pace(ServerPart):
         return False
 
     @property
+    def holds_rows(self) -> bool:
+        """Whether all clients that were sent one version are trained together, and their rows held until needed."""
+        return True
+
+    @property
     def recall(self) -> bool:
         """Whether a step ends all tasks that it does not take: they no longer count, and their clients are free."""
         return False
@@ -73,6 +79,21 @@ class Pace(ServerPart):
     @property
     def oldest(self) -> int | None:
         """The largest staleness of a reply that counts; None: any."""
+        return None
+
+    def clash(self, method: Method) -> str | None:
+        """Refuse parts that decide on whole cohorts where clients are asked one after another."""
+        if self.barrier:
+            return None
+        if not method.select.asks_one_by_one:
+            return (
+                f"select={type(method.select).__name__} chooses whole cohorts, not clients that are free; leave pace "
+                "out, or take another select."
+            )
+        for slot in ("select", "allocate", "mask") if self.one_by_one else ():
+            part = getattr(method, slot)
+            if not part.alone:
+                return f"{slot}={type(part).__name__} decides on a whole cohort; set refill='step' (pace.refill=step)."
         return None
 
     @abstractmethod

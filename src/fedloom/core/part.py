@@ -39,7 +39,10 @@ class Part(ABC):  # noqa: B024  its subclasses below each add the one abstract c
 
     @property
     def alone(self) -> bool:
-        """Whether it can decide on one client at a time; False: on a cohort as a whole."""
+        """Whether it can decide on one client at a time; False: on a cohort as a whole.
+
+        Of parts that can, clients may be prepared who are not asked in the end.
+        """
         return True
 
     def clash(self, method: Method) -> str | None:
@@ -117,6 +120,11 @@ class Select(ServerPart):
     def skips_stopped(self) -> bool:
         """Whether clients that have reported `stopped` are left out."""
         return False
+
+    @property
+    def asks_one_by_one(self) -> bool:
+        """Whether `next` can choose among clients that are free."""
+        return type(self).next is not Select.next
 
     def cohort_size(self, fleet_size: int) -> int:
         """At most how many of `fleet_size` clients train in a round."""
@@ -280,6 +288,11 @@ class Stale(Part):
     def __post_init__(self) -> None:
         if self.by not in (None, "steps", "numbers"):
             raise BadExperiment(unknown("by (what staleness is counted by)", str(self.by), ("steps", "numbers")))
+
+    @property
+    @abstractmethod
+    def discounts(self) -> bool:
+        """Whether staleness decides how much a reply counts."""
 
     def counts_numbers(self, method: Method) -> bool:
         """Whether staleness is counted for each number; unless told otherwise, where clients may send a part."""

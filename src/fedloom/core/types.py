@@ -140,7 +140,7 @@ class Task(NamedTuple):
             keep=None if any(keep is None for keep in keeps) else torch.cat([k for k in keeps if k is not None]),
             share=torch.cat([task.share for task in tasks]),
             authorised=torch.cat([task.authorised for task in tasks]),
-            extras=cat_states([task.extras for task in tasks]),
+            extras=_cat_extras([task.extras for task in tasks]),
             ids=None if any(own is None for own in ids) else torch.cat([own for own in ids if own is not None]),
             all_send=all(task.all_send for task in tasks),
             everyone=False,
@@ -240,6 +240,16 @@ def _cat_masks(
         return None
     whole = [torch.ones_like(own, dtype=torch.bool) if mask is None else mask for mask, own in zip(masks, like)]
     return cat_rows(whole, at)
+
+
+def _cat_extras(states: Sequence[State]) -> State:
+    """Concatenate states with equal names; a row that all share stays one row in memory."""
+    found: State = {}
+    for name, first in states[0].items():
+        parts = [state[name] for state in states]
+        shared = first.dim() > 1 and all(v.stride(0) == 0 and v.data_ptr() == first.data_ptr() for v in parts)
+        found[name] = first[:1].expand(sum(map(len, parts)), *first.shape[1:]) if shared else torch.cat(parts)
+    return found
 
 
 def _some(value: Tensor, keep: slice | Tensor) -> Tensor:

@@ -40,7 +40,7 @@ class Clients:
         self.strata = strata
         self.method, self.setting, self.data, self.shards = method, setting, data, shards
         self.held_out, self.own_test = held_out, own_test
-        self.states = ClientStates(setting.fleet.size, data.x.device, states)
+        self.states = ClientStates(setting.fleet.size, data.x.device, states, waits=not method.pace.barrier)
         self._newborn: State | None = None  # the state of the client met last; a template for all met before
 
     def met(self, listed: Sequence[int]) -> bool:
@@ -92,6 +92,10 @@ class Clients:
         weight = weigh(data.y[rows].flatten(0, 1)).double().view(rows.shape)
         real = torch.arange(rows.shape[1], device=rows.device) < sizes[:, None]
         return torch.where(real, weight, 0).sum(1)
+
+    def settle(self, ids: list[int]) -> None:
+        """Let the states that these clients have after training count from now on, if they were kept aside."""
+        self.states.settle(ids)
 
     def save(self) -> State:
         """States of all clients that were met, and what the network counts by itself."""

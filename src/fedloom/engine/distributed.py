@@ -67,6 +67,9 @@ class Distributed:
             score[theirs["known"]] = theirs["score"][theirs["known"]]
         return score
 
+    def settle(self, ids: list[int]) -> None:
+        """Nothing: rounds on many ranks have a barrier."""
+
     def save(self) -> State:
         """The states of the clients of rank 0 alone: such a run cannot be resumed."""
         return self.local.save()

@@ -98,6 +98,10 @@ class Local:
         """The score of every client's own model [N]."""
         return personal_score(self.clients, self.gradient, model, self.chunk)
 
+    def settle(self, ids: list[int]) -> None:
+        """New states of clients whose tasks have ended."""
+        self.clients.settle(ids)
+
     def save(self) -> State:
         """The states of all clients that were met."""
         return self.clients.save()

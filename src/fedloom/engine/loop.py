@@ -55,6 +55,10 @@ class Loop:
         """The score of every client's own model [N]."""
         return personal_score(self.clients, self.gradient, model, 1)
 
+    def settle(self, ids: list[int]) -> None:
+        """New states of clients whose tasks have ended."""
+        self.clients.settle(ids)
+
     def save(self) -> State:
         """The states of all clients that were met."""
         return self.clients.save()

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from fedloom.chance import Chance
+from fedloom.core.flight import Journey
 from fedloom.core.types import Reply, State, Task
 
 
@@ -30,6 +31,13 @@ class Engine(Protocol):
         Clients without a model of their own are served by the global `model` [P]. None: no client has test examples.
         """
 
+    def settle(self, ids: list[int]) -> None:
+        """Let the states that these clients have after training count from now on.
+
+        Without a barrier between rounds, clients train when their replies are needed, and their new states are kept
+        aside until their tasks have ended. With one, states count at once, and there is nothing to settle.
+        """
+
     def save(self) -> State:
         """All that changes from round to round, by name; views, to be copied before the next round."""
 
@@ -38,3 +46,30 @@ class Engine(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """What the engine does and why, as plain values for the run folder and `fedloom run --explain`."""
+
+
+class Timed(Engine, Protocol):
+    """An engine that knows beforehand how long tasks take, for rounds without a barrier."""
+
+    @property
+    def steady(self) -> bool:
+        """Whether what a task takes of a client does not depend on the second at which it is asked."""
+
+    @property
+    def idle(self) -> float:
+        """Seconds until the next step if nobody could be asked."""
+
+    def foresee(self, ids: Tensor, task: Task, chance: Chance, now: float, reply: Reply | None = None) -> Journey:
+        """What will become of clients `ids` [C] that are asked at the second `now`.
+
+        `reply` is what they will send, a row for each, where its size follows only from training.
+        """
+
+    def train_asked(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
+        """The replies of clients that got their task, whatever becomes of them on the way; states are set aside."""
+
+    def unanswered(self, ids: Tensor, task: Task) -> Reply:
+        """Replies of clients none of which has trained: all of them hold the model."""
+
+    def in_pieces(self, reply: Reply, pieces: Tensor | None) -> Reply:
+        """The replies without the pieces that were lost, by `Journey.pieces`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedloom.core.flight import FATES
 from fedloom.core.refused import REASONS
 from fedloom.evaluate.judge import MetricFacts, is_share
 from fedloom.evaluate.wording import label_of, number
@@ -11,7 +12,6 @@ from fedloom.report.about import CLIENTS as NAMES, name_of
 from fedloom.report.charts import Bars, Cells, Map, Maps, Ranks, Row, Series, merged, spaced, tidy
 from fedloom.report.group import Group
 from fedloom.report.recorded import Numbers, Recorded
-from fedloom.world.simulated import FATES
 
 CELLS = 120_000  # of all tables of clients and rounds together
 CLIENTS, BINS = 100, 120  # rows and columns of such a table at most

@@ -19,8 +19,9 @@ from fedloom.engine.local import Engines, Local, Measured, local_engine
 from fedloom.engine.loop import Loop
 from fedloom.engine.pace import fastest_way
 from fedloom.engine.plan import ClientWay
-from fedloom.engine.protocol import Engine
+from fedloom.engine.protocol import Engine, Timed
 from fedloom.engine.ranks import ranks_here
+from fedloom.errors import BadExperiment
 from fedloom.layout import flatten
 from fedloom.method import Method
 from fedloom.runs.base import hash_of_base
@@ -50,6 +51,7 @@ class Prepared(NamedTuple):
     notes: list[str]  # what should be known before the first round
     trainer: Local | Loop | None = None  # what trains in this process; None: clients train on nodes
     trace: Trace | None = None  # when devices are there, where the world says so
+    world: Simulated | None = None  # `engine`, where there are devices
 
 
 def prepare(
@@ -80,10 +82,22 @@ def prepare(
         who = attack.who(setting.fleet.size, Chance(experiment.seed, 0, inputs.model.device))
         engine = Attacked(engine, attack, who)
     parts = MessageParts(inputs.method, setting, experiment.codec)
-    engine, trace = Wire(engine, parts, setting, experiment.exact_bytes), None
-    if setting.fleet.devices is not None:
-        engine, trace = _in_world(experiment, engine, inputs, parts)
-    return Prepared(inputs, engine, notes_of(experiment, inputs), trainer, trace)
+    wire = Wire(engine, parts, setting, experiment.exact_bytes)
+    if setting.fleet.devices is None:
+        return Prepared(inputs, wire, notes_of(experiment, inputs), trainer)
+    world, trace = _in_world(experiment, wire, inputs, parts)
+    return Prepared(inputs, world, notes_of(experiment, inputs), trainer, trace, world)
+
+
+def timed(prepared: Prepared) -> Timed:
+    """The engine of a run whose clients are in flight while others begin."""
+    if prepared.world is None:
+        pace = type(prepared.inputs.method.pace).__name__
+        raise BadExperiment(
+            f"pace={pace} needs to know how long clients take, and this experiment's fleet has no devices; choose one, "
+            "as in --fleet mobile-4g."
+        )
+    return prepared.world
 
 
 def trainer_of(
@@ -132,7 +146,7 @@ def notes_of(experiment: Experiment, inputs: Inputs) -> list[str]:
 
 def _in_world(
     experiment: Experiment, engine: Engine, inputs: Inputs, parts: MessageParts
-) -> tuple[Engine, Trace | None]:
+) -> tuple[Simulated, Trace | None]:
     """The engine in the experiment's simulated world."""
     world, trace = experiment.world, None
     if world.trace is not None:

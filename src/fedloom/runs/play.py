@@ -26,7 +26,7 @@ from fedloom.goals.own import changed
 from fedloom.layout import load
 from fedloom.method import Method
 from fedloom.round import play_round
-from fedloom.runs.build import Prepared, prepare
+from fedloom.runs.build import Prepared, prepare, timed
 from fedloom.runs.checkpoint.saver import Checkpoints, Saver
 from fedloom.runs.checkpoint.snapshot import Progress, restore_snapshot, take_snapshot
 from fedloom.runs.checkpoint.store import Found
@@ -39,6 +39,7 @@ from fedloom.runs.result import Result
 from fedloom.runs.threads import threads_for
 from fedloom.runs.torchrun import run_on_ranks
 from fedloom.runs.watch import Watch, row_notifier
+from fedloom.step import begin_flight, play_step
 
 log = logging.getLogger("fedloom")
 
@@ -186,7 +187,9 @@ def ledger_of(inputs: Inputs) -> Ledger:
 def _start(prepared: Prepared) -> Progress:
     """The progress before the first round."""
     inputs = prepared.inputs
-    return Progress(0, inputs.model, inputs.method.init(inputs.setting, inputs.model))
+    method, setting, model = inputs.method, inputs.setting, inputs.model
+    flight = None if method.pace.barrier else begin_flight(method, setting, model)
+    return Progress(0, model, method.init(setting, model), flight)
 
 
 def _resume(
@@ -287,11 +290,16 @@ def _round(
     """Play one round, evaluate the model if it is due, and record the round."""
     began, method, setting = clock(), prepared.inputs.method, prepared.inputs.setting
     chance = Chance(experiment.seed, at.round + 1, at.model.device)
-    weights, memory, task, reply = play_round(method, at.memory, at.model, setting, prepared.engine, chance)
+    if at.flight is None:
+        weights, memory, task, reply = play_round(method, at.memory, at.model, setting, prepared.engine, chance)
+    else:
+        weights, memory, task, reply = play_step(
+            method, at.memory, at.flight, setting, timed(prepared), experiment.seed
+        )
     ledger.add(task, reply, clock() - began, method.record(memory))
     if chance.round % experiment.evaluate_every == 0 or chance.round == experiment.rounds:
         _score(ledger, prepared, weights, clock)
-    return Progress(chance.round, weights, memory)
+    return Progress(chance.round, weights, memory, at.flight)
 
 
 def _score(ledger: Ledger, prepared: Prepared, weights: Tensor, clock: Callable[[], float]) -> None:

@@ -111,6 +111,10 @@ class Attacked:
         """As the engine."""
         return self.engine.personal(model)
 
+    def settle(self, ids: list[int]) -> None:
+        """As the engine."""
+        self.engine.settle(ids)
+
     def save(self) -> State:
         """As the engine."""
         return self.engine.save()

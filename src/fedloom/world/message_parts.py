@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from fedloom.codec import Codec, Frame, ModelPart, Range
-from fedloom.core.costs import Bytes
+from fedloom.core.costs import MEASURED, Bytes
 from fedloom.core.types import Reply, Setting, State, Task
 from fedloom.method import Method
 from fedloom.neurons.rows import rows_of
-from fedloom.world.simulated import MEASURED
 
 CARRIED = (torch.float32, torch.int64)  # dtypes of extras that are sent; a client computes others by itself
 REPORT = {"examples": Range(0, whole=True), "steps": Range(0, whole=True), "loss": Range()}

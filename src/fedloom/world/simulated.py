@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.core.clock import BYTES, Seconds, by_cycles, by_flops, forward_flops, processed, transfer
-from fedloom.core.costs import Bytes, Costs
+from fedloom.core.costs import MEASURED, Bytes, Costs
 from fedloom.core.devices import Devices, known_devices
+from fedloom.core.flight import ARRIVED, DOWNLOAD_LOST, LATE, SILENT, SURPLUS, UNAVAILABLE, UPLOAD_LOST, Journey
 from fedloom.core.rows import expanded
 from fedloom.core.types import Reply, Setting, State, Task
 from fedloom.engine.protocol import Engine
@@ -23,10 +24,16 @@ from fedloom.world.world import World
 
 Price = Callable[[Task, Reply], tuple[Bytes, Bytes]]  # sizes of the cohort's tasks and replies [C each]
 
-MEASURED = ("seconds", "seconds_down", "seconds_compute", "seconds_up", "joules", "bytes_down", "bytes_up")
-FATES = ("arrived", "silent", "unavailable", "download lost", "upload lost", "late", "surplus")
 IDLE = 60.0  # seconds until the next round if no client was available
-ARRIVED, SILENT, UNAVAILABLE, DOWNLOAD_LOST, UPLOAD_LOST, LATE, SURPLUS = range(len(FATES))
+
+
+class _Ready(NamedTuple):
+    """Clients before they train."""
+
+    devices: Devices  # at this round's rates
+    present: Tensor  # [C]
+    received: Tensor  # [C] whether the task arrived
+    through: Tensor  # [C] whether the channel would deliver the reply
 
 
 def plain_bytes(task: Task, reply: Reply) -> tuple[Bytes, Bytes]:
@@ -72,39 +79,54 @@ class Simulated:
     def train(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
         """Send tasks, train the clients that receive theirs, and simulate which replies arrive when."""
         listed, ids = ids, ids.to(task.model.device, non_blocking=True)
-        devices, trace, pieces = self.devices.now(chance, ids), self.trace, self.pieces
-        present = chance.uniform("availability", ids) < devices.availability
-        if trace is not None:
-            link = trace(ids, self.now)
-            present = present & link.available
-            devices = devices._replace(up=devices.up * link.up, down=devices.down * link.down)
-        delivered = self.channel(ids, self.devices, chance)
-        received = present & delivered.down
-        if trace is not None:
-            received = received & (chance.uniform("trace down", ids) < link.reliability)
-        reply = self._train(listed, ids, task, chance, received)
-        sends = received & reply.arrived
-        prices = self.price(task, reply)
-        down, up = (size.total.to(ids.device) for size in prices)
-        down, up = down * present, up * sends
-        seconds = self._seconds(ids, task, devices, down, up, present, received, sends)
-        end = seconds.total
-        through = delivered.up
-        if trace is not None:
-            link = trace(ids, self.now + end)
-            through = through & link.available & (chance.uniform("trace up", ids) < link.reliability)
-        if pieces is not None and self._piece is not None:
-            survive = pieces.survive(ids, chance)
-            through = through & survive.any(1)
-            arrives = survive[:, self._piece]  # [C, P]
-            reply = reply._replace(mask=arrives if reply.mask is None else reply.mask & arrives)
-        fate = self._fate(present, received, sends, through, end)
-        duration = self._duration(fate == ARRIVED, present & task.authorised, end)
+        ready = self._ready(ids, chance, self.now)
+        reply = self._train(listed, ids, task, chance, ready.received)
+        way = self._journey(ids, task, reply, ready, chance, self.now)
+        reply = self.in_pieces(reply, way.pieces)
+        fate = self._in_time(way)
+        duration = self._duration(fate == ARRIVED, way.present & task.authorised, way.end)
         self.now = self.now + duration
-        spent = (seconds.total, seconds.down, seconds.compute, seconds.up, seconds.joules(devices), down, up)
-        columns = dict(zip(MEASURED, spent))
-        costs = Costs(*prices, reached(fate), up, {"fate": fate, **columns}, duration)
-        return reply._replace(arrived=fate == ARRIVED, report={**reply.report, **columns}, costs=costs)
+        costs = Costs(*way.prices, reached(fate), way.columns["bytes_up"], {"fate": fate, **way.columns}, duration)
+        return reply._replace(arrived=fate == ARRIVED, report={**reply.report, **way.columns}, costs=costs)
+
+    @property
+    def steady(self) -> bool:
+        """Whether what a task takes of a client does not depend on the second at which it is asked."""
+        return self.trace is None
+
+    @property
+    def idle(self) -> float:
+        """Seconds until the next step if nobody could be asked."""
+        return IDLE
+
+    def foresee(self, ids: Tensor, task: Task, chance: Chance, now: float, reply: Reply | None = None) -> Journey:
+        """What will become of clients `ids` [C] that are asked at the second `now`.
+
+        `reply` is what they will send, where its size follows only from training; it must have a row for each.
+        """
+        ids, second = ids.to(task.model.device, non_blocking=True), self.now.new_tensor(now)
+        coming = self._blank(ids, task) if reply is None else reply
+        return self._journey(ids, task, coming, self._ready(ids, chance, second), chance, second)
+
+    def train_asked(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
+        """The replies of clients that got their task, whatever becomes of them on the way."""
+        return self.engine.train(ids, task, chance)
+
+    def unanswered(self, ids: Tensor, task: Task) -> Reply:
+        """Replies of clients none of which has trained, to be overwritten: all of them hold the model."""
+        ids = ids.to(task.model.device, non_blocking=True)
+        return self._empty_reply(ids, task).scatter(ids[:0], ids, task.model)
+
+    def in_pieces(self, reply: Reply, survive: Tensor | None) -> Reply:
+        """The replies without the pieces that were lost, by `Journey.pieces`."""
+        if survive is None or self._piece is None:
+            return reply
+        arrives = survive[:, self._piece]  # [C, P]
+        return reply._replace(mask=arrives if reply.mask is None else reply.mask & arrives)
+
+    def settle(self, ids: list[int]) -> None:
+        """As the engine."""
+        self.engine.settle(ids)
 
     def personal(self, model: Tensor) -> Tensor | None:
         """The engine's personal accuracies; they cost no time or bytes."""
@@ -123,6 +145,44 @@ class Simulated:
         """The engine's description; the world is in the experiment."""
         return self.engine.describe()
 
+    def _ready(self, ids: Tensor, chance: Chance, now: Tensor) -> _Ready:
+        """Who is there and receives the task, sent at the second `now` []."""
+        devices = self.devices.now(chance, ids)
+        present = chance.uniform("availability", ids) < devices.availability
+        received, through = self.channel(ids, self.devices, chance)
+        if self.trace is not None:
+            link = self.trace(ids, now)
+            present = present & link.available
+            devices = devices._replace(up=devices.up * link.up, down=devices.down * link.down)
+            received = received & (chance.uniform("trace down", ids) < link.reliability)
+        return _Ready(devices, present, present & received, through)
+
+    def _journey(self, ids: Tensor, task: Task, reply: Reply, ready: _Ready, chance: Chance, now: Tensor) -> Journey:
+        """What the tasks take, with replies of these sizes, and what becomes of them."""
+        devices, present, received, through = ready
+        sends = received & reply.arrived
+        prices = self.price(task, reply)
+        down, up = (size.total.to(ids.device) for size in prices)
+        down, up = down * present, up * sends
+        seconds = self._seconds(ids, task, devices, down, up, present, received, sends)
+        end, survive = seconds.total, None
+        if self.trace is not None:
+            link = self.trace(ids, now + end)
+            through = through & link.available & (chance.uniform("trace up", ids) < link.reliability)
+        if self.pieces is not None:
+            survive = self.pieces.survive(ids, chance)
+            through = through & survive.any(1)
+        fate = torch.full_like(ids, ARRIVED)
+        for happened, name in (
+            (~through, UPLOAD_LOST),
+            (~sends, SILENT),
+            (~received, DOWNLOAD_LOST),
+            (~present, UNAVAILABLE),
+        ):
+            fate = torch.where(happened, name, fate)
+        spent = (seconds.total, seconds.down, seconds.compute, seconds.up, seconds.joules(devices), down, up)
+        return Journey(prices, dict(zip(MEASURED, spent)), fate, end, present, survive)
+
     def _train(self, listed: Tensor, ids: Tensor, task: Task, chance: Chance, received: Tensor) -> Reply:
         """Train the clients that received the task; the rows of the others hold the model."""
         if bool(received.all()):
@@ -139,8 +199,22 @@ class Simulated:
         state = expanded(rule.client_state(self.setting, task.model), 0)
         _, extras, _ = rule.finish(task.rows(slice(0, 0)), state, none, none, ids[:0])
         report = {"examples": self.setting.fleet.examples[:0], "steps": ids[:0], "loss": none.new_zeros(0)}
+        if rule.traits.judges:
+            report |= rule.judge(task.rows(slice(0, 0)), state, none.new_zeros(0), none.new_zeros(0))[0]
+        if self.method.aggregate.reads_weight:
+            report["weight"] = none.new_zeros(0, dtype=torch.float64)
         mask = None if task.mask is None else task.mask[:0]
         return Reply(ids[:0], none, mask, extras, report, task.authorised[:0])
+
+    def _blank(self, ids: Tensor, task: Task) -> Reply:
+        """Replies of the size that they will have, where the server knows what clients send; without their numbers."""
+        empty, count = self._empty_reply(ids, task), len(ids)
+
+        def blank(state: State) -> State:
+            return {name: v.new_zeros(()).expand(count, *v.shape[1:]) for name, v in state.items()}
+
+        whole = task.model.expand(count, -1)
+        return Reply(ids, whole, task.mask, blank(empty.extras), blank(empty.report), task.authorised)
 
     def _seconds(
         self,
@@ -171,19 +245,12 @@ class Simulated:
             send = finish_times(start + devices.latency, 8 * up, devices.up, world.server_up) - start
         return Seconds(fetch, compute, send * sends)
 
-    def _fate(self, present: Tensor, received: Tensor, sends: Tensor, through: Tensor, end: Tensor) -> Tensor:
-        """The fate of each client, as its place in `FATES`."""
+    def _in_time(self, way: Journey) -> Tensor:
+        """The fate of each client, with replies that come too late for the server."""
         deadline = torch.inf if self.world.deadline is None else self.world.deadline
-        fate = torch.where(end <= deadline, ARRIVED, LATE)
-        for happened, name in (
-            (~through, UPLOAD_LOST),
-            (~sends, SILENT),
-            (~received, DOWNLOAD_LOST),
-            (~present, UNAVAILABLE),
-        ):
-            fate = torch.where(happened, name, fate)
+        fate = torch.where((way.fate == ARRIVED) & (way.end > deadline), LATE, way.fate)
         if self.world.first is not None:
-            place = end.masked_fill(fate != ARRIVED, torch.inf).argsort(stable=True).argsort()
+            place = way.end.masked_fill(fate != ARRIVED, torch.inf).argsort(stable=True).argsort()
             fate = torch.where((fate == ARRIVED) & (place >= self.world.first), SURPLUS, fate)
         return fate
 

@@ -31,7 +31,8 @@ class Wire:
 
     def __init__(self, engine: Engine, parts: MessageParts, setting: Setting, exact: bool = False) -> None:
         self.engine, self.parts, self.codec, self.setting, self.exact = engine, parts, parts.codec, setting, exact
-        self._residuals = ClientStates(setting.fleet.size, torch.device("cpu"))  # rounding errors, with feedback
+        waits = not parts.method.pace.barrier
+        self._residuals = ClientStates(setting.fleet.size, torch.device("cpu"), waits=waits)  # rounding errors
         self._last_check = -1  # the time slot of the last checked message on a GPU
 
     def train(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
@@ -58,6 +59,11 @@ class Wire:
     def personal(self, model: Tensor) -> Tensor | None:
         """The engine's personal accuracies; clients' own models are never sent."""
         return self.engine.personal(model)
+
+    def settle(self, ids: list[int]) -> None:
+        """The engine's states, and rounding errors."""
+        self._residuals.settle(ids)
+        self.engine.settle(ids)
 
     def save(self) -> State:
         """The engine's state, and the rounding errors of each client."""

@@ -41,8 +41,9 @@ def here(net: str) -> World:
 
 
 def ask(mask: Any, net: str, ids: Tensor, share: Tensor, chance: Chance) -> Portion:
-    """What a mask without memory sends."""
-    return mask({}, here(net).setting, here(net).model, ids, share, chance)[0]  # type: ignore[no-any-return]
+    """What a mask sends that remembers at most whom it has asked for what."""
+    memory = {"chosen": torch.zeros(64, getattr(mask, "count", 0), dtype=torch.bool)}
+    return mask(memory, here(net).setting, here(net).model, ids, share, chance)[0]  # type: ignore[no-any-return]
 
 
 def ids_of(count: int) -> Tensor:

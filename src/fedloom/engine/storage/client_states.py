@@ -24,10 +24,13 @@ class _Pending(NamedTuple):
 class ClientStates:
     """States of all clients that ever took part; memory grows with their number, not with the fleet.
 
-    They lie on the device, in the host's memory, or in a file that is mapped into it.
+    They lie on the device, in the host's memory, or in a file that is mapped into it. With `waits`, a new state is kept
+    aside where it was computed until it is settled, and nobody reads it before; a client has at most one aside.
     """
 
-    def __init__(self, fleet_size: int, device: torch.device, place: Place = "device") -> None:
+    def __init__(self, fleet_size: int, device: torch.device, place: Place = "device", *, waits: bool = False) -> None:
+        self._waits = waits
+        self._aside: dict[int, tuple[State, int]] = {}  # by client: new states, and which row is its own
         self._row = torch.full((fleet_size,), -1, dtype=torch.int64)  # -1: none; on the host, to be read at once
         self._device, self._place = device, place
         self._count = 0
@@ -41,6 +44,8 @@ class ClientStates:
         """The states of clients `ids` [C, ...]; a client without one starts from `initial`."""
         if not initial:
             return {}
+        if self._waits and not self.met(ids):
+            return self._look(ids, initial)
         if not self.met(ids) or not initial.keys() <= self._stored.keys():
             self._create(torch.tensor(ids)[self._row[ids] < 0], initial)
         row, at = self._rows_of(ids)
@@ -79,6 +84,34 @@ class ClientStates:
         """Write the states of `ids` back."""
         if not state:
             return
+        if self._waits:
+            self._aside.update((client, (state, place)) for place, client in enumerate(ids))
+        else:
+            self._write(ids, state)
+
+    def settle(self, ids: list[int]) -> None:
+        """Write the states that were kept aside for some clients."""
+        found = [(client, *self._aside.pop(client)) for client in ids if client in self._aside]
+        for state in {id(state): state for _, state, _ in found}.values():
+            mine = [(client, place) for client, own, place in found if own is state]
+            some, at = [client for client, _ in mine], torch.tensor([place for _, place in mine])
+            rows = {name: value[at.to(value.device)] for name, value in state.items()}
+            if not self.met(some):
+                self._create(torch.tensor(some)[self._row[some] < 0], {name: value[0] for name, value in rows.items()})
+            self._write(some, rows)
+
+    def _look(self, ids: list[int], initial: State) -> State:
+        """The states of clients of whom some have none, which creates none."""
+        known = self._row[ids] >= 0
+        at = known.nonzero().flatten()
+        found = {name: value.to(self._device).repeat(len(ids), *(1,) * value.dim()) for name, value in initial.items()}
+        if len(at):
+            for name, rows in self.get([ids[place] for place in at.tolist()], initial).items():
+                found[name][at.to(self._device)] = rows
+        return found
+
+    def _write(self, ids: list[int], state: State) -> None:
+        """Write states of clients that have one."""
         row, at = self._rows_of(ids)
         if self._copy_stream is not None:
             self._send(row, state)
@@ -141,20 +174,37 @@ class ClientStates:
         return torch.nonzero(self._row >= 0).flatten()
 
     def save(self) -> State:
-        """Every row, and which client's it is (`client`); views, to be copied before the next `put`."""
+        """Every row, and which client's it is (`client`); views, to be copied before the next `put`.
+
+        Rows that are kept aside have names that begin with `aside.`.
+        """
+        saved: State = {}
+        if self._aside:
+            every = sorted(self._aside)
+            saved["aside.client"] = torch.tensor(every)
+            for name in self._aside[every[0]][0]:
+                rows = [state[name][place] for state, place in (self._aside[client] for client in every)]
+                saved[f"aside.row.{name}"] = torch.stack(rows)
         if not self._stored:
-            return {}
+            return saved
         self._finish(0)
         client = torch.empty(self._count, dtype=torch.int64)
         client[self._row[self.known()]] = self.known()
-        return {"client": client, **{f"row.{name}": own.rows[: self._count] for name, own in self._stored.items()}}
+        rows_of_all = {f"row.{name}": own.rows[: self._count] for name, own in self._stored.items()}
+        return {"client": client, **rows_of_all, **saved}
 
     def load(self, saved: State) -> None:
         """Replace all states with copies of saved rows; clients without a saved row have no state."""
         self._finish(0)
         self._last, self._count, self._stored = None, 0, {}
         self._row.fill_(-1)
-        if not saved:
+        aside = {
+            n.removeprefix("aside.row."): v.to(self._device) for n, v in saved.items() if n.startswith("aside.row.")
+        }
+        self._aside = (
+            {client: (aside, place) for place, client in enumerate(saved["aside.client"].tolist())} if aside else {}
+        )
+        if "client" not in saved:
             return
         client = saved["client"]
         self._count, self._row[client] = len(client), torch.arange(len(client))

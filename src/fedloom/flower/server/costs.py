@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from fedloom.core.costs import Bytes, Costs
+from fedloom.core.flight import LATE, UNAVAILABLE
 from fedloom.flower.protocol.records import Payload
 from fedloom.flower.server.transport import LinkBytes
-from fedloom.world.simulated import LATE, UNAVAILABLE, reached
+from fedloom.world.simulated import reached
 
 PHASES = ("seconds_down", "seconds_start", "seconds_decode", "seconds_compute", "seconds_encode", "seconds_up")
 
@@ -92,7 +93,7 @@ class CostRecorder:
         fate, sent = column(self._fate), column(self.up)
         transport_down, transport_up = column(self._transport).view(-1, 2).unbind(1)
         columns = {
-            "fate": fate,  # places in `fedloom.world.simulated.FATES`
+            "fate": fate,  # places in `fedloom.core.flight.FATES`
             "seconds": torch.stack(list(phases.values())).sum(0),
             **phases,
             "rss_bytes": column(self._memory),  # the most memory that the node's process held

@@ -16,6 +16,7 @@ from torch import Tensor
 from fedloom.chance import Chance
 from fedloom.codec import Inbox, Rejected, base_hash
 from fedloom.core.costs import Bytes
+from fedloom.core.flight import ARRIVED, DOWNLOAD_LOST, SILENT, UPLOAD_LOST
 from fedloom.core.refused import REASONS, stray
 from fedloom.core.types import Reply, State, Task
 from fedloom.flower.protocol.packing import Packing
@@ -29,7 +30,6 @@ from fedloom.flower.server.mailbox import Mailbox
 from fedloom.flower.server.personal import Scores, ask_for_scores
 from fedloom.flower.server.roster import Roster
 from fedloom.flower.server.transport import LinkBytes
-from fedloom.world.simulated import ARRIVED, DOWNLOAD_LOST, SILENT, UPLOAD_LOST
 
 log = logging.getLogger("fedloom")
 
@@ -109,6 +109,9 @@ class Network:
         while clients.isdisjoint(self._roster.present()) and time.monotonic() < ends:
             time.sleep(self._mailbox.interval)
             self._roster.look()
+
+    def settle(self, ids: list[int]) -> None:
+        """Nothing: states lie with the nodes."""
 
     def save(self) -> State:
         """The seconds that rounds have taken; clients' states are with their nodes."""

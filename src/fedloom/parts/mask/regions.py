@@ -68,8 +68,7 @@ class Regions(Mask):
         """No region was trained."""
         since = torch.zeros(setting.fleet.size, self.count, dtype=torch.int64, device=model.device)
         return {
-            "ids": since[:0, 0],
-            "chosen": since[:0].bool(),  # [C, count] this round, for the clients `ids`
+            "chosen": since.bool(),  # [N, count] when each client was last asked
             "since": since,  # [N, count] rounds since each client trained each region, by its replies
             "clients": since[:0].sum(0),  # [count] how many trained each region this round
             "coverage": model.new_zeros(()),
@@ -82,7 +81,7 @@ class Regions(Mask):
         whole = share.device.type == "cpu" and bool((share >= 1).all())
         if whole or (self.full_first and chance.round == 1):
             every = torch.ones(len(ids), self.count, dtype=torch.bool, device=ids.device)
-            return Portion(), {**memory, "ids": ids, "chosen": every}
+            return Portion(), self._asked(memory, ids, every)
         divided = setting.neurons if self.mode == "neuron" else setting.hidden_weights
         if self.redraw:
             (region,) = _numbered((share, *self._keys(divided, chance)), self, divided)
@@ -90,7 +89,11 @@ class Regions(Mask):
             region = _standing(self, divided, chance.seed, chance.device)
         last = bool(self.period) and chance.round % self.period == 0
         chosen, mask = _drawn((ids, share, chance.key("regions drawn"), region), self.count, last)
-        return Portion(mask), {**memory, "ids": ids, "chosen": chosen}
+        return Portion(mask), self._asked(memory, ids, chosen)
+
+    def _asked(self, memory: State, ids: Tensor, chosen: Tensor) -> State:
+        """The memory with what these clients are asked for; others may not have answered yet."""
+        return {**memory, "chosen": memory["chosen"].index_put((ids,), chosen)}
 
     @property
     def learns(self) -> bool:
@@ -99,10 +102,8 @@ class Regions(Mask):
 
     def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
         """Update which client trained which region when."""
-        since, asked = memory["since"] + 1, memory["chosen"]
-        if reply.ids is not memory["ids"]:
-            asked = torch.zeros_like(since, dtype=torch.bool).index_put((memory["ids"],), asked)[reply.ids]
-        trained = asked & reply.arrived[:, None]  # [C, count]
+        since = memory["since"] + 1
+        trained = memory["chosen"][reply.ids] & reply.arrived[:, None]  # [C, count]
         since[reply.ids] = since[reply.ids].masked_fill(trained, 0)
         sent = reply.arrived[:, None] if reply.mask is None else reply.mask  # a lost reply has an empty mask
         return {

@@ -67,6 +67,11 @@ class Utility(Select):
         """Utility is computed from losses."""
         return True
 
+    @property
+    def asks_one_by_one(self) -> bool:
+        """Unless a cohort is sampled."""
+        return not self.sampling
+
     def cohort_size(self, fleet_size: int) -> int:
         """`count` where it is set."""
         return min(fleet_size, self.count or fleet_size)

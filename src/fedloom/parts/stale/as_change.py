@@ -37,6 +37,11 @@ class AsChange(Stale):
         if self.spread not in SPREADS:
             raise BadExperiment(unknown("spread of a discount", self.spread, SPREADS))
 
+    @property
+    def discounts(self) -> bool:
+        """Unless the discount is constant."""
+        return self.discount != Constant()
+
     def clash(self, method: Method) -> str | None:
         """Refuse aggregates that would not read the weights."""
         if self.spread == "update" or method.aggregate.weighs_rows:

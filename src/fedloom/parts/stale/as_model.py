@@ -27,6 +27,11 @@ class AsModel(Stale):
         if not 0 <= self.alpha <= 1:
             raise BadExperiment(f"alpha (part of the way to a reply) is {self.alpha}; it lies between 0 and 1.")
 
+    @property
+    def discounts(self) -> bool:
+        """Unless the discount is constant."""
+        return self.discount != Constant()
+
     def rebase(self, model: Tensor, bases: Tensor, reply: Reply, given: Tensor | None = None) -> Reply:
         """Take it as it is."""
         return reply

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from fedloom.core.flight import Flight
 from fedloom.core.types import State
 from fedloom.method import SERVER_SLOTS, Memory
 from fedloom.runs.build import Prepared
@@ -24,6 +25,7 @@ class Progress(NamedTuple):
     round: int  # the last that was played
     model: Tensor  # [P]
     memory: Memory
+    flight: Flight | None = None  # where rounds have no barrier; it changes in place
 
 
 class Snapshot(NamedTuple):

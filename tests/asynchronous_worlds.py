@@ -1,0 +1,54 @@
+"""The tiny fleet of `worlds` without a barrier between rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
+
+from fedloom.core.flight import Flight
+from fedloom.engine.protocol import Timed
+from fedloom.method import Memory, Method
+from fedloom.step import Step, begin_flight, play_step
+from fedloom.world.simulated import Simulated
+from fedloom.world.world import World as Around
+from worlds import ROUNDS, SEED, World
+
+
+class Flown(NamedTuple):
+    """What some steps left behind."""
+
+    steps: list[Step]
+    seconds: list[float]  # virtual, at the end of each step
+    flight: Flight
+    world: Simulated
+
+    @property
+    def memory(self) -> Memory:
+        """After the last step."""
+        return self.steps[-1].memory
+
+
+def around(here: World, method: Method, loop: bool = False, **settings: Any) -> Simulated:
+    """An engine in a world of these settings, and what is built for it."""
+    built = {name: settings.pop(name) for name in ("channel", "pieces", "trace", "price") if name in settings}
+    engine = here.loop(method) if loop else here.local(method)
+    return Simulated(engine, method, here.setting, Around(**settings), **built)
+
+
+def fly(here: World, method: Method, world: Simulated, steps: int = ROUNDS, seed: int = SEED) -> Flown:
+    """Some steps from the start."""
+    flight, memory = begin_flight(method, here.setting, here.model), method.init(here.setting, here.model)
+    made: list[Step] = []
+    seconds = []
+    for _ in range(steps):
+        made.append(play_step(method, memory, flight, here.setting, cast(Timed, world), seed))
+        memory = made[-1].memory
+        seconds.append(flight.now)
+    return Flown(made, seconds, flight, world)
+
+
+def paced(methods: Sequence[tuple[str, Any]], names: Sequence[str], **changes: Any) -> list[tuple[str, Method]]:
+    """Some methods of the list by name, changed."""
+    known = dict(methods)
+    return [(name, replace(known[name](), **changes)) for name in names]
