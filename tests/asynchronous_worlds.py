@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from fedloom.core.flight import Flight
-from fedloom.engine.protocol import Timed
 from fedloom.method import Memory, Method
 from fedloom.step import Step, begin_flight, play_step
 from fedloom.world.simulated import Simulated
+from fedloom.world.virtual_time import VirtualTime
 from fedloom.world.world import World as Around
 from worlds import ROUNDS, SEED, World
 
@@ -36,16 +36,17 @@ def around(here: World, method: Method, loop: bool = False, **settings: Any) -> 
     return Simulated(engine, method, here.setting, Around(**settings), **built)
 
 
-def fly(here: World, method: Method, world: Simulated, steps: int = ROUNDS, seed: int = SEED) -> Flown:
+def fly(here: World, method: Method, around: Simulated | VirtualTime, steps: int = ROUNDS, seed: int = SEED) -> Flown:
     """Some steps from the start."""
     flight, memory = begin_flight(method, here.setting, here.model), method.init(here.setting, here.model)
     made: list[Step] = []
+    world = VirtualTime(around) if isinstance(around, Simulated) else around
     seconds = []
     for _ in range(steps):
-        made.append(play_step(method, memory, flight, here.setting, cast(Timed, world), seed))
+        made.append(play_step(method, memory, flight, here.setting, world, seed))
         memory = made[-1].memory
         seconds.append(flight.now)
-    return Flown(made, seconds, flight, world)
+    return Flown(made, seconds, flight, world.simulated)
 
 
 def paced(methods: Sequence[tuple[str, Any]], names: Sequence[str], **changes: Any) -> list[tuple[str, Method]]:

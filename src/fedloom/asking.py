@@ -29,8 +29,9 @@ class Chosen(NamedTuple):
 
 
 class Asking:
-    """Clients that are asked at one version. Where nothing depends on who is asked in the end, and when, tasks are made
-    for several clients at a time.
+    """Clients that are asked at one version.
+
+    Tasks are made for several clients at a time, where nothing depends on which of them are asked in the end, and when.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Asking:
     ) -> None:
         self.method, self.memory, self.setting, self.world = method, dict(memory), setting, world
         self.flight, self.chance = flight, chance
-        self._ahead = method.pace.one_by_one and method.masks_known and world.steady
+        self._ahead = method.pace.one_by_one and method.masks_known and world.ahead
         self._order: deque[int] | None = None  # free clients without a task
         self._ready: deque[Chosen] = deque()  # clients with a task, to be asked in this order
 
@@ -53,17 +54,21 @@ class Asking:
         if self._ahead and wish.among is None:
             chosen = self._prepared(wish.clients)
         else:
-            chosen = self._waved(sorted(self._next(wish.clients, wish)))
+            some = 1 if self.method.pace.one_by_one and not self.world.foresees else wish.clients
+            chosen = self._waved(sorted(self._next(some, wish)))
         flight, timeout = self.flight, self.method.pace.timeout
+        asked = []
         for client, wave, row in sorted(chosen, key=lambda one: one.client):
             task = Asked(flight.next_serial, client, wave, row, flight.now)
             task.end = end_of(task, timeout)
             if wave.reply is not None and task.received:
                 task.trained, task.place = wave.reply, row
             flight.add(task, timeout)
+            asked.append(task)
             if task.foreseen == UNAVAILABLE:
                 flight.end(task, UNAVAILABLE)
-        return bool(chosen)
+        self.world.begin(asked)
+        return bool(asked)
 
     def _prepared(self, count: int) -> list[Chosen]:
         """The next clients in order, with their tasks."""
@@ -77,6 +82,7 @@ class Asking:
     def _next(self, count: int, wish: Wish | None) -> list[int]:
         """The free clients to ask next, at most `count`, the first to be asked first."""
         free = self.flight.free if wish is None or wish.among is None else self.flight.free & wish.among
+        free = self.world.reachable(free)
         count = min(count, int(free.sum()))
         if count == 0:
             return []
@@ -99,7 +105,7 @@ class Asking:
         cohort = Cohort(clients, torch.ones_like(clients, dtype=torch.bool))
         task, self.memory = task_for(self.method, self.memory, version.model, self.setting, cohort, self.chance)
         seen, reply = self.world.foresee(clients, task, self.chance, now), None
-        if not self.method.masks_known:  # what comes back, and when, follows only from training
+        if self.world.foresees and not self.method.masks_known:  # what comes back, and when, follows from training
             reply = self._trained(clients, task, seen)
             seen = self.world.foresee(clients, task, self.chance, now, reply)
         wave = Wave(version, task, seen.table(), seen.end.tolist(), seen.fate.tolist(), seen.pieces, reply)

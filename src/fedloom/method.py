@@ -8,8 +8,9 @@ from torch import Tensor
 
 from fedloom.core.optimiser import Optimiser, Sgd
 from fedloom.core.pace import Pace
-from fedloom.core.part import Admit, Aggregate, Allocate, Mask, Repair, Select, Stale, Upload
+from fedloom.core.part import Admit, Aggregate, Allocate, Mask, Repair, Select, Upload
 from fedloom.core.rule import LocalRule
+from fedloom.core.stale import Stale
 from fedloom.core.types import Setting, State
 from fedloom.core.work import Work
 from fedloom.errors import BadExperiment

@@ -10,7 +10,6 @@ training. After a step everything follows from the flight and the memory, which 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -18,8 +17,8 @@ from torch import Tensor
 
 from fedloom.asking import Asking
 from fedloom.chance import Chance
-from fedloom.core.costs import MEASURED, Bytes, Costs
-from fedloom.core.flight import ARRIVED, GIVEN_UP, TOO_OLD, Asked, Flight, Version, facts_of, pieces_of, task_of
+from fedloom.core.costs import Costs
+from fedloom.core.flight import ARRIVED, TOO_OLD, UNREACHED, Asked, Flight, Version, pieces_of, task_of
 from fedloom.core.rows import cat_rows, scattered
 from fedloom.core.staleness import by_numbers, count_step, no_counts
 from fedloom.core.types import Reply, Setting, State, Task
@@ -55,13 +54,7 @@ def play_step(method: Method, memory: Memory, flight: Flight, setting: Setting, 
         if taken is not None:
             break
         asking.fill()
-        following = min(flight.next_event(), pace.alarm(asking.memory["pace"], flight))
-        quiet = following == inf
-        if not quiet:
-            flight.advance(max(flight.now, following))
-            for task in flight.happen():
-                late = pace.timeout is not None and not pace.late and task.end > task.asked + pace.timeout
-                flight.end(task, GIVEN_UP if late and task.foreseen == ARRIVED else task.foreseen)
+        quiet = not world.wait(flight, pace, pace.alarm(asking.memory["pace"], flight))
     if not taken and flight.now == flight.since:  # nobody was there: the next ones are asked a while later
         flight.advance(flight.now + world.idle)
     return make_step(method, asking.memory, flight, taken, setting, world, chance)
@@ -85,7 +78,8 @@ def make_step(
 ) -> Step:
     """Train what is needed, take the replies, and close their tasks with those that ended without counting."""
     version, closed = flight.version, flight.closing(taken, method.pace.recall)
-    train_needed(method, flight, closed, world, chance)
+    if world.foresees:
+        train_needed(method, flight, closed, world, chance)
     world.settle([task.client for task in closed])
     task, reply = replies_of(method, flight, closed, world, chance)
     model = version.model
@@ -126,14 +120,17 @@ def replies_of(
     at = torch.tensor(taken, dtype=torch.int64, device=device)
     if taken:
         reply = _rebased(method, flight, [closed[place] for place in taken], task.rows(at))
+    elif closed:
+        reply = world.unanswered(ids, closed[0].wave.task._replace(model=model))
     else:
-        reply = world.unanswered(ids, task)
+        none = model.expand(0, -1)
+        reply = Reply(here, none, None, {}, {"steps": here, "loss": model.new_zeros(0)}, here.bool())
     staleness, base = reply.staleness, torch.tensor([one.base for one in closed], dtype=torch.int64, device=device)
     if 0 < len(taken) < len(closed):
         reply = reply.scatter(at, here, model)
         staleness = None if staleness is None else scattered(staleness, at, len(closed))
     reply = world.in_pieces(reply, pieces_of(closed))
-    costs, columns = _costs(flight, closed, device)
+    costs, columns = _costs(flight, closed, world, device)
     arrived = torch.zeros(len(closed), dtype=torch.bool, device=device).index_fill(0, at, True)
     report = {**reply.report, **columns}
     return task, reply._replace(
@@ -178,12 +175,9 @@ def _rebased(method: Method, flight: Flight, taken: Sequence[Asked], task: Task)
     return Reply.cat(parts, at)._replace(staleness=cat_rows(staleness, at))
 
 
-def _costs(flight: Flight, closed: Sequence[Asked], device: torch.device) -> tuple[Costs, State]:
+def _costs(flight: Flight, closed: Sequence[Asked], world: Timed, device: torch.device) -> tuple[Costs, State]:
     """What the tasks cost, and the columns of it that methods read in reports."""
-    facts = facts_of(closed, device)  # [C, FACTS]
-    measured = dict(zip(MEASURED, facts.unbind(1)))
-    columns = {name: value.long() if name.startswith("bytes") else value for name, value in measured.items()}
-    down, up = (Bytes(*facts[:, first : first + 3].long().unbind(1)) for first in (len(MEASURED), len(MEASURED) + 3))
+    down, up, columns = world.costs_of(closed, device)
 
     def column(values: Sequence[float], dtype: torch.dtype) -> Tensor:
         return torch.tensor(values, dtype=dtype).to(device, non_blocking=True)
@@ -196,6 +190,6 @@ def _costs(flight: Flight, closed: Sequence[Asked], device: torch.device) -> tup
         "staleness": column([flight.staleness(one) for one in closed], torch.int64),
         "waited": column([flight.now - one.end if one.fate == ARRIVED else 0.0 for one in closed], torch.float64),
     }
-    trained = column([one.received for one in closed], torch.bool)
+    trained = column([one.fate not in UNREACHED for one in closed], torch.bool)
     duration = torch.tensor(flight.now - flight.since, dtype=torch.float64, device=device)
     return Costs(down, up, trained, columns["bytes_up"], {**columns, **asked}, duration), columns

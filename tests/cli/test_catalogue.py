@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from fedloom.cli.catalogue import catalogue
-from fedloom.core.part import ServerPart, Stale, Upload
+from fedloom.core.part import ServerPart, Upload
 from fedloom.core.rule import LocalRule
+from fedloom.core.stale import Stale
 from fedloom.data.augment import TRANSFORMS
 from fedloom.data.load import DATASETS
 from fedloom.data.partition import PARTITIONS, settings_of as partition_settings

@@ -34,7 +34,8 @@ from fedloom.runs.checkpoint.tensors import bytes_of
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.inputs import Inputs
 from fedloom.runs.ledger import Ledger
-from fedloom.runs.play import _round, ledger_of, resume, run
+from fedloom.runs.one_round import play_one
+from fedloom.runs.play import ledger_of, resume, run
 from fedloom.world.channel import Bursty
 from fedloom.world.message_parts import MessageParts
 from fedloom.world.simulated import Simulated
@@ -59,7 +60,7 @@ def prepared(method: Method, codec: Codec, here: worlds.World) -> Prepared:
 def played(built: Prepared, ledger: Ledger, at: Progress, rounds: int) -> Progress:
     """Some rounds more."""
     for _ in range(rounds):
-        at = _round(Experiment(rounds=100, evaluate_every=3, seed=worlds.SEED), built, ledger, at)
+        at = play_one(Experiment(rounds=100, evaluate_every=3, seed=worlds.SEED), built, ledger, at)
     return at
 
 

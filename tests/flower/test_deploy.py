@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import stat
+import subprocess
 import sys
+import tomllib
 from argparse import Namespace
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("flwr")
 
+from cryptography import x509
 from flwr.cli.build import build_fab_from_disk
 from flwr.cli.config_utils import load_and_validate
 from flwr.common.config import get_fab_config, get_fused_config_from_dir, parse_config_args
@@ -21,12 +26,15 @@ from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
 from hypothesis import given, strategies as st
 
 from fedloom.cli.main import main
-from fedloom.errors import BadExperiment
+from fedloom.errors import BadData, BadExperiment
+from fedloom.flower.deploy.address import Address
 from fedloom.flower.deploy.commands import deploy
 from fedloom.flower.deploy.folder import node_config, shipped
 from fedloom.flower.deploy.trial import CONFIG
 from fedloom.flower.protocol.assignment import deal_clients, format_ranges
+from fedloom.flower.protocol.records import LONGEST
 from fedloom.runs.experiment import Experiment
+from fedloom.runs.inputs import inputs_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's own
 
@@ -68,7 +76,8 @@ def test_every_command_is_one_that_flower_understands(made):
     link = _parse_args_run_superlink().parse_args(shlex.split(typed.link)[1:])
     assert link.enable_supernode_auth
     assert not link.insecure
-    assert (link.host, link.port) == ("0.0.0.0", 8123)
+    assert (link.host, link.port) == ("127.0.0.1", 8001)  # where only operators are
+    assert "--listen 0.0.0.0:8123 --link 127.0.0.1:8001 " in typed.gate
     assert not link.runtime_dependency_install
     nodes = [node_of(words) for words in typed.nodes]
     assert len({node.port for node in nodes}) == len({node.auth_supernode_private_key for node in nodes}) == 3
@@ -84,10 +93,11 @@ def test_every_command_is_one_that_flower_understands(made):
 def test_the_readme_has_every_command_and_service(made):
     folder, typed = made
     text = (folder.root / "README.md").read_text()
-    for line in (typed.environment, typed.link, *typed.register, *typed.nodes, typed.run, typed.resume):
+    for line in (typed.environment, typed.link, typed.gate, *typed.register, *typed.nodes, typed.run, typed.resume):
         assert line in text
     services = {file.name for file in (folder.root / "services").iterdir()}
-    assert services >= {"fedloom-link.service", "fedloom-node@.service", "Containerfile.link", "Containerfile.node"}
+    assert services >= {f"fedloom-{name}.service" for name in ("link", "gate", "node@")}
+    assert services >= {f"Containerfile.{name}" for name in ("link", "gate", "node")}
     settings = dict(line.split("=") for line in (folder.root / "services" / "node-1.env").read_text().splitlines())
     assert settings == {"LINK": "link.example.org:8123", "PORT": "9095", "CLIENTS": "1,4", "DATA": ""}
     for secret in [*(folder.root / "keys").glob("node-?"), *folder.root.rglob("*.key")]:
@@ -106,7 +116,55 @@ def test_services_start_what_the_commands_start(made):
     line = next(line for line in unit.splitlines() if line.startswith("ExecStart=")).partition("=")[2]
     link = _parse_args_run_superlink().parse_args(shlex.split(line)[1:])
     assert link.enable_supernode_auth
-    assert link.port == 8123
+    assert (link.host, link.port) == ("127.0.0.1", 8001)
+
+
+@pytest.mark.parametrize("name", ["fedloom-link.service", "fedloom-gate.service", "fedloom-node@.service"])
+def test_units_bound_what_a_service_takes(made, name):
+    folder, _ = made
+    lines = (folder.root / "services" / name).read_text().splitlines()
+    settings = dict(line.split("=", 1) for line in lines if "=" in line)
+    assert settings["UMask"] == "0077"
+    assert int(settings["LimitNOFILE"]) > 10_000
+    assert settings["MemoryMax"].endswith("%")
+    assert "0.0.0.0" not in " ".join(lines) or name == "fedloom-gate.service"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_reads_the_units(made):
+    folder, _ = made
+    for name in ("link", "gate"):
+        file = folder.root / "services" / f"fedloom-{name}.service"
+        said = subprocess.run(["systemd-analyze", "verify", file], capture_output=True, text=True, check=False).stderr
+        assert [line for line in said.splitlines() if "is not executable" not in line] == []
+
+
+def test_the_operator_reaches_the_link_and_nodes_the_gate(tmp_path):
+    control = Address("10.8.0.1", 9001)
+    made, typed = deploy(tmp_path / "made", Experiment(clients=2), 1, CONFIG, ("link.example.org",), 8123, control)
+    home = tomllib.loads((made.home / "config.toml").read_text())
+    assert home["superlink"]["fedloom"]["address"] == "10.8.0.1:9001"
+    assert "--host 10.8.0.1 --port 9001" in typed.link
+    assert "--superlink link.example.org:8123" in typed.nodes[0]
+    names = x509.load_pem_x509_certificate(made.certificates.link.read_bytes()).extensions
+    names = names.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert ip_address("10.8.0.1") in names.get_values_for_type(x509.IPAddress)
+
+
+def test_answers_are_bounded_by_the_model(tmp_path):
+    """More clients and larger models may send more; where the data are missing, the bound is asked for."""
+    for place, (model, nodes) in enumerate([("mlp", 4), ("mlp", 1), ("2nn", 4)]):
+        experiment = Experiment(clients=4, model=model)
+        size = sum(value.numel() for value in inputs_of(experiment).network.parameters())
+        _, typed = deploy(tmp_path / str(place), experiment, nodes, CONFIG)
+        bound = int(typed.gate.rpartition(" ")[2]) - 2 * LONGEST
+        assert 8 * size < bound * nodes / 4 < 20 * size  # a model has 4 bytes a number
+    missing = Experiment(clients=4, data=str(tmp_path / "none.npz"))
+    with pytest.raises(BadData, match="--largest-reply"):
+        deploy(tmp_path / "missing", missing, 1, CONFIG)
+    assert not (tmp_path / "missing").exists()
+    _, typed = deploy(tmp_path / "said", missing, 1, CONFIG, reply=12345)
+    assert typed.gate.endswith("--largest-reply 12345")
 
 
 def test_the_command_prints_json(tmp_path, monkeypatch, capsys):
@@ -127,6 +185,7 @@ def test_the_command_prints_json(tmp_path, monkeypatch, capsys):
         (["nosuch"], "unknown method"),
         (["fedavg", "--nodes", "11", "--clients", "10"], "nodes is 11"),
         (["fedavg", "--host", "a b"], "host is"),
+        (["fedavg", "--control", "8001"], "control is"),
         (["fedavg", "--checkpoint-every", "often"], "checkpoint-every"),
     ],
 )

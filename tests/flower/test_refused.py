@@ -10,12 +10,13 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from fedloom.flower.deploy.address import Address
 from fedloom.flower.deploy.certificates import write_certificates
 from fedloom.flower.deploy.control import Control
-from fedloom.flower.deploy.folder import WARM, link_command, node_command, write_folder
+from fedloom.flower.deploy.folder import WARM, Gateway, gate_command, link_command, node_command, write_folder
 from fedloom.flower.deploy.keys import write_key
 from fedloom.flower.deploy.processes import Processes, marked_processes
-from fedloom.flower.deploy.trial import CONFIG, environment, free_port
+from fedloom.flower.deploy.trial import CONFIG, environment, free_port, wait_for_port
 from fedloom.flower.protocol.exit_codes import REMOVED
 from fedloom.runs.experiment import Experiment
 
@@ -24,14 +25,17 @@ LONG = 120.0  # seconds; on a busy machine
 
 @pytest.fixture(scope="module")
 def link(tmp_path_factory):
-    """A link with one registered node: folder, processes, port, connection and the node's number."""
+    """A link with one registered node: folder, processes, the gate's port, connection and the node's number."""
     root = tmp_path_factory.mktemp("link")
-    made, port = write_folder(root / "made", Experiment(clients=1), 1, CONFIG), free_port()
+    gate, address = Address("127.0.0.1", free_port()), Address("127.0.0.1", free_port())
+    made = write_folder(root / "made", Experiment(clients=1), 1, CONFIG, control=address)
     with Processes(root / "logs", environment(made.home, 1)) as processes:
-        processes.start("link", link_command(made.certificates, "127.0.0.1", port))
-        with Control(f"127.0.0.1:{port}", made.certificates.authority) as control:
+        processes.start("link", link_command(made.certificates, address))
+        processes.start("gate", gate_command(made.certificates.link.parent, Gateway(gate, gate, address, 10**6)))
+        with Control(str(address), made.certificates.authority) as control:
             control.wait_for_link(LONG, lambda: processes.running("link"))
-            yield made, processes, port, control, control.register(made.keys[0].public, "node-0")
+            wait_for_port(gate, LONG, lambda: processes.running("gate"))
+            yield made, processes, gate.port, control, control.register(made.keys[0].public, "node-0")
     assert not marked_processes(processes.mark)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import fedloom.methods
 import fedloom.parts
-from fedloom.core import optimiser, pace, part, rule
+from fedloom.core import optimiser, pace, part, rule, stale
 from fedloom.core.part import Part
 from fedloom.core.rule import LocalRule
 from fedloom.methods import METHODS
@@ -57,7 +57,9 @@ def test_every_method_is_exported() -> None:
         assert make.__name__ in fedloom.methods.__all__
 
 
-@pytest.mark.parametrize("module", [part, pace, rule, optimiser], ids=["part", "pace", "rule", "optimiser"])
+@pytest.mark.parametrize(
+    "module", [part, pace, rule, stale, optimiser], ids=["part", "pace", "rule", "stale", "optimiser"]
+)
 def test_the_contracts_of_slots_are_exported(module: ModuleType) -> None:
     contracts = {n for n, thing in vars(module).items() if getattr(thing, "__module__", "") == module.__name__}
     assert contracts

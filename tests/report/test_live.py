@@ -18,6 +18,7 @@ from fedloom.report import trackers
 from fedloom.report.live import block_curve, changes, process_exists, read_progress, time_left
 from fedloom.report.trackers import numbers, score_of, tracked
 from fedloom.runs.experiment import Experiment
+from report.asynchronous import asynchronous
 from report.folders import SMALL, small
 
 
@@ -43,6 +44,17 @@ def test_a_terminal_shows_all_at_once(folders):
     assert finished
     for word in ("fedavg on digits", "4/4", "best", "training loss", "virtual time", "kJ", "replies arrived"):
         assert word in text
+
+
+def test_in_flight_and_staleness_of_asynchronous_runs_are_shown(tmp_path, plain):
+    folder = asynchronous(tmp_path / "async")
+    _, text = shown(folder, terminal=False)
+    assert "in flight 2.5  staleness 1.5" in text.splitlines()[1]
+    _, text = shown(folder, terminal=True)
+    assert "in flight" in text
+    assert "staleness" in text
+    _, text = shown(plain("run"), terminal=True)
+    assert "in flight" not in text
 
 
 def test_it_follows_a_run_to_its_end(plain):

@@ -13,7 +13,8 @@ from report.browser import Tab, browser
 
 pytest.importorskip("plotly", reason="plotly is not installed, which draws the page")
 
-CHARTS = ["accuracy", "classes", "shares", "losses", "fairness", "coverage", "similarity", "time", "wall"]
+CHARTS = ["accuracy", "classes", "shares", "losses", "fairness", "coverage", "similarity", "time"]
+CHARTS += ["timeline", "busy", "work", "speeds", "wall"]
 EVIL = "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fedloom.chance import Chance
 from fedloom.core.optimiser import Sgd
-from fedloom.core.part import Stale
+from fedloom.core.stale import Stale
 from fedloom.core.staleness import by_numbers, count_step
 from fedloom.core.types import Examples, Reply, Setting
 from fedloom.core.unsent import read_unsent_as_unchanged

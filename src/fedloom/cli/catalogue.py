@@ -6,8 +6,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fedloom.core.part import ServerPart, Stale, Upload
+from fedloom.core.part import ServerPart, Upload
 from fedloom.core.rule import LocalRule
+from fedloom.core.stale import Stale
 from fedloom.data.augment import FACTS as UNTYPED, TRANSFORMS
 from fedloom.data.load import DATASETS, settings_of as data_settings
 from fedloom.data.partition import PARTITIONS, settings_of as partition_settings
@@ -20,6 +21,8 @@ from fedloom.runs.settings import settings_of
 from fedloom.world.fleets import FLEETS
 
 CHOSEN: dict[str, dict[str, Any]] = {"aggregates": AGGREGATES, "checks": ADMITS, "attacks": ATTACKS}
+
+CONTRACTS = tuple(f"fedloom.core.{name}" for name in ("part", "pace", "stale", "rule"))
 
 
 class Row(NamedTuple):
@@ -63,7 +66,8 @@ def _parts() -> list[Row]:
             slot = next(
                 base.__name__.lower()
                 for base in part.__mro__
-                if base.__module__ in ("fedloom.core.part", "fedloom.core.pace", "fedloom.core.rule")
+                if base.__module__
+                in ("fedloom.core.part", "fedloom.core.pace", "fedloom.core.stale", "fedloom.core.rule")
             )
             found.append(Row(f"{slot.replace('localrule', 'local')}: {part.__name__}", _settings(part), _about(part)))
     return sorted(found)

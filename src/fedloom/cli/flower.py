@@ -47,7 +47,18 @@ def deploy_command(
         list[str] | None,
         typer.Option(help="a name or address of the link's machine; nodes use the first; repeat as needed"),
     ] = None,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="of the link")] = 8000,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="of the gate, which nodes reach")] = 8000,
+    control: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="where the link listens; whoever reaches it can run code on all machines. 127.0.0.1 and the port "
+            "after the gate's if left out",
+        ),
+    ] = None,
+    largest_reply: Annotated[
+        int | None, typer.Option(min=1, metavar="BYTES", help="of a node's answer; by the model if left out")
+    ] = None,
     run_folder: Annotated[str, typer.Option(help="on the link's machine; run/ in --out if left out")] = "",
     shared: ExperimentOptions,
     deadline: DeadlineOption = 300.0,
@@ -60,6 +71,7 @@ def deploy_command(
 
     For example `fedloom deploy fedspu --nodes 3 --host link.example.org --out deployment`, then read its README.md.
     """
+    from fedloom.flower.deploy.address import address_of
     from fedloom.flower.deploy.commands import deploy
     from fedloom.flower.deploy.trial import CONFIG
 
@@ -67,18 +79,50 @@ def deploy_command(
     checkpoints_of(checkpoint_every)
     config = {**CONFIG, "out": run_folder, "deadline": deadline, "slack": slack, "quorum": quorum}
     config["checkpoint-every"] = checkpoint_every
-    made, typed = deploy(out, experiment, nodes, config, tuple(host or ()), port)
+    operators = address_of(control or f"127.0.0.1:{port + 1}", "control")
+    made, typed = deploy(out, experiment, nodes, config, tuple(host or ()), port, operators, largest_reply)
     if as_json:
         print_json({"folder": str(made.root), **typed._asdict()})
         return
     console = Console(highlight=False, soft_wrap=True)
     for title, lines in (
-        ("everywhere", [typed.environment]), ("the link", [typed.link]), ("once, for each node", typed.register),
-        ("the nodes", typed.nodes), ("the run", [typed.run]), ("after a crash", [typed.resume]),
+        ("everywhere", [typed.environment]), ("the link", [typed.link]), ("its gate", [typed.gate]),
+        ("once, for each node", typed.register), ("the nodes", typed.nodes),
+        ("the run", [typed.run]), ("after a crash", [typed.resume]),
     ):  # fmt: skip
         console.print(f"# {title}", style="dim", markup=False)
         console.print("\n".join(lines), markup=False)
     console.print(f"# what goes where: {made.root / 'README.md'}", style="dim", markup=False)
+
+
+def gate_command(
+    *,
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="where nodes connect")] = "0.0.0.0:8000",
+    link: Annotated[str, typer.Option(metavar="HOST:PORT", help="where Flower's link listens")] = "127.0.0.1:8001",
+    certificates: Annotated[Path, typer.Option(help="folder of ca.crt, server.pem and server.key")],
+    largest_reply: Annotated[int, typer.Option(min=1, metavar="BYTES", help="of a node's answer to one message")],
+    connections: Annotated[int, typer.Option(min=1, help="at a time, of all")] = 1024,
+    strangers: Annotated[int, typer.Option(min=1, help="connections without a key at a time, of one address")] = 16,
+) -> None:
+    """Let nodes reach a Flower link, and nobody else: pass on what nodes need, from registered keys.
+
+    `fedloom deploy` prints the command. It stands next to the link, which listens where only operators are.
+    """
+    import logging
+
+    from fedloom.flower.deploy.address import address_of
+    from fedloom.flower.deploy.certificates import files_in
+    from fedloom.flower.gate.limits import Limits
+    from fedloom.flower.gate.run import run_gate
+
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, force=True)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    at, to = address_of(listen, "listen"), address_of(link, "link")
+    limits = Limits(largest_reply, connections, strangers)
+    run_gate(
+        at, to, files_in(certificates), limits,
+        lambda: logging.getLogger("fedloom").info("nodes are let in at %s, to the link at %s", at, to),
+    )  # fmt: skip
 
 
 @experiment_options(without=["exact_bytes"], rounds=5, device="cpu")

@@ -18,7 +18,7 @@ from rich.text import Text
 from fedloom.cli.bench import bench_command
 from fedloom.cli.experiment_options import ExperimentOptions, experiment_options
 from fedloom.cli.export import export_command
-from fedloom.cli.flower import deploy_command, trial_command
+from fedloom.cli.flower import deploy_command, gate_command, trial_command
 from fedloom.cli.neurons import neurons_command
 from fedloom.cli.options import (
     EngineOption,
@@ -233,6 +233,7 @@ app.command("neurons")(neurons_command)
 app.command("reproduce")(reproduce_command)
 app.command("deploy")(deploy_command)
 app.command("trial")(trial_command)
+app.command("gate")(gate_command)
 app.command("report")(report_command)
 app.command("export")(export_command)
 app.command("watch")(watch_command)

@@ -18,6 +18,7 @@ from fedloom.report.live import Progress, block_curve, changes, read_progress, t
 from fedloom.report.recorded import FINISHED, STOPPED
 
 LAST = 8  # rounds in the table
+PACE = ("in flight", "staleness")  # columns of asynchronous runs
 
 
 def line(progress: Progress, row: dict[str, Any]) -> str:
@@ -27,10 +28,16 @@ def line(progress: Progress, row: dict[str, Any]) -> str:
     parts += [] if row["score"] is None else [f"{label_of(score)} {number(score, row['score'])}"]
     parts += [f"{name} {row[name]:.4f}" for name in ("loss", "training_loss") if row[name] is not None]
     parts.append(f"arrived {row['arrived']}/{row['clients']}")
+    parts += [f"{words} {cell}" for words, cell in zip(PACE, pace_cells(row)) if cell]
     parts += [f"refused {row['rejected']}"] if row["rejected"] else []
     parts.append(f"moved {size(row['bytes_up'] + row['bytes_down'])}")
     parts += [f"virtual {duration(row['virtual_seconds'])}"] if row["virtual_seconds"] is not None else []
     return "  ".join(parts)
+
+
+def pace_cells(row: dict[str, Any]) -> list[str]:
+    """Clients in flight and the mean staleness of replies; empty in rounds with a barrier."""
+    return ["" if row.get(name) is None else f"{row[name]:.1f}" for name in ("in_flight", "staleness_mean")]
 
 
 def view(folder: Path, progress: Progress) -> RenderableType:
@@ -53,14 +60,14 @@ def view(folder: Path, progress: Progress) -> RenderableType:
         words += f" ({direction(score)})" if direction(score) else ""
         ends = score.limits if is_share(score) else (min(scored), max(scored))
         lines.append(Text.assemble(("▕", "dim"), (block_curve(scored, *ends), "cyan"), ("▏ ", "dim"), words))
-    table = Table(*(Column(name, justify="right") for name in
-                    ("round", label_of(score), "loss", "training loss", "arrived", "refused", "moved", "virtual time")),
-                  box=None, header_style="dim")  # fmt: skip
+    pace = PACE if "in_flight" in rows[-1] else ()
+    names = ("round", label_of(score), "loss", "training loss", "arrived", "refused", *pace, "moved", "virtual time")
+    table = Table(*(Column(name, justify="right") for name in names), box=None, header_style="dim")
     for row in rows[-LAST:]:
         cells = ["" if row["score"] is None else number(score, row["score"])]
         cells += ["" if row[n] is None else f"{row[n]:.4f}" for n in ("loss", "training_loss")]
         lasted = "" if row["virtual_seconds"] is None else duration(row["virtual_seconds"])
-        counts = [f"{row['arrived']}/{row['clients']}", str(row["rejected"] or "")]
+        counts = [f"{row['arrived']}/{row['clients']}", str(row["rejected"] or ""), *pace_cells(row)[: len(pace)]]
         table.add_row(str(row["round"]), *cells, *counts, size(row["bytes_up"] + row["bytes_down"]), lasted)
     lines += [table, Text(totals(rows), style="dim")]
     return Lines(*lines)

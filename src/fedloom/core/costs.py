@@ -38,3 +38,4 @@ class Costs(NamedTuple):
     sent: Tensor | None = None  # [C] bytes that clients really sent; None: `up` of those that arrived
     columns: State | None = None  # further columns of clients.parquet [C each]
     duration: Tensor | None = None  # [] seconds until the server went on; None where time is not measured
+    row: dict[str, float] | None = None  # further columns of rounds.parquet

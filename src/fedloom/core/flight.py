@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +19,9 @@ from torch import Tensor
 from fedloom.core.costs import MEASURED, Bytes
 from fedloom.core.rows import cat_rows
 from fedloom.core.types import Reply, State, Task
+
+if TYPE_CHECKING:
+    from fedloom.core.pace import Pace
 
 FATES = (
     "arrived", "silent", "unavailable", "download lost", "upload lost", "late", "surplus",
@@ -144,19 +147,18 @@ class Flight:
             heappop(self._events)
         return self._events[0][0] if self._events else inf
 
-    def happen(self) -> list[Asked]:
-        """Release the slots of tasks whose time is over now; return those that end now, by serial."""
-        ends: list[Asked] = []
+    def happen(self, pace: Pace) -> None:
+        """End the tasks whose end has come, by serial, and give their slots away whose time is over."""
         while self._events and self._events[0][0] <= self.now:
             event = heappop(self._events)
             if self._over(event):
                 continue
             task = self.tasks[event[2]]
-            if event[1]:
-                self.release(task)
+            late = pace.timeout is not None and not pace.late and self.now > task.asked + pace.timeout
+            if event[1] == 0:
+                self.end(task, GIVEN_UP if late and task.foreseen == ARRIVED else task.foreseen)
             else:
-                ends.append(task)
-        return ends
+                self.release(task)
 
     def _over(self, event: tuple[float, int, int]) -> bool:
         """Whether an event's task has ended by another."""
@@ -184,7 +186,7 @@ class Flight:
         if recall:
             for task in self.tasks.values():
                 if not task.ended:
-                    self.end(task, RECALLED)
+                    self.end(task, RECALLED if task.foreseen == ARRIVED else task.foreseen)
             for task in [task for task in self.waiting if task not in taken]:
                 self.drop(task, SURPLUS)
         here = {task.serial for task in taken}

@@ -10,13 +10,13 @@ Shapes: N clients in the fleet, C in the cohort, P numbers in the model, K hidde
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from torch import Tensor
 
 from fedloom.chance import Chance
 from fedloom.core.types import Cohort, Portion, Reply, Setting, State, Task
-from fedloom.errors import BadExperiment, unknown
+from fedloom.errors import BadExperiment
 
 if TYPE_CHECKING:
     from fedloom.core.work import Work
@@ -39,10 +39,7 @@ class Part(ABC):  # noqa: B024  its subclasses below each add the one abstract c
 
     @property
     def alone(self) -> bool:
-        """Whether it can decide on one client at a time; False: on a cohort as a whole.
-
-        Of parts that can, clients may be prepared who are not asked in the end.
-        """
+        """Whether it can decide on one client at a time, who need not be asked in the end; False: on a whole cohort."""
         return True
 
     def clash(self, method: Method) -> str | None:
@@ -275,38 +272,3 @@ class Aggregate(ServerPart):
     @abstractmethod
     def __call__(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> tuple[Tensor, State]:
         """Return the new model [P]."""
-
-
-class Stale(Part):
-    """What a reply to an older model means now; not asked where every reply is to the model as it is.
-
-    Admission, observation and repair see rows that were rebased and not yet discounted, aggregation those that were.
-    """
-
-    by: Literal["steps", "numbers"] | None  # a field: staleness of replies or of numbers; None: as fits the method
-
-    def __post_init__(self) -> None:
-        if self.by not in (None, "steps", "numbers"):
-            raise BadExperiment(unknown("by (what staleness is counted by)", str(self.by), ("steps", "numbers")))
-
-    @property
-    @abstractmethod
-    def discounts(self) -> bool:
-        """Whether staleness decides how much a reply counts."""
-
-    def counts_numbers(self, method: Method) -> bool:
-        """Whether staleness is counted for each number; unless told otherwise, where clients may send a part."""
-        sends_all = method.mask.sends_all and method.masks_known
-        return self.by == "numbers" if self.by is not None else not sends_all
-
-    @abstractmethod
-    def rebase(self, model: Tensor, bases: Tensor, reply: Reply, given: Tensor | None = None) -> Reply:
-        """Return the replies as rows beside `model` [P], given the models [C, P] that their clients were sent.
-
-        `given` [C, P]: the numbers that they were sent (None: all). Fresh rows are returned to the bit. What a client
-        did not send may be anything, before and after.
-        """
-
-    @abstractmethod
-    def lessen(self, model: Tensor, reply: Reply) -> Reply:
-        """Return the replies discounted by `reply.staleness`; None there means that all are fresh by construction."""

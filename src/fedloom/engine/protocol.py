@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.core.flight import Journey
 from fedloom.core.types import Reply, State, Task
+
+if TYPE_CHECKING:
+    from fedloom.core.costs import Bytes
+    from fedloom.core.flight import Asked, Flight, Journey
+    from fedloom.core.pace import Pace
 
 
 class Engine(Protocol):
@@ -48,16 +56,27 @@ class Engine(Protocol):
         """What the engine does and why, as plain values for the run folder and `fedloom run --explain`."""
 
 
-class Timed(Engine, Protocol):
-    """An engine that knows beforehand how long tasks take, for rounds without a barrier."""
+class Timed(Protocol):
+    """Clients that are in flight while others begin, for rounds without a barrier.
+
+    In a simulated world what becomes of a task is known when it is asked, so time runs ahead of training. On a network
+    it is known when the reply comes.
+    """
 
     @property
-    def steady(self) -> bool:
-        """Whether what a task takes of a client does not depend on the second at which it is asked."""
+    def foresees(self) -> bool:
+        """Whether what becomes of a task is known when it is asked, so that clients are trained when it is needed."""
+
+    @property
+    def ahead(self) -> bool:
+        """Whether tasks can be made before it is known who of their clients is asked, and when."""
 
     @property
     def idle(self) -> float:
         """Seconds until the next step if nobody could be asked."""
+
+    def reachable(self, free: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which of the free clients [N] can be asked now."""
 
     def foresee(self, ids: Tensor, task: Task, chance: Chance, now: float, reply: Reply | None = None) -> Journey:
         """What will become of clients `ids` [C] that are asked at the second `now`.
@@ -65,11 +84,23 @@ class Timed(Engine, Protocol):
         `reply` is what they will send, a row for each, where its size follows only from training.
         """
 
+    def begin(self, tasks: Sequence[Asked]) -> None:
+        """Send these tasks, which are in the flight already."""
+
+    def wait(self, flight: Flight, pace: Pace, alarm: float) -> bool:
+        """Wait until something happens, or the second `alarm` has come; False: nothing will happen any more."""
+
     def train_asked(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
         """The replies of clients that got their task, whatever becomes of them on the way; states are set aside."""
+
+    def settle(self, ids: list[int]) -> None:
+        """As `Engine.settle`."""
 
     def unanswered(self, ids: Tensor, task: Task) -> Reply:
         """Replies of clients none of which has trained: all of them hold the model."""
 
     def in_pieces(self, reply: Reply, pieces: Tensor | None) -> Reply:
         """The replies without the pieces that were lost, by `Journey.pieces`."""
+
+    def costs_of(self, tasks: Sequence[Asked], device: torch.device) -> tuple[Bytes, Bytes, State]:
+        """Sizes of the tasks and their replies [C each], and columns of what else they took [C each]."""

@@ -13,10 +13,10 @@ from fedloom.core.part import (
     Sampling,
     Select,
     ServerPart,
-    Stale,
     Upload,
 )
 from fedloom.core.rule import LocalRule, Shift, Traits
+from fedloom.core.stale import Stale
 from fedloom.core.types import Batch, Portion, State
 from fedloom.core.work import Work
 from fedloom.neurons.leading import LeadingNeurons
@@ -55,6 +55,9 @@ from fedloom.parts.mask.ranked import Ranked
 from fedloom.parts.mask.regions import Regions
 from fedloom.parts.mask.share_out import ShareOut
 from fedloom.parts.pace.barrier import Barrier
+from fedloom.parts.pace.buffered import Buffered
+from fedloom.parts.pace.in_flight import InFlight
+from fedloom.parts.pace.windowed import Windowed
 from fedloom.parts.repair.most_similar import MostSimilar
 from fedloom.parts.repair.nothing import Nothing
 from fedloom.parts.select.bernoulli import Bernoulli
@@ -87,6 +90,7 @@ __all__ = [
     "Batch",
     "Bernoulli",
     "Bounded",
+    "Buffered",
     "Chain",
     "Check",
     "Constant",
@@ -101,6 +105,7 @@ __all__ = [
     "FuseMissed",
     "Hinge",
     "Importance",
+    "InFlight",
     "KeepOwn",
     "KeepOwnPart",
     "Krum",
@@ -156,6 +161,7 @@ __all__ = [
     "Utility",
     "Weight",
     "Whole",
+    "Windowed",
     "Wish",
     "WithinDeadline",
     "WithinShare",

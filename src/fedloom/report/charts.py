@@ -38,6 +38,7 @@ class Curves(NamedTuple):
     targets: tuple[float, ...]
     score: Metric  # whose name is a measure; targets are values of it
     shares: tuple[str, ...]  # measures between 0 and 1
+    from_zero: bool = False  # whether the scale of measures begins at 0
 
 
 class Series(NamedTuple):
@@ -96,7 +97,39 @@ class Ranks(NamedTuple):
     share: bool = True  # whether values lie between 0 and 1
 
 
-Chart = Curves | Bars | Maps | Strips | Ranks
+class Span(NamedTuple):
+    """One client's task in a timeline; times in the timeline's unit."""
+
+    lane: int
+    start: float
+    phases: tuple[float, float, float]  # lengths of download, training, upload
+    taken: float | None  # when a step took the reply; None: none did
+    fate: str
+    staleness: int
+    version: int  # that the client was sent
+
+
+class Lanes(NamedTuple):
+    """A window of a run: clients as lanes, the fastest on top."""
+
+    names: list[str]
+    start: float
+    end: float
+    spans: list[Span]
+    steps: list[tuple[int, float]]  # number and time of those that are drawn
+
+
+class Timeline(NamedTuple):
+    """Who trained when: lanes by group and window."""
+
+    by: dict[str, dict[str, Lanes]]  # group's label -> name of the window -> lanes
+    axis: str  # label of the time axis
+    unit: str
+    fates: dict[str, tuple[str, str]]  # those that occur, but for counted replies: words and colour
+    oldest: int  # the largest staleness that is drawn
+
+
+Chart = Curves | Bars | Maps | Strips | Ranks | Timeline
 
 
 class Cells(NamedTuple):

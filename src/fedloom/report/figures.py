@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from fedloom.errors import BadExperiment
-from fedloom.evaluate.wording import direction, label_of
-from fedloom.report.charts import Bars, Curves, Map, Maps, Ranks, Row, Strips, spaced
+from fedloom.evaluate.wording import direction
+from fedloom.report.charts import Bars, Curves, Map, Maps, Ranks, Row, Strips, Timeline, spaced
+from fedloom.report.figure_timeline import draw_timeline
 from fedloom.report.recorded import as_floats
 from fedloom.report.sections import Section
 
@@ -67,6 +68,11 @@ def _pictures(section: Section) -> list[tuple[str, Callable[[], Any]]]:
         return [(f"{key}-{slug(label, place)}" + (f"-{what.split()[0]}" if len(chart.scales) > 1 else ""),
                  lambda label=label, what=what: _map(chart, label, what))  # type: ignore[misc]
                 for place, label in enumerate(chart.by) for what in chart.scales]  # fmt: skip
+    if isinstance(chart, Timeline):
+        return [(f"{key}-{slug(label, place)}" + (f"-{when}" if len(windows) > 1 else ""),
+                 lambda lanes=lanes: draw_timeline(chart, lanes))  # type: ignore[misc]
+                for place, (label, windows) in enumerate(chart.by.items())
+                for when, lanes in windows.items()]  # fmt: skip
     return []
 
 
@@ -96,8 +102,10 @@ def _curves(chart: Curves, axis: str) -> Any:
             axes.fill_between(x, as_floats(band.low), as_floats(band.high), color=line.group.colour, alpha=0.18, lw=0)
     for target in chart.targets:
         axes.axhline(target, color="0.45", lw=0.8, ls=":")
-    words = label_of(score) + (f" ({direction(score)})" if direction(score) else "")
+    words = chart.measures[score.name] + (f" ({direction(score)})" if direction(score) else "")
     axes.set(xlabel=chart.axes[axis], ylabel=plain_text(words), xlim=(0, None))
+    if chart.from_zero:
+        axes.set_ylim(0, None)
     if score.name in chart.shares:
         _percent(axes.yaxis)
     _legend(figure)

@@ -12,6 +12,7 @@ from fedloom.report.about import CLIENTS as NAMES, name_of
 from fedloom.report.charts import Bars, Cells, Map, Maps, Ranks, Row, Series, merged, spaced, tidy
 from fedloom.report.group import Group
 from fedloom.report.recorded import Numbers, Recorded
+from fedloom.report.tasks import FATE_COLOURS, FLYING, REFUSED, colour_of, word_of
 
 CELLS = 120_000  # of all tables of clients and rounds together
 CLIENTS, BINS = 100, 120  # rows and columns of such a table at most
@@ -19,8 +20,7 @@ NAMED = 3  # weakest clients that are named
 POINTS = 400  # clients of a distribution at most
 PERSONAL, OLD = "personal_score", "personal_accuracy"  # tensors, the second of older runs
 SHARE, LOST = "share of the model", "lost replies"
-FATE_LABELS = {"silent": "not to send", "surplus": "not waited for"}
-GREYS = ("#9DB2BF", "#D55E00", "#E69F00", "#CC79A7", "#56B4E9", "#009E73", "#8C6D31", "#0072B2", "#7F7F7F")
+REFUSALS = (FATE_COLOURS[REFUSED], "#B79B6B", "#5E4A21", "#D4C3A3")  # colours of their reasons
 STEPS = {"seconds_down": "download", "seconds_compute": "training", "seconds_up": "upload"}
 
 
@@ -90,9 +90,11 @@ def fates_of(run: Recorded) -> dict[str, int]:
     if "fate" in columns:
         for code, count in zip(*np.unique(columns["fate"][left], return_counts=True)):
             name = FATES[int(code)] if 0 <= code < len(FATES) else "unknown"
-            counts[FATE_LABELS.get(name, name)] = int(count)
+            counts[name] = int(count)
     elif left.any():
-        counts[FATE_LABELS["silent"]] = int(left.sum())
+        counts["silent"] = int(left.sum())
+    if run.in_flight:
+        counts[FLYING] = len(run.in_flight["fate"])
     for name in dict.fromkeys(name for line in run.rows for name in line if name.startswith("rejected.")):
         reason = name.partition(".")[2]
         total = int(sum(line.get(name) or 0 for line in run.rows))
@@ -109,15 +111,19 @@ def losses_of(groups: list[Group]) -> tuple[Bars | None, Cells | None]:
     names = list(dict.fromkeys(name for _, total in totals for name in total))
     if not totals or names == ["arrived"]:
         return None, None
+    reasons = [name for name in names if name.startswith(REFUSED)]
+    colours = {name: REFUSALS[place % len(REFUSALS)] for place, name in enumerate(reasons)}
     series = [
         Series(
-            name, GREYS[place % len(GREYS)], tidy(np.array([100 * t.get(name, 0) / sum(t.values()) for _, t in totals]))
+            word_of(name),
+            colours.get(name, colour_of(name)),
+            tidy(np.array([100 * total.get(name, 0) / sum(total.values()) for _, total in totals])),
         )
-        for place, name in enumerate(names)
+        for name in names
     ]
     bars = Bars([group.label for group, _ in totals], series, "% of the replies asked for", stacked=True, top=100.0)
     rows = [[group.label, *(f"{total.get(name, 0):,}" for name in names)] for group, total in totals]
-    return bars, Cells(["", *names], rows, [group for group, _ in totals])
+    return bars, Cells(["", *map(word_of, names)], rows, [group for group, _ in totals])
 
 
 def fairness_of(groups: list[Group]) -> tuple[Ranks | None, Cells | None, list[str]]:
@@ -193,7 +199,7 @@ def _seconds(run: Recorded) -> dict[str, float]:
     lasts = {row["round"]: row["virtual_seconds"] or 0.0 for row in run.rows}
     duration = np.array([lasts.get(number, 0.0) for number in columns["round"].tolist()])
     own = {word: np.nan_to_num(columns[name].astype(np.float64), posinf=0.0) for name, word in STEPS.items()}
-    waiting = np.maximum(0.0, duration - sum(own.values()))
+    waiting = columns["waited"] if "waited" in columns else np.maximum(0.0, duration - sum(own.values()))
     return {**{word: float(v.mean()) for word, v in own.items()}, "waiting for others": float(waiting.mean())}
 
 

@@ -24,16 +24,33 @@
     return made;
   };
 
+  const chips = (chart) => chart.legend.map(([text, colour]) => {
+    const item = element("span");
+    const chip = element("i", "chip");
+    chip.style.background = colour;
+    item.append(chip, element("span", "", text));
+    return item;
+  });
+
   const draw = (chart) => {
     const box = document.getElementById("chart-" + chart.key);
     const width = printing ? PRINT : box.clientWidth;
     const narrow = width < 560;
     const traces = resolve(chart.traces, chart.state);
     const layout = resolve(chart.layout, chart.state);
-    const scale = [[0, css("--low")], [0.5, css("--middle")], [1, css("--high")]];
-    for (const trace of traces) if (trace.colorscale === "sequential") trace.colorscale = scale;
+    const scales = {
+      sequential: [[0, css("--low")], [0.5, css("--middle")], [1, css("--high")]],
+      staleness: [[0, css("--fresh")], [1, css("--stale")]],
+      fresh: [[0, css("--fresh")], [1, css("--fresh")]],
+    };
+    for (const trace of traces) {
+      if (trace.colorscale) trace.colorscale = scales[trace.colorscale];
+      if (trace.marker?.colorscale) trace.marker.colorscale = scales[trace.marker.colorscale];
+      for (const part of [trace.line, trace.marker]) if (part?.color === "soft") part.color = css("--soft");
+    }
     if (chart.scale) {
       const said = resolve(chart.scale, chart.state);
+      const scale = scales[said.colours || "sequential"];
       const strip = element("i", "strip");
       strip.style.background = `linear-gradient(to right, ${scale.map((stop) => stop[1]).join(", ")})`;
       const legend = document.getElementById("legend-" + chart.key);
@@ -41,7 +58,7 @@
       ends.append(element("span", "", said.low), strip, element("span", "", said.high));
       const runs = chart.controls.find((control) => control.name === "run");
       const run = runs ? runs.options.find((option) => option[0] === chart.state.run)[1] : "";
-      legend.replaceChildren(element("span", "printed", run), element("span", "", said.text), ends);
+      legend.replaceChildren(element("span", "printed", run), element("span", "", said.text), ends, ...chips(chart));
       legend.classList.add("scale");
     }
     for (const trace of traces) if (trace.error_y) trace.error_y.color = css("--soft");
@@ -51,7 +68,7 @@
     }
     layout.xaxis.nticks = layout.xaxis.nticks || (narrow ? 5 : 10);
     const map = traces.some((trace) => trace.type === "heatmap");
-    const height = chart.square ? Math.min(chart.height, width + 90) : narrow && !map ? Math.min(chart.height, 340) : chart.height;
+    const height = chart.square ? Math.min(chart.height, width + 90) : narrow && !map && !chart.tall ? Math.min(chart.height, 340) : chart.height;
     if (chart.square && !narrow) { layout.xaxis.constrain = "domain"; layout.yaxis.scaleanchor = "x"; layout.yaxis.constrain = "domain"; }
     for (const shape of layout.shapes || []) shape.line.color = css("--soft");
     for (const text of layout.annotations || []) text.font = { color: css("--soft"), size: 12 };
@@ -102,13 +119,7 @@
       bar.append(holder);
     }
     const legend = document.getElementById("legend-" + chart.key);
-    for (const [text, colour] of chart.legend) {
-      const item = element("span");
-      const chip = element("i", "chip");
-      chip.style.background = colour;
-      item.append(chip, element("span", "", text));
-      legend.append(item);
-    }
+    legend.append(...chips(chart));
     return draw(chart);
   };
 

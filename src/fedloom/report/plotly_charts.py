@@ -1,15 +1,13 @@
-"""Charts of the page: traces and a layout for plotly.js; the page adds colours for light and dark.
-
-Where a control of the chart chooses a part, `{"$": control, "of": {key: part}}` stands in its place.
-"""
+"""Charts of the page: traces and a layout for plotly.js; the page adds colours for light and dark."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from fedloom.report.charts import Bars, Chart, Curves, Map, Maps, Ranks, Strips
+from fedloom.report.charts import Bars, Chart, Curves, Map, Maps, Ranks, Strips, Timeline
+from fedloom.report.plotly_controls import Json, control, escape, pick
+from fedloom.report.plotly_timeline import plotly_timeline
 
-Json = dict[str, Any]
 PERCENT = {"tickformat": ".0%"}
 
 
@@ -21,17 +19,9 @@ def plotly_chart(chart: Chart) -> Json:
         return _stack(chart) if chart.stacked else _bars(chart)
     if isinstance(chart, Maps):
         return _maps(chart)
+    if isinstance(chart, Timeline):
+        return plotly_timeline(chart)
     return _strips(chart) if isinstance(chart, Strips) else _ranks(chart)
-
-
-def pick(control: str, options: dict[str, Any]) -> Json:
-    """A part that a control chooses."""
-    return {"$": control, "of": options}
-
-
-def control(name: str, label: str, options: dict[str, str]) -> Json:
-    """A control: buttons, or a list if it has many options."""
-    return {"name": name, "label": label, "options": [[key, text] for key, text in options.items()]}
 
 
 def _curves(chart: Curves) -> Json:
@@ -59,6 +49,7 @@ def _curves(chart: Curves) -> Json:
     layout = {
         "xaxis": {"title": {"text": pick("axis", chart.axes)}, "rangemode": "tozero"},
         "yaxis": {"title": {"text": pick("measure", chart.measures)},
+                  "rangemode": "tozero" if chart.from_zero else "normal",
                   "tickformat": pick("measure", {m: ".0%" if m in chart.shares else "" for m in chart.measures})},
         "shapes": pick("measure", {m: lines if m == chart.score.name else [] for m in chart.measures}),
         "annotations": pick("measure", {m: words if m == chart.score.name else [] for m in chart.measures}),
@@ -217,8 +208,3 @@ def _faint(colour: str) -> str:
 def _shown(values: list[Any]) -> list[Any]:
     """Numbers as they are, names escaped."""
     return [escape(value) if isinstance(value, str) else value for value in values]
-
-
-def escape(text: str) -> str:
-    """Escape a name, since plotly reads some HTML in texts."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from fedloom.core.flight import IN_FLIGHT
 from fedloom.errors import BadData, BadExperiment
 from fedloom.report.about import Scores, names_in, scores_in
 
@@ -34,9 +35,10 @@ class Recorded:
     name: str  # of the folder
     about: dict[str, Any]  # experiment.json
     rows: list[dict[str, Any]]  # one a round
-    clients: dict[str, Numbers]  # columns of clients.parquet
+    clients: dict[str, Numbers]  # columns of clients.parquet: tasks that have ended
     kept: dict[str, Numbers]  # larger tensors
     ended: str | None  # how it ended, in words; None: it is not over, or was killed
+    in_flight: dict[str, Numbers] = field(default_factory=dict)  # the other rows of clients.parquet
 
     @property
     def experiment(self) -> dict[str, Any]:
@@ -79,7 +81,10 @@ def read_run(folder: Path) -> Recorded:
         raise BadData(f"'{kept}' cannot be read ({problem}); delete it to report without what is in it.") from problem
     clients = read_table(folder / "clients.parquet")
     columns = {} if clients is None else {n: clients[n].to_numpy() for n in clients.column_names}
-    return Recorded(folder.absolute().name, about, read_rows(folder), columns, tensors, ended)
+    flying = columns["fate"] == IN_FLIGHT if "fate" in columns else np.zeros(0, bool)
+    still = {name: values[flying] for name, values in columns.items()} if flying.any() else {}
+    columns = {name: values[~flying] for name, values in columns.items()} if flying.any() else columns
+    return Recorded(folder.absolute().name, about, read_rows(folder), columns, tensors, ended, still)
 
 
 def read_about(folder: Path) -> dict[str, Any]:

@@ -11,7 +11,9 @@ from fedloom.report.curves import curves_of
 from fedloom.report.fleet import fairness_of, losses_of, shares_of, virtual_time_of, wall_time_of
 from fedloom.report.group import Group
 from fedloom.report.models import classes_of, coverage_of, similarity_of
+from fedloom.report.pace import busy_of, staleness_of, steps_of, timed, work_of
 from fedloom.report.tables import summary, target_table
+from fedloom.report.timeline import timeline_of
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,38 @@ def _time(groups: list[Group]) -> list[Section]:
     if virtual is None:
         lead = "No devices were simulated; --fleet chooses some."
     found.append(Section("time", "Virtual time", lead, virtual))
+    found += _pace(groups)
     if wall is not None:
         lead = "On the machine of the simulation. On a GPU a step's time ends at its launch, not when it is done."
         found.append(Section("wall", "Wall time", lead, wall))
+    return found
+
+
+def _pace(groups: list[Group]) -> list[Section]:
+    """Who trained when, and what came of it; nothing where no task took time."""
+    runs = timed(groups)
+    timeline, notes = timeline_of(runs)
+    busy, (stale, stale_table), (work, work_table), steps = (
+        busy_of(runs),
+        staleness_of(runs),
+        work_of(runs),
+        steps_of(runs),
+    )
+    if timeline is None or busy is None or work is None or work_table is None:
+        return []
+    lead = "Every bar is a client's task: thin while it downloads or uploads, thick while it trains; a hairline leads "
+    lead += "to the step that took the reply. Vertical lines are steps, or rounds, with their numbers on top."
+    if timeline.oldest:
+        lead += " Numbers in bars are staleness: the steps made since the client was sent its model."
+    found = [Section("timeline", "Who trained when", lead, timeline, notes=notes)]
+    lead = "Means over the time between two steps, or over a round."
+    found.append(Section("busy", "Clients at work", lead, busy))
+    if stale is not None and stale_table is not None:
+        lead = "A reply is fresh, 0, if no step was made since its client was sent the model."
+        found.append(Section("staleness", "Staleness", lead, stale, tables=[("", stale_table)]))
+    lead = "Seconds that clients downloaded, trained and uploaded, by what became of the reply; the table is of a run."
+    found.append(Section("work", "Work that did not count", lead, work, tables=[("", work_table)]))
+    if steps is not None:
+        lead = "Whose replies the model is made of. Where bars are equal, devices of every speed have as much say."
+        found.append(Section("speeds", "Replies by speed of the device", lead, steps))
     return found

@@ -33,6 +33,7 @@ from fedloom.world.channel import Pieces
 from fedloom.world.message_parts import MessageParts
 from fedloom.world.simulated import Simulated
 from fedloom.world.trace import Trace, read_trace
+from fedloom.world.virtual_time import VirtualTime
 from fedloom.world.wire import Wire
 
 WORTH = 4_000_000_000  # multiply-adds of a round from which the ways are measured: about a second on two cores
@@ -51,7 +52,7 @@ class Prepared(NamedTuple):
     notes: list[str]  # what should be known before the first round
     trainer: Local | Loop | None = None  # what trains in this process; None: clients train on nodes
     trace: Trace | None = None  # when devices are there, where the world says so
-    world: Simulated | None = None  # `engine`, where there are devices
+    timed: Timed | None = None  # the same clients without a barrier, where it is known how long they take
 
 
 def prepare(
@@ -86,18 +87,18 @@ def prepare(
     if setting.fleet.devices is None:
         return Prepared(inputs, wire, notes_of(experiment, inputs), trainer)
     world, trace = _in_world(experiment, wire, inputs, parts)
-    return Prepared(inputs, world, notes_of(experiment, inputs), trainer, trace, world)
+    return Prepared(inputs, world, notes_of(experiment, inputs), trainer, trace, VirtualTime(world))
 
 
 def timed(prepared: Prepared) -> Timed:
-    """The engine of a run whose clients are in flight while others begin."""
-    if prepared.world is None:
+    """The clients of a run that are in flight while others begin."""
+    if prepared.timed is None:
         pace = type(prepared.inputs.method.pace).__name__
         raise BadExperiment(
             f"pace={pace} needs to know how long clients take, and this experiment's fleet has no devices; choose one, "
             "as in --fleet mobile-4g."
         )
-    return prepared.world
+    return prepared.timed
 
 
 def trainer_of(

@@ -21,8 +21,7 @@ from fedloom.evaluate.score import Score
 from fedloom.files import replace_file
 from fedloom.layout import Layout
 from fedloom.runs.checkpoint.tensors import pack
-
-Columns = dict[str, NDArray[Any]]  # NumPy's calls on few numbers take a third of the time of torch's
+from fedloom.runs.sums import Columns, by_number, row_sums, run_sums
 
 PERSONAL = "personal_score"
 COLUMNS = (
@@ -36,16 +35,24 @@ class Ledger:
     """The rows of `rounds.parquet` and `clients.parquet`, and the tensors of `kept.safetensors`."""
 
     def __init__(
-        self, clients: list[int], layout: Layout | None, examples: Tensor, goal: Goal, names: Sequence[str] = ()
+        self,
+        clients: list[int],
+        layout: Layout | None,
+        examples: Tensor,
+        goal: Goal,
+        names: Sequence[str] = (),
+        whole: Tensor | None = None,
     ) -> None:
         """`examples` [N]: the number that each client of the fleet trains on in a round, repeats counted.
 
-        `names`: of the partition's clients, for the column `name`; without any there is no such column.
+        `names`: of the partition's clients, for the column `name`; without any there is no such column. `whole` [N]:
+        seconds that each client takes for a round with the whole model, by its device.
         """
         self._names = names
         self._metrics, self._own = [one.name for one in goal.metrics], goal.personal.name
         self._numbers = np.array(clients)  # each client's number in the partition
         self._examples = examples.cpu().numpy()
+        self._whole = None if whole is None else by_number(self._numbers, whole.cpu().numpy())
         self._past: list[dict[str, Any]] = []  # rows of rounds before those in `_rounds`
         self._rounds: list[dict[str, Any]] = []  # as they were added
         self._clients: list[Columns] = []  # columns of the rounds in `_past`, on the host
@@ -56,7 +63,9 @@ class Ledger:
     @property
     def tensors(self) -> State:
         """Recorded tensors larger than a number: of the last round, of the last evaluation, and of all replies."""
-        return {**self._recorded, **self._personal, **({} if self._coverage is None else self._coverage.kept())}
+        self._fetch_all()
+        sums = run_sums(self._clients[0], self._whole) if self._clients and self._whole is not None else {}
+        return {**self._recorded, **self._personal, **({} if self._coverage is None else self._coverage.kept()), **sums}
 
     @property
     def columns(self) -> list[str]:
@@ -87,6 +96,7 @@ class Ledger:
             "facts": facts,
             "more": more,
             "prices": (costs.down, costs.up),
+            "row": costs.row or {},
             "recorded": {name: value for name, value in (recorded or {}).items() if value.dim() == 0},
             "strays": reply.strays,
         })  # fmt: skip
@@ -252,6 +262,8 @@ def _row(entry: dict[str, Any], rows: Columns, here: dict[int, NDArray[Any]], sc
         "joules": float(rows["joules"].sum()) if "joules" in rows else None,
         "wall_seconds": entry["wall_seconds"],
         "evaluation_seconds": entry.get("evaluation_seconds"),
+        **entry["row"],
+        **row_sums(rows),
         **{name: float(here[id(value)]) for name, value in entry["recorded"].items()},
         **{name: float(count) for name, count in refused.items()},
     }

@@ -10,23 +10,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from fedloom.accel.kept_memory import kept_memory
 from fedloom.accel.precision import computing
-from fedloom.chance import Chance
-from fedloom.core.clock import processed
+from fedloom.core.clock import Compute, full_seconds, processed
 from fedloom.core.goal import Goal, Loss, Transform
 from fedloom.core.part import NobodyLeft
 from fedloom.data.sources import as_dataset
 from fedloom.errors import BadExperiment, RunStopped
-from fedloom.evaluate.score import evaluate
 from fedloom.files import writing
 from fedloom.goals.own import changed
 from fedloom.layout import load
 from fedloom.method import Method
-from fedloom.round import play_round
-from fedloom.runs.build import Prepared, prepare, timed
+from fedloom.runs.build import Prepared, prepare
 from fedloom.runs.checkpoint.saver import Checkpoints, Saver
 from fedloom.runs.checkpoint.snapshot import Progress, restore_snapshot, take_snapshot
 from fedloom.runs.checkpoint.store import Found
@@ -35,11 +32,12 @@ from fedloom.runs.folder import check, check_engine, experiment_in, open_folder,
 from fedloom.runs.inputs import Inputs
 from fedloom.runs.interrupt import delayed_interrupt
 from fedloom.runs.ledger import Ledger
+from fedloom.runs.one_round import add_score, play_one
 from fedloom.runs.result import Result
 from fedloom.runs.threads import threads_for
 from fedloom.runs.torchrun import run_on_ranks
 from fedloom.runs.watch import Watch, row_notifier
-from fedloom.step import begin_flight, play_step
+from fedloom.step import begin_flight
 
 log = logging.getLogger("fedloom")
 
@@ -133,7 +131,7 @@ def play(
     tell: Callable[[str], None] = lambda note: None,
 ) -> Result:
     """Play all rounds of a prepared run; `clock` counts the seconds that the run itself takes."""
-    started, ledger = clock(), ledger_of(prepared.inputs)
+    started, ledger = clock(), ledger_of(prepared.inputs, experiment.world.compute)
     with ExitStack() as stack:
         if folder is None:
             at = _play(experiment, prepared, ledger, _start(prepared), watch, clock)
@@ -178,10 +176,12 @@ def resume(
     )  # fmt: skip
 
 
-def ledger_of(inputs: Inputs) -> Ledger:
-    """An empty ledger for a run on these inputs."""
-    examples = processed(inputs.method.work, inputs.setting.fleet.examples)
-    return Ledger(inputs.clients, inputs.setting.layout, examples, inputs.setting.goal, inputs.client_names or ())
+def ledger_of(inputs: Inputs, compute: Compute = "cycles") -> Ledger:
+    """An empty ledger for a run on these inputs; `compute`: how the world reckons seconds of training."""
+    setting, work, names = inputs.setting, inputs.method.work, inputs.client_names or ()
+    devices = setting.fleet.devices
+    whole = None if devices is None else full_seconds(setting, devices, work, compute).total
+    return Ledger(inputs.clients, setting.layout, processed(work, setting.fleet.examples), setting.goal, names, whole)
 
 
 def _start(prepared: Prepared) -> Progress:
@@ -261,11 +261,11 @@ def _play(
     for number in range(at.round + 1, experiment.rounds + 1):
         after(None)
         try:
-            at = _round(experiment, prepared, ledger, at, clock)
+            at = play_one(experiment, prepared, ledger, at, clock)
         except NobodyLeft as why:
             log.info("over before round %d: %s", number, why)
             if number > 1 and ledger.last()["evaluation_seconds"] is None:
-                _score(ledger, prepared, at.model, clock)
+                add_score(ledger, prepared, at.model, clock)
             after(at)
             show(True)
             break
@@ -278,33 +278,3 @@ def _play(
                 "them. Look at the fleet, its channel and the deadline, or wait longer: world.patience."
             )
     return at
-
-
-def _round(
-    experiment: Experiment,
-    prepared: Prepared,
-    ledger: Ledger,
-    at: Progress,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Progress:
-    """Play one round, evaluate the model if it is due, and record the round."""
-    began, method, setting = clock(), prepared.inputs.method, prepared.inputs.setting
-    chance = Chance(experiment.seed, at.round + 1, at.model.device)
-    if at.flight is None:
-        weights, memory, task, reply = play_round(method, at.memory, at.model, setting, prepared.engine, chance)
-    else:
-        weights, memory, task, reply = play_step(
-            method, at.memory, at.flight, setting, timed(prepared), experiment.seed
-        )
-    ledger.add(task, reply, clock() - began, method.record(memory))
-    if chance.round % experiment.evaluate_every == 0 or chance.round == experiment.rounds:
-        _score(ledger, prepared, weights, clock)
-    return Progress(chance.round, weights, memory, at.flight)
-
-
-def _score(ledger: Ledger, prepared: Prepared, weights: Tensor, clock: Callable[[], float]) -> None:
-    """Evaluate the model, and the clients' own models where they have test examples."""
-    began, inputs = clock(), prepared.inputs
-    own = prepared.engine.personal(weights)
-    score = evaluate(inputs.setting, weights, inputs.test, inputs.outputs)
-    ledger.score(score, own, clock() - began)

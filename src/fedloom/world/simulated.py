@@ -89,32 +89,17 @@ class Simulated:
         costs = Costs(*way.prices, reached(fate), way.columns["bytes_up"], {"fate": fate, **way.columns}, duration)
         return reply._replace(arrived=fate == ARRIVED, report={**reply.report, **way.columns}, costs=costs)
 
-    @property
-    def steady(self) -> bool:
-        """Whether what a task takes of a client does not depend on the second at which it is asked."""
-        return self.trace is None
-
-    @property
-    def idle(self) -> float:
-        """Seconds until the next step if nobody could be asked."""
-        return IDLE
-
     def foresee(self, ids: Tensor, task: Task, chance: Chance, now: float, reply: Reply | None = None) -> Journey:
-        """What will become of clients `ids` [C] that are asked at the second `now`.
+        """What will become of clients `ids` [C] that are asked at the second `now`, with replies of this size.
 
-        `reply` is what they will send, where its size follows only from training; it must have a row for each.
+        None: of the size that is known beforehand, where the server knows what clients send.
         """
-        ids, second = ids.to(task.model.device, non_blocking=True), self.now.new_tensor(now)
+        second = self.now.new_tensor(now)
         coming = self._blank(ids, task) if reply is None else reply
         return self._journey(ids, task, coming, self._ready(ids, chance, second), chance, second)
 
-    def train_asked(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
-        """The replies of clients that got their task, whatever becomes of them on the way."""
-        return self.engine.train(ids, task, chance)
-
     def unanswered(self, ids: Tensor, task: Task) -> Reply:
-        """Replies of clients none of which has trained, to be overwritten: all of them hold the model."""
-        ids = ids.to(task.model.device, non_blocking=True)
+        """Replies of clients none of which has trained: all of them hold the model."""
         return self._empty_reply(ids, task).scatter(ids[:0], ids, task.model)
 
     def in_pieces(self, reply: Reply, survive: Tensor | None) -> Reply:
@@ -191,7 +176,7 @@ class Simulated:
         if len(at):
             reply = self.engine.train(listed[at.to(listed.device)], task.rows(at), chance)
             return reply.scatter(at, ids, task.model)
-        return self._empty_reply(ids, task).scatter(at, ids, task.model)
+        return self.unanswered(ids, task)
 
     def _empty_reply(self, ids: Tensor, task: Task) -> Reply:
         """A reply without rows, with all names that a reply has."""

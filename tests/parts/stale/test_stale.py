@@ -10,7 +10,8 @@ from hypothesis import given, strategies as st
 from torch import Tensor
 
 from fedloom import BadExperiment, Method
-from fedloom.core.part import Aggregate, Stale
+from fedloom.core.part import Aggregate
+from fedloom.core.stale import Stale
 from fedloom.core.staleness import OLDEST, by_numbers, count_step, no_counts
 from fedloom.core.types import Reply
 from fedloom.core.unsent import read_unsent_as_unchanged

@@ -6,20 +6,28 @@ import shlex
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedloom.errors import BadData
+from fedloom.flower.deploy.address import Address
 from fedloom.flower.deploy.folder import (
     CONNECTION,
+    CONTROL,
     NODE_PORT,
     PORT,
     QUIET,
     WARM,
     Deployment,
+    Gateway,
+    gate_command,
     link_command,
     node_command,
     shipped,
     write_folder,
 )
-from fedloom.flower.deploy.service_files import container, link_unit, node_settings, node_unit
+from fedloom.flower.deploy.largest_reply import largest_reply
+from fedloom.flower.deploy.service_files import containers, gate_unit, link_unit, node_settings, node_unit
+from fedloom.flower.protocol.assignment import deal_clients
 from fedloom.runs.experiment import Experiment
+from fedloom.runs.inputs import inputs_of
 
 
 class Commands(NamedTuple):
@@ -27,6 +35,7 @@ class Commands(NamedTuple):
 
     environment: str
     link: str
+    gate: str
     register: list[str]
     nodes: list[str]
     run: str
@@ -41,33 +50,61 @@ def deploy(
     config: dict[str, Any],
     hosts: tuple[str, ...] = (),
     port: int = PORT,
+    control: Address = CONTROL,
+    reply: int | None = None,
 ) -> tuple[Deployment, Commands]:
-    """Write the folder of a deployment; also returns the commands that use it."""
+    """Write the folder of a deployment; also returns the commands that use it.
+
+    Args:
+        root: a new folder.
+        experiment: what to run.
+        nodes: number of nodes; clients are dealt to them in turn.
+        config: the run config, without the experiment.
+        hosts: names of the machine of gate and link; nodes use the first.
+        port: of the gate, which nodes reach.
+        control: where the link listens; whoever reaches it can start runs.
+        reply: bytes of a node's answer at most; derived from the experiment's model if left out.
+    """
     from fedloom import __version__
 
     config = {**config, "out": config["out"] or str(root.absolute() / "run")}
     config["resume-with"] = resume_line(root.absolute() / "app")
-    made = write_folder(root, experiment, nodes, config, hosts, port)
-    link = f"{hosts[0] if hosts else '127.0.0.1'}:{port}"
-    typed = commands(made, link, port, loopback=not hosts)
+    reply = _reply(experiment, nodes) if reply is None else reply
+    made = write_folder(root, experiment, nodes, config, hosts, control)
+    listen = Address("0.0.0.0" if hosts else "127.0.0.1", port)
+    gateway = Gateway(Address(hosts[0] if hosts else "127.0.0.1", port), listen, control, reply)
+    typed = commands(made, gateway)
     services = made.root / "services"
     services.mkdir()
-    files = {"fedloom-link.service": link_unit(port), "fedloom-node@.service": node_unit()}
-    files |= {f"Containerfile.{role}": container(role, __version__, port) for role in ("link", "node")}
-    files |= {f"node-{i}.env": node_settings(link, i, clients) for i, clients in enumerate(made.clients)}
+    files = {"fedloom-link.service": link_unit(control), "fedloom-gate.service": gate_unit(gateway)}
+    files["fedloom-node@.service"] = node_unit()
+    files |= containers(__version__, gateway)
+    files |= {f"node-{i}.env": node_settings(gateway.host, i, clients) for i, clients in enumerate(made.clients)}
     for name, text in files.items():
         (services / name).write_text(text)
-    (made.root / "README.md").write_text(_readme(made, typed, link, port, shipped(experiment)))
+    (made.root / "README.md").write_text(_readme(made, typed, gateway, shipped(experiment)))
     return made, typed
 
 
-def commands(made: Deployment, link: str, port: int, loopback: bool) -> Commands:
+def _reply(experiment: Experiment, nodes: int) -> int:
+    """Bytes of a node's answer at most, by the experiment's model."""
+    hosted = max(map(len, deal_clients(experiment.clients, nodes)))
+    try:
+        inputs = inputs_of(experiment)
+    except BadData as problem:
+        raise BadData(
+            f"{problem} How long an answer of a node can be follows from the model, and the model's shape from the "
+            "data; without them say it yourself, with --largest-reply BYTES."
+        ) from problem
+    return largest_reply(experiment, inputs, hosted)
+
+
+def commands(made: Deployment, gateway: Gateway) -> Commands:
     """The commands, with paths as if everything were on this machine."""
     root, line = made.root, shlex.join
-    words = link_command(made.certificates, "127.0.0.1" if loopback else "0.0.0.0", port, root / "link.db")
     nodes = [
         node_command(
-            str(made.certificates.authority), str(key.private), link,
+            str(made.certificates.authority), str(key.private), str(gateway.host),
             {"clients": made.clients[i], "data": "", "state": str(root / "states" / key.private.name)}, NODE_PORT + i,
         )
         for i, key in enumerate(made.keys)
@@ -75,9 +112,13 @@ def commands(made: Deployment, link: str, port: int, loopback: bool) -> Commands
     run = ["flwr", "run", str(made.app), CONNECTION, "--stream"]
     environment = {**QUIET, "FLWR_HOME": shlex.quote(str(made.home))}
     return Commands(
-        "export " + " ".join(f"{name}={value}" for name, value in environment.items()),
-        line(words),
-        [line(["flwr", "supernode", "register", str(key.public), CONNECTION]) for key in made.keys],
+        "umask 077; export " + " ".join(f"{name}={value}" for name, value in environment.items()),
+        line(link_command(made.certificates, gateway.control, root / "link.db")),
+        line(gate_command(made.certificates.link.parent, gateway)),
+        [
+            line(["flwr", "supernode", "register", str(key.public), CONNECTION, "--name", key.private.name])
+            for key in made.keys
+        ],
         [line([*WARM, *words]) for words in nodes],
         line(run),
         resume_line(made.app),
@@ -90,7 +131,7 @@ def resume_line(app: Path) -> str:
     return shlex.join(["flwr", "run", str(app), CONNECTION, "--stream", "--run-config", "resume=true"])
 
 
-def _readme(made: Deployment, typed: Commands, link: str, port: int, experiment: Experiment) -> str:
+def _readme(made: Deployment, typed: Commands, gateway: Gateway, experiment: Experiment) -> str:
     """The deployment's README.md: which file goes where, and the commands in order."""
     chosen = (experiment.method, experiment.model, experiment.data, experiment.fleet)
     files = [one.name if one.own is None else one.own.file for one in chosen if one.name.startswith("/")]
@@ -98,20 +139,22 @@ def _readme(made: Deployment, typed: Commands, link: str, port: int, experiment:
     return f"""\
 # {experiment.method.name} on {experiment.data.name}, {len(made.keys)} nodes
 
-The link is at `{link}`. Every machine needs Python 3.11 or newer and the same version of fedloom:
+Nodes connect to the gate at `{gateway.host}`. Every machine needs Python 3.11 or newer and the same version of fedloom:
 `pip install 'fedloom[flower]'`.
 {needed}
 | what | where it goes |
 |---|---|
 | `certificates/ca.crt` | to every machine |
-| `certificates/server.pem`, `server.key` | to the link's machine |
+| `certificates/server.pem`, `server.key` | to the machine of link and gate |
 | `keys/node-N` | to node N and nowhere else; it is the node's identity |
 | `keys/*.pub`, `home/`, `app/` | to the operator's machine, which registers nodes and starts runs |
 | `certificates/ca.key` | to none of them; only a new server certificate needs it |
 | `services/` | systemd units, container files and each node's settings |
 
-The link listens on port {port}. Nodes open no port to the outside. Flower serves the operator's API (`/v1/control`) on
-the port of the nodes' API (`/v1/fleet`) and does not authenticate operators: let only nodes and yourself reach it.
+Flower's link asks operators for no proof of who they are: whoever reaches it can run code on all machines. So it
+listens at `{gateway.control}` alone, and nodes reach a gate next to it, which passes on what nodes need and nothing
+else. Type the commands for operators on that machine, or from another one through
+`ssh -L {gateway.control.port}:{gateway.control} MACHINE`. Nodes open no port.
 
 On every machine, first:
 
@@ -119,10 +162,11 @@ On every machine, first:
 {typed.environment}
 ```
 
-The link:
+The link, and the gate next to it:
 
 ```sh
 {typed.link}
+{typed.gate}
 ```
 
 Once, to register the nodes:

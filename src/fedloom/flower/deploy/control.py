@@ -81,6 +81,17 @@ class Control:
 
         return {node.node_id: node.status for node in self._call("ListNodes", ListNodesRequest()).nodes_info}
 
+    def keys(self) -> dict[bytes, str]:
+        """The public keys of all nodes that may connect, with their names."""
+        from flwr.proto.control_pb2 import ListNodesRequest
+
+        nodes = self._call("ListNodes", ListNodesRequest()).nodes_info
+        return {
+            node.public_key: f"{node.name or 'node'} ({node.node_id})"
+            for node in nodes
+            if node.status != "unregistered"
+        }
+
     def start(self, app: Path, config: Scalars) -> int:
         """Start a run of an app folder, with some of its settings replaced; the run's number."""
         import hashlib

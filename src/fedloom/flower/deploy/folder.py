@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedloom.errors import BadExperiment
+from fedloom.flower.deploy.address import Address
 from fedloom.flower.deploy.certificates import Certificates, write_certificates
 from fedloom.flower.deploy.keys import Key, write_key
 from fedloom.flower.protocol.assignment import deal_clients, format_ranges
@@ -15,13 +16,23 @@ from fedloom.flower.protocol.need_flower import need_flower
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.own_function import own_function
 
-PORT = 8000  # of the link; Flower's own choice
+PORT = 8000  # of the gate, which nodes reach; Flower's own choice for a link
+CONTROL = Address("127.0.0.1", PORT + 1)  # of the link, which operators and its own apps reach
 NODE_PORT = 9094  # of a node's own helpers, on its loopback
 CONNECTION = "fedloom"  # the link's name in Flower's configuration
 WARM = ("python", "-m", "fedloom.flower.warm")  # before a node's command: its apps start at once
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}  # environment of all Flower commands
 SIDES = ("server", "client")
 TABLES = (".npz", ".csv", ".parquet")
+
+
+class Gateway(NamedTuple):
+    """How a deployment's link is reached."""
+
+    host: Address  # of the gate, for nodes
+    listen: Address  # the same on its own machine
+    control: Address  # of the link, for operators: whoever reaches it can register nodes and start runs
+    reply: int  # bytes of a node's answer at most
 
 
 class Deployment(NamedTuple):
@@ -41,9 +52,12 @@ def write_folder(
     nodes: int,
     config: dict[str, Any],
     hosts: tuple[str, ...] = (),
-    port: int = PORT,
+    control: Address = CONTROL,
 ) -> Deployment:
-    """Write a deployment's app, certificates, keys and Flower home into a new folder."""
+    """Write a deployment's app, certificates, keys and Flower home into a new folder.
+
+    `hosts` are the names of the gate's machine; `control` is where the link listens.
+    """
     need_flower()
     read_experiment(experiment.model_dump_json())  # raises now if it cannot run on a network
     hosted = [format_ranges(clients) for clients in deal_clients(experiment.clients, nodes)]
@@ -51,10 +65,10 @@ def write_folder(
         raise BadExperiment(f"the folder '{root}' is not empty; name a new one.")
     root = root.absolute()
     app, home = root / "app", root / "home"
-    certificates = write_certificates(root / "certificates", hosts)
+    certificates = write_certificates(root / "certificates", (*hosts, control.host))
     write_app(app, experiment, config)
     keys = [write_key(root / "keys", f"node-{number}") for number in range(nodes)]
-    write_home(home, f"{hosts[0] if hosts else '127.0.0.1'}:{port}", certificates.authority)
+    write_home(home, str(control), certificates.authority)
     return Deployment(root, app, certificates, keys, hosted, home)
 
 
@@ -107,12 +121,18 @@ def write_home(home: Path, address: str, authority: Path) -> None:
     (home / "config.toml").write_text(tomli_w.dumps({"superlink": {"default": CONNECTION, CONNECTION: link}}))
 
 
-def link_command(certificates: Certificates, host: str, port: int, database: Path | None = None) -> list[str]:
+def link_command(certificates: Certificates, control: Address, database: Path | None = None) -> list[str]:
     """The command that starts the link, with TLS and node authentication; `database` keeps its state over a restart."""
-    words = ["flower-superlink", "--host", host, "--port", str(port), "--enable-supernode-auth"]
+    words = ["flower-superlink", "--host", control.host, "--port", str(control.port), "--enable-supernode-auth"]
     words += ["--ssl-ca-certfile", str(certificates.authority), "--ssl-certfile", str(certificates.link)]
     words += ["--ssl-keyfile", str(certificates.link_key), "--disable-runtime-dependency-installation"]
     return words if database is None else [*words, "--database", str(database)]
+
+
+def gate_command(certificates: Path, gateway: Gateway) -> list[str]:
+    """The command that starts the gate with the link's certificates, from this folder."""
+    words = ["fedloom", "gate", "--listen", str(gateway.listen), "--link", str(gateway.control)]
+    return [*words, "--certificates", str(certificates), "--largest-reply", str(gateway.reply)]
 
 
 def node_command(authority: str, key: str, link: str, config: dict[str, str], port: int | str) -> list[str]:

@@ -1,35 +1,49 @@
-"""Text of systemd units and container files that run a link and its nodes as services."""
+"""Text of systemd units and container files that run a link, its gate and its nodes as services."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from fedloom.flower.deploy.address import Address
 from fedloom.flower.deploy.certificates import files_in
-from fedloom.flower.deploy.folder import NODE_PORT, QUIET, WARM, link_command, node_command
+from fedloom.flower.deploy.folder import NODE_PORT, QUIET, WARM, Gateway, gate_command, link_command, node_command
 from fedloom.flower.protocol.exit_codes import REMOVED
 
 HOME = "/var/lib/fedloom"  # on the machine that runs a service
 FILES = "/etc/fedloom"  # certificates, keys and settings there
-AUTHORITY = f"{FILES}/certificates/ca.crt"
+CERTIFICATES = Path(FILES, "certificates")
+AUTHORITY = str(files_in(CERTIFICATES).authority)
 CLIENTS = {"clients": "${CLIENTS}", "data": "${DATA}"}  # from a node's settings
+STATE = "StateDirectory=fedloom\nStateDirectoryMode=0700\n"
 QUIET_TEXT = " ".join(f"{name}={value}" for name, value in QUIET.items())
 
 
-def link_unit(port: int) -> str:
+def link_unit(control: Address) -> str:
     """The link's unit; the folder is copied to /etc/fedloom."""
-    return _unit("link", "", f"{HOME}/flower", _link_words(port))
+    return _unit("link", f"{STATE}{_home('flower')}MemoryMax=80%\n", _link_words(control))
+
+
+def gate_unit(gateway: Gateway) -> str:
+    """The unit of the gate, on the link's machine; it stores nothing."""
+    return _unit("gate", f"{_home('flower')}MemoryMax=25%\n", gate_command(CERTIFICATES, gateway))
 
 
 def node_unit() -> str:
     """Any node's unit: `fedloom-node@3` reads /etc/fedloom/node-3.env and the key node-3."""
     config = {**CLIENTS, "state": f"{HOME}/node-%i/clients"}
     words = [*WARM, *node_command(AUTHORITY, f"{FILES}/keys/node-%i", "${LINK}", config, "${PORT}")]
-    return _unit("node %i", f"EnvironmentFile={FILES}/node-%i.env\n", f"{HOME}/node-%i/flower", words)
+    settings = f"{STATE}EnvironmentFile={FILES}/node-%i.env\n{_home('node-%i/flower')}MemoryMax=90%\n"
+    return _unit("node %i", settings, words)
 
 
-def _link_words(port: int) -> list[str]:
+def _home(folder: str) -> str:
+    """The line of a unit that says where Flower keeps its settings."""
+    return f"Environment=FLWR_HOME={HOME}/{folder}\n"
+
+
+def _link_words(control: Address) -> list[str]:
     """The link's command with paths of the machine that runs the service."""
-    return link_command(files_in(Path(FILES, "certificates")), "0.0.0.0", port, Path(HOME, "link.db"))
+    return link_command(files_in(CERTIFICATES), control, Path(HOME, "link.db"))
 
 
 def _line(words: list[str]) -> str:
@@ -38,8 +52,11 @@ def _line(words: list[str]) -> str:
     return " ".join(quoted).replace(" --", " \\\n    --")
 
 
-def _unit(what: str, settings: str, home: str, words: list[str]) -> str:
-    """A unit that runs a command and starts it again: a link that fails, a node that ends and was not unregistered."""
+def _unit(what: str, settings: str, words: list[str]) -> str:
+    """A unit that runs a command and starts it again: a link that fails; a gate or a node, unless it was unregistered.
+
+    A process of Flower's that takes too much memory ends alone.
+    """
     limit, restart, wait = ("", "on-failure", "5")
     if what != "link":
         limit, restart, wait = ("StartLimitIntervalSec=0\n", "always", f"10\nRestartPreventExitStatus={REMOVED}")
@@ -51,14 +68,15 @@ Wants=network-online.target
 {limit}
 [Service]
 User=fedloom
-StateDirectory=fedloom
-WorkingDirectory={HOME}
+WorkingDirectory=-{HOME}
 {settings}Environment={QUIET_TEXT}
 Environment=PATH=/opt/fedloom/bin:/usr/local/bin:/usr/bin:/bin
-Environment=FLWR_HOME={home}
 ExecStart=/opt/fedloom/bin/{_line(words)}
 Restart={restart}
 RestartSec={wait}
+UMask=0077
+LimitNOFILE=65536
+OOMPolicy=continue
 NoNewPrivileges=true
 ProtectSystem=strict
 ProtectHome=true
@@ -69,21 +87,25 @@ WantedBy=multi-user.target
 """
 
 
-def node_settings(link: str, number: int, clients: str) -> str:
-    """A node's own settings, for its unit or its container."""
-    return f"LINK={link}\nPORT={NODE_PORT + number}\nCLIENTS={clients}\nDATA=\n"
+def node_settings(gate: Address, number: int, clients: str) -> str:
+    """A node's own settings, for its unit or its container; Flower calls the gate, as any of its links, a link."""
+    return f"LINK={gate}\nPORT={NODE_PORT + number}\nCLIENTS={clients}\nDATA=\n"
 
 
-def container(role: str, version: str, port: int) -> str:
-    """A container file for a link or a node; certificates and keys are mounted, never copied in."""
+def containers(version: str, gateway: Gateway) -> dict[str, str]:
+    """The container files of link, gate and nodes; gate and link share a network, as in a pod."""
     config = {**CLIENTS, "state": f"{HOME}/clients"}
-    words, run = {
-        "link": (_link_words(port), f"EXPOSE {port}"),
-        "node": (
-            [*WARM, *node_command(AUTHORITY, f"{FILES}/key", "${LINK}", config, "${PORT}")],
-            f"ENV PORT={NODE_PORT} CLIENTS= DATA=",
-        ),
-    }[role]
+    node = [*WARM, *node_command(AUTHORITY, f"{FILES}/key", "${LINK}", config, "${PORT}")]
+    gate = gate_command(CERTIFICATES, gateway)
+    return {
+        "Containerfile.link": _container("link", version, f"VOLUME {HOME}", _link_words(gateway.control)),
+        "Containerfile.gate": _container("gate", version, f"EXPOSE {gateway.listen.port}", gate),
+        "Containerfile.node": _container("node", version, f"VOLUME {HOME}\nENV PORT={NODE_PORT} CLIENTS= DATA=", node),
+    }
+
+
+def _container(role: str, version: str, settings: str, words: list[str]) -> str:
+    """A container file; certificates and keys are mounted, never copied in."""
     return f"""\
 # fedloom {role}; where fedloom is not on your package index, COPY its wheel and install that.
 FROM python:3.12-slim
@@ -91,8 +113,7 @@ RUN pip install --no-cache-dir "fedloom[flower]=={version}" \\
     && useradd --create-home --home-dir {HOME} fedloom
 USER fedloom
 WORKDIR {HOME}
-VOLUME {HOME}
 ENV {QUIET_TEXT} FLWR_HOME={HOME}/flower
-{run}
-CMD exec {_line(words)}
+{settings}
+CMD umask 077; exec {_line(words)}
 """

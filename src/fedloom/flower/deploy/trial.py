@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import sys
@@ -14,14 +15,25 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.errors import BadExperiment, RunStopped
+from fedloom.flower.deploy.address import Address
 from fedloom.flower.deploy.control import Control, RunStatus, Scalars
-from fedloom.flower.deploy.folder import QUIET, WARM, Deployment, link_command, node_command, write_folder
+from fedloom.flower.deploy.folder import (
+    QUIET,
+    WARM,
+    Deployment,
+    Gateway,
+    gate_command,
+    link_command,
+    node_command,
+    write_folder,
+)
+from fedloom.flower.deploy.largest_reply import largest_reply
 from fedloom.flower.deploy.processes import Processes, stopped_by_signals
 from fedloom.flower.deploy.relay import Relay, Traffic
 from fedloom.flower.deploy.trial_result import TrialResult, read_result
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.folder import check, check_engine, resume_command
-from fedloom.runs.inputs import inputs_of
+from fedloom.runs.inputs import Inputs, inputs_of
 from fedloom.runs.watch import Watch
 
 INTERVAL = 0.5  # seconds between looks at a run
@@ -44,7 +56,7 @@ class Trial:
     processes: Processes
     relay: Relay
     control: Control
-    port: int
+    address: Address  # of the link, for operators
     states: Path  # folder of the nodes' client states
     lasting: bool  # whether the link's own state is in a file, so that it can be started again
     numbers: list[int] = field(default_factory=list)  # Flower's numbers of the nodes
@@ -54,7 +66,7 @@ class Trial:
     def start_link(self) -> None:
         """Start the link, or start it again; with a database it still has its registered nodes."""
         files, database = self.deployment.certificates, self.deployment.root / "link.db"
-        self.processes.start("link", link_command(files, "127.0.0.1", self.port, database if self.lasting else None))
+        self.processes.start("link", link_command(files, self.address, database if self.lasting else None))
         self.control.wait_for_link(PATIENCE, lambda: self.processes.running("link"))
 
     def start_node(self, number: int) -> None:
@@ -116,6 +128,16 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def wait_for_port(address: Address, patience: float, alive: Callable[[], bool]) -> None:
+    """Wait until a process listens; raise if it ends, or does not within `patience` seconds."""
+    until = time.monotonic() + patience
+    while alive() and time.monotonic() < until:
+        with suppress(OSError), socket.create_connection(address, 1):
+            return
+        time.sleep(0.05)
+    raise RunStopped(f"nothing listens at {address}: the process ended, or took more than {patience:.0f} s")
+
+
 def environment(home: Path, nodes: int) -> dict[str, str]:
     """Environment of all processes: Flower's settings, and threads for each node's part of the cores."""
     threads = str(max(1, (os.cpu_count() or 1) // nodes))
@@ -131,24 +153,29 @@ def started(
     states: Path,
     config: Mapping[str, Any] | None = None,
     lasting: bool = False,
+    inputs: Inputs | None = None,
 ) -> Iterator[Trial]:
-    """A link and nodes on loopback, all online; in any case all of them are stopped at the end."""
+    """A link, its gate and nodes on loopback, all online; in any case all of them are stopped at the end."""
     began = time.perf_counter()
-    made, port = write_folder(root, experiment, nodes, {**CONFIG, **(config or {})}), free_port()
+    reply = largest_reply(experiment, inputs or inputs_of(experiment), math.ceil(experiment.clients / nodes))
+    gate, link = Address("127.0.0.1", free_port()), Address("127.0.0.1", free_port())
+    made = write_folder(root, experiment, nodes, {**CONFIG, **(config or {})}, control=link)
     with ExitStack() as stack:
         stack.enter_context(stopped_by_signals())
-        relay = stack.enter_context(Relay("127.0.0.1", port))
+        relay = stack.enter_context(Relay(*gate))
         processes = stack.enter_context(Processes(made.root / "logs", environment(made.home, nodes)))
-        control = stack.enter_context(Control(f"127.0.0.1:{port}", made.certificates.authority))
-        trial = Trial(experiment, made, processes, relay, control, port, states.absolute(), lasting)
+        control = stack.enter_context(Control(str(link), made.certificates.authority))
+        trial = Trial(experiment, made, processes, relay, control, link, states.absolute(), lasting)
         trial.times["folder and keys"] = time.perf_counter() - began
         with trial.timed("link up"):
+            processes.start("gate", gate_command(made.certificates.link.parent, Gateway(gate, gate, link, reply)))
             trial.start_link()
         with trial.timed("nodes up"):
             for number, key in enumerate(made.keys):
                 relay.add()
                 trial.numbers.append(control.register(key.public, key.private.name))
                 trial.start_node(number)
+            wait_for_port(gate, PATIENCE, lambda: processes.running("gate"))
             trial.wait_for_nodes()
         yield trial
 
@@ -194,8 +221,8 @@ def run_trial(
     with ExitStack() as stack:
         root = work or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedloom-trial-")))
         stop = time.perf_counter()
-        with started(experiment, nodes, root, states, {"checkpoint-every": checkpoint_every}) as trial:
-            tell(f"a link and {nodes} nodes are up at 127.0.0.1:{trial.port}, with TLS and a key each")
+        with started(experiment, nodes, root, states, {"checkpoint-every": checkpoint_every}, inputs=inputs) as trial:
+            tell(f"a link, its gate and {nodes} nodes are up on 127.0.0.1, with TLS and a key each")
             config: Scalars = {"out": str(out), "resume": resume, "deadline": deadline, "slack": slack}
             config["resume-with"] = again
             before = [replace(traffic) for traffic in trial.relay.traffic]

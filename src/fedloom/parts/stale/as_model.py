@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from fedloom.core.part import Stale
+from fedloom.core.stale import Stale
 from fedloom.core.staleness import factors, shrink
 from fedloom.core.types import Reply
 from fedloom.errors import BadExperiment

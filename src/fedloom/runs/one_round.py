@@ -1,0 +1,47 @@
+"""One round or step of a run: played, evaluated and recorded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from torch import Tensor
+
+from fedloom.chance import Chance
+from fedloom.evaluate.score import evaluate
+from fedloom.round import play_round
+from fedloom.runs.build import Prepared, timed
+from fedloom.runs.checkpoint.snapshot import Progress
+from fedloom.runs.experiment import Experiment
+from fedloom.runs.ledger import Ledger
+from fedloom.step import play_step
+
+
+def play_one(
+    experiment: Experiment,
+    prepared: Prepared,
+    ledger: Ledger,
+    at: Progress,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Progress:
+    """Play one round or step, evaluate the model if it is due, and record the round."""
+    began, method, setting = clock(), prepared.inputs.method, prepared.inputs.setting
+    chance = Chance(experiment.seed, at.round + 1, at.model.device)
+    if at.flight is None:
+        weights, memory, task, reply = play_round(method, at.memory, at.model, setting, prepared.engine, chance)
+    else:
+        weights, memory, task, reply = play_step(
+            method, at.memory, at.flight, setting, timed(prepared), experiment.seed
+        )
+    ledger.add(task, reply, clock() - began, method.record(memory))
+    if chance.round % experiment.evaluate_every == 0 or chance.round == experiment.rounds:
+        add_score(ledger, prepared, weights, clock)
+    return Progress(chance.round, weights, memory, at.flight)
+
+
+def add_score(ledger: Ledger, prepared: Prepared, weights: Tensor, clock: Callable[[], float]) -> None:
+    """Evaluate the model, and the clients' own models where they have test examples."""
+    began, inputs = clock(), prepared.inputs
+    own = prepared.engine.personal(weights)
+    score = evaluate(inputs.setting, weights, inputs.test, inputs.outputs)
+    ledger.score(score, own, clock() - began)
