@@ -9,9 +9,9 @@ where `tau` is the number of steps since the client was sent the model and `s` a
 Ours is the paper's polynomial, `s = (1 + tau) ** -exponent`; `--set stale=model` with `stale.discount` has the others.
 
 Different from the paper: a reply to the model as it is has `tau` 0, not 1, so that its discount is 1. Staleness comes
-of the devices' seconds, with `in_flight` clients training at a time, where the paper draws it up to 4 or 16; with 10 its
-mean is 9. The published experiments halve `alpha` late in training; ours stays. With masks a client's part of the
-model is mixed in, and staleness is that of each number.
+of the devices' seconds, with `in_flight` clients training at a time (10: its mean is 9), where the paper draws it up to
+4 or 16. The published experiments halve `alpha` late in training; ours stays. With masks a client's part of the model
+is mixed in, and staleness is that of each number.
 
 A step has the work of one client: 500 steps are as much as 50 rounds of ten.
 """
