@@ -93,10 +93,11 @@ def test_every_command_is_one_that_flower_understands(made):
 def test_the_readme_has_every_command_and_service(made):
     folder, typed = made
     text = (folder.root / "README.md").read_text()
-    for line in (typed.environment, typed.link, typed.gate, *typed.register, *typed.nodes, typed.run, typed.resume):
+    once = (typed.environment, typed.link, typed.gate, typed.supervise, typed.run, typed.resume)
+    for line in (*once, *typed.register, *typed.nodes):
         assert line in text
     services = {file.name for file in (folder.root / "services").iterdir()}
-    assert services >= {f"fedloom-{name}.service" for name in ("link", "gate", "node@")}
+    assert services >= {f"fedloom-{name}.service" for name in ("link", "gate", "run", "node@")}
     assert services >= {f"Containerfile.{name}" for name in ("link", "gate", "node")}
     settings = dict(line.split("=") for line in (folder.root / "services" / "node-1.env").read_text().splitlines())
     assert settings == {"LINK": "link.example.org:8123", "PORT": "9095", "CLIENTS": "1,4", "DATA": ""}
@@ -112,6 +113,8 @@ def test_services_start_what_the_commands_start(made):
         line = line.replace(f"${{{name}}}", value)
     node = node_of(line)
     assert parse_config_args([node.node_config])["clients"] == "0-4,7"
+    assert "RestartPreventExitStatus=77\n" in unit
+    assert "RestartPreventExitStatus=2\n" in (folder.root / "services" / "fedloom-run.service").read_text()
     unit = (folder.root / "services" / "fedloom-link.service").read_text().replace("\\\n", " ")
     line = next(line for line in unit.splitlines() if line.startswith("ExecStart=")).partition("=")[2]
     link = _parse_args_run_superlink().parse_args(shlex.split(line)[1:])
@@ -133,7 +136,7 @@ def test_units_bound_what_a_service_takes(made, name):
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 def test_systemd_reads_the_units(made):
     folder, _ = made
-    for name in ("link", "gate"):
+    for name in ("link", "gate", "run"):
         file = folder.root / "services" / f"fedloom-{name}.service"
         said = subprocess.run(["systemd-analyze", "verify", file], capture_output=True, text=True, check=False).stderr
         assert [line for line in said.splitlines() if "is not executable" not in line] == []

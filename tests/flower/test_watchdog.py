@@ -81,7 +81,7 @@ def test_real_nodes_that_can_do_nothing_more_end(tmp_path: Path) -> None:
         os.kill(nodes.pop("orphan").pid, signal.SIGKILL)
         found = {name: ends(node) for name, node in nodes.items()}
         until(lambda: not alive(orphan))
-    assert found["pull"] == (AGAIN, "fedloom: the node has ended: the link answered PullMessages with 500")
+    assert found["pull"] == (AGAIN, "the node has ended: the link answered PullMessages with 500")
     code, said = found["beat"]
     assert code == AGAIN
     assert said.endswith("one of the node's threads died: the link answered SendNodeHeartbeat with 500")

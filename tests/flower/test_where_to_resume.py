@@ -73,7 +73,7 @@ def test_a_simulated_run_is_not_deployed(experiment: Experiment, tmp_path: Path)
 
 def test_a_deployment_says_how_its_run_goes_on(experiment: Experiment, tmp_path: Path) -> None:
     made, typed = deploy(tmp_path / "made", experiment, 2, dict(CONFIG))
-    assert typed.resume in (made.app / "pyproject.toml").read_text()
+    assert typed.supervise in (made.app / "pyproject.toml").read_text()
 
 
 def test_a_full_disk_recommends_the_same_command(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ import torch
 
 from fedloom.chance import Chance
 from fedloom.core.devices import RANGES, Devices, allowed, known_devices
+from fedloom.core.transport import Transport
 from fedloom.errors import BadData, BadExperiment
-from fedloom.world.fleets import FLEETS, make_devices
+from fedloom.world.fleets import FLEETS, OWN, make_devices
 from world.made import made
 
 TABLE4 = {"up": (1e3, 5e3), "down": (4e4, 2e5), "cycles": (1e9, 1e10), "cycles_per_example": (1e6, 1e7)}
@@ -22,14 +23,17 @@ TABLE4 = {"up": (1e3, 5e3), "down": (4e4, 2e5), "cycles": (1e9, 1e10), "cycles_p
 def test_a_preset_is_the_same_everywhere_and_possible(name):
     fleet = make_devices(name, 50, 7)
     assert fleet.size == 50
-    assert RANGES.keys() == set(Devices._fields)
-    for column, values in zip(Devices._fields, fleet):
+    assert fleet.transport is None
+    assert RANGES.keys() == {*OWN, *Transport._fields}
+    assert set(Devices._fields) == {*OWN, "transport"}
+    for column, values in zip(OWN, fleet):
         assert values.dtype == torch.float64
         assert allowed(column, values).all(), column
         low, high = FLEETS[name]()[column]
         assert low <= values.min()
         assert values.max() <= high * (1 + 1e-12)
-    assert all(torch.equal(a, b[:50]) for a, b in zip(fleet, make_devices(name, 80, 7))), "a client is itself"
+    more = make_devices(name, 80, 7).at(torch.arange(50))
+    assert all(torch.equal(a, b) for a, b in zip(fleet[:-1], more[:-1])), "a client is itself"
     if name != "equal":
         assert not torch.equal(fleet.up, make_devices(name, 50, 8).up)
     assert (FLEETS[name].__doc__ or "").count(".")

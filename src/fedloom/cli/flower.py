@@ -88,7 +88,8 @@ def deploy_command(
     for title, lines in (
         ("everywhere", [typed.environment]), ("the link", [typed.link]), ("its gate", [typed.gate]),
         ("once, for each node", typed.register), ("the nodes", typed.nodes),
-        ("the run", [typed.run]), ("after a crash", [typed.resume]),
+        ("the run, on the link's machine", [typed.supervise]),
+        ("the same once", [typed.run]), ("after a crash", [typed.resume]),
     ):  # fmt: skip
         console.print(f"# {title}", style="dim", markup=False)
         console.print("\n".join(lines), markup=False)

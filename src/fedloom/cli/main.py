@@ -40,6 +40,7 @@ from fedloom.cli.options import (
 )
 from fedloom.cli.report import report_command, watch_command
 from fedloom.cli.reproduce import reproduce_command
+from fedloom.cli.supervise import supervise_command
 from fedloom.errors import FedloomError, RunStopped
 
 if TYPE_CHECKING:
@@ -234,6 +235,7 @@ app.command("reproduce")(reproduce_command)
 app.command("deploy")(deploy_command)
 app.command("trial")(trial_command)
 app.command("gate")(gate_command)
+app.command("supervise")(supervise_command)
 app.command("report")(report_command)
 app.command("export")(export_command)
 app.command("watch")(watch_command)

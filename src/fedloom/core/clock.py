@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedloom.core.devices import Devices
 from fedloom.core.rule import LocalRule
+from fedloom.core.transport import Transport
 from fedloom.core.types import Setting
 from fedloom.core.work import Work
 
@@ -43,9 +44,40 @@ def processed(work: Work, sizes: Tensor) -> Tensor:
     return work.steps // passes * sizes + work.steps % passes * batch  # a short batch is the last of its epoch
 
 
-def transfer(size: Tensor | int, rate: Tensor, latency: Tensor) -> Tensor:
-    """Seconds to transfer `size` bytes at a rate in bit/s."""
-    return latency + 8 * size / rate
+class Transfer(NamedTuple):
+    """Messages on their way [C each]."""
+
+    delay: Tensor  # seconds in which nothing is sent
+    bits: Tensor
+    rate: Tensor  # bit/s
+
+    @property
+    def seconds(self) -> Tensor:
+        """How long each takes."""
+        return self.delay + self.bits / self.rate
+
+
+def download(size: Tensor, devices: Devices) -> Transfer:
+    """Tasks of `size` bytes, from when they are ready; all that an exchange waits for besides comes first."""
+    added = devices.transport
+    if added is None:
+        return Transfer(devices.latency, 8 * size, devices.down)
+    sent = _transfer(added, size, added.requests_down, devices.down, devices.latency)
+    return sent._replace(delay=sent.delay + added.wait(devices.latency))
+
+
+def upload(size: Tensor, devices: Devices) -> Transfer:
+    """Replies of `size` bytes."""
+    added = devices.transport
+    if added is None:
+        return Transfer(devices.latency, 8 * size, devices.up)
+    return _transfer(added, size, added.requests_up, devices.up, devices.latency)
+
+
+def _transfer(added: Transport, size: Tensor, requests: Tensor, rate: Tensor, latency: Tensor) -> Transfer:
+    """Messages and what a transport adds to them."""
+    carried, reached = added.carried(size, requests), added.rate(rate, latency)
+    return Transfer(latency + added.delay(size, carried, reached, latency), 8 * carried, reached)
 
 
 def by_cycles(devices: Devices, examples: Tensor) -> Tensor:
@@ -71,10 +103,10 @@ def forward_flops(setting: Setting, rule: LocalRule, keep: Tensor | None, count:
 
 def full_seconds(setting: Setting, devices: Devices, work: Work, compute: Compute = "cycles") -> Seconds:
     """Seconds of every client of the fleet for the whole model [N each], uncompressed and without extras."""
-    examples, size = processed(work, setting.fleet.examples).double(), BYTES * setting.layout.total
+    examples = processed(work, setting.fleet.examples).double()
+    size = torch.full_like(setting.fleet.examples, BYTES * setting.layout.total)
     if compute == "flops":
         inner = by_flops(devices, examples, forward_flops(setting, LocalRule(), None, devices.size))
     else:
         inner = by_cycles(devices, examples)
-    down = transfer(size, devices.down, devices.latency)
-    return Seconds(down, inner, transfer(size, devices.up, devices.latency))
+    return Seconds(download(size, devices).seconds, inner, upload(size, devices).seconds)

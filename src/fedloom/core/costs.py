@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedloom.core.types import State
 
+TRANSPORT = ("transport_down", "transport_up")  # columns: bytes that links carry besides messages
 # columns of clients.parquet that a simulated world measures, and adds to reports
 MEASURED = ("seconds", "seconds_down", "seconds_compute", "seconds_up", "joules", "bytes_down", "bytes_up")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
+from fedloom.core.transport import Transport
 from fedloom.errors import BadExperiment
 
 FADING = "fading"  # the purpose of the random stream that varies link rates
@@ -28,6 +30,7 @@ class Devices(NamedTuple):
     compute_watts: Tensor  # while training
     radio_watts: Tensor  # while sending or receiving
     fading: Tensor  # the largest relative change of both links' rates from round to round
+    transport: Transport | None = None  # what messages cost besides; None: nothing
 
     @property
     def size(self) -> int:
@@ -36,11 +39,17 @@ class Devices(NamedTuple):
 
     def at(self, ids: Tensor) -> Devices:
         """The devices of some clients [C]."""
-        return Devices(*(value[ids] for value in self))
+        return self._each(lambda column: column[ids])
 
     def to(self, device: torch.device | str) -> Devices:
         """A copy on another `torch.device`."""
-        return Devices(*(value.to(device) for value in self))
+        return self._each(lambda column: column.to(device))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Devices:
+        """The devices with every column changed."""
+        *own, transport = self
+        added = None if transport is None else Transport(*map(change, transport))
+        return Devices(**dict(zip(self._fields, map(change, own))), transport=added)
 
     def now(self, chance: Chance, ids: Tensor | None = None) -> Devices:
         """The devices of some clients (None: all) at this round's rates, which vary by a factor in 1 -+ `fading`."""
@@ -66,6 +75,14 @@ RANGES: dict[str, tuple[float, float, bool, bool]] = {  # lowest, highest, and w
     "compute_watts": (0, torch.inf, True, False),
     "radio_watts": (0, torch.inf, True, False),
     "fading": (0, 1, True, False),
+    "overhead_seconds": (0, torch.inf, True, False),
+    "round_trips": (0, torch.inf, True, False),
+    "round_trips_per_megabyte": (0, torch.inf, True, False),
+    "header_factor": (1, torch.inf, True, False),
+    "requests_up": (0, torch.inf, True, False),
+    "requests_down": (0, torch.inf, True, False),
+    "first_window": (0, torch.inf, True, False),
+    "packet_loss": (0, 1, True, False),
 }
 
 

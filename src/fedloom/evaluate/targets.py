@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import sqrt
 from typing import Any, NamedTuple
 
+from fedloom.core.costs import TRANSPORT
 from fedloom.core.metric import Best
 from fedloom.evaluate.judge import reaches
 
@@ -29,6 +30,7 @@ def spent(rows: Rows, until: int) -> Cost:
         return None if any(v is None for v in values) else float(sum(values))  # type: ignore[arg-type]
 
     moved = sum(row["bytes_up"] + row["bytes_down"] for row in rows[:until])
+    moved += sum(row.get(name) or 0 for row in rows[:until] for name in TRANSPORT)
     return Cost(until, total("virtual_seconds"), float(moved), total("joules"))
 
 

@@ -136,7 +136,7 @@ def main(words: list[str]) -> int:
     gc.collect()
     gc.freeze()  # what was loaded stays in memory pages that all forks share
     verdict = node.serve()
-    print(f"fedloom: the node has ended: {verdict.why}", file=sys.stderr, flush=True)
+    log.warning("the node has ended: %s", verdict.why)
     return verdict.code
 
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedloom.core.costs import Bytes
+from fedloom.core.costs import TRANSPORT, Bytes
 from fedloom.core.goal import Goal
 from fedloom.core.refused import counted
 from fedloom.core.types import Reply, State, Task, on_host
@@ -28,7 +28,6 @@ COLUMNS = (
     *("training_loss", "clients", "arrived", "rejected", "examples_trained", "bytes_down", "bytes_up"),
     *("virtual_seconds", "joules", "wall_seconds", "evaluation_seconds"),
 )
-TRANSPORT = ("transport_down", "transport_up")  # bytes, on a real network
 
 
 class Ledger:

@@ -8,6 +8,9 @@ from collections.abc import Callable
 from torch import Tensor
 
 from fedloom.chance import Chance
+from fedloom.core.costs import TRANSPORT
+from fedloom.core.devices import Devices
+from fedloom.core.types import Reply
 from fedloom.evaluate.score import evaluate
 from fedloom.round import play_round
 from fedloom.runs.build import Prepared, timed
@@ -33,10 +36,20 @@ def play_one(
         weights, memory, task, reply = play_step(
             method, at.memory, at.flight, setting, timed(prepared), experiment.seed
         )
-    ledger.add(task, reply, clock() - began, method.record(memory))
+    ledger.add(task, with_transport(reply, setting.fleet.devices), clock() - began, method.record(memory))
     if chance.round % experiment.evaluate_every == 0 or chance.round == experiment.rounds:
         add_score(ledger, prepared, weights, clock)
     return Progress(chance.round, weights, memory, at.flight)
+
+
+def with_transport(reply: Reply, devices: Devices | None) -> Reply:
+    """The reply with the bytes that its links carry besides messages, if the fleet has them and no network counted."""
+    costs = reply.costs
+    if devices is None or devices.transport is None or costs is None or costs.columns is None:
+        return reply
+    sizes = (costs.columns[name] for name in ("bytes_down", "bytes_up"))
+    added = dict(zip(TRANSPORT, devices.transport.added(reply.ids, *sizes)))
+    return reply._replace(costs=costs._replace(columns={**added, **costs.columns}))
 
 
 def add_score(ledger: Ledger, prepared: Prepared, weights: Tensor, clock: Callable[[], float]) -> None:

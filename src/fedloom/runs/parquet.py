@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fedloom.core.costs import TRANSPORT
 from fedloom.core.types import State
-from fedloom.runs.ledger import TRANSPORT
 
 COUNTS = ("round", "clients", "arrived", "rejected", "examples_trained", "bytes_down", "bytes_up", *TRANSPORT)
 

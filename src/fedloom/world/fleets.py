@@ -15,13 +15,15 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.core.devices import Devices, allowed, expected
+from fedloom.core.devices import RANGES, Devices, allowed, expected
+from fedloom.core.transport import NEUTRAL, SEGMENT, Transport
 from fedloom.errors import BadExperiment, unknown
 from fedloom.world.table import TABLES, read_devices
 
 Range = tuple[float, float]
 UNIFORM = ("table4",)  # the others are log-uniform
 GIGA = 2.0**30
+OWN = Devices._fields[:-1]  # columns of devices, without those of their transport
 
 
 def equal() -> dict[str, Range]:
@@ -158,30 +160,68 @@ FLEETS: dict[str, Callable[[], dict[str, Range]]] = {
 }
 
 
-def make_devices(source: str, total: int, seed: int, base: str = "equal", **fixed: Any) -> Devices:
+def flower() -> dict[str, float]:
+    """Flower 1.41 with fedloom's nodes, TLS and keys, over TCP: what a message and its answer take on loopback.
+
+    Seconds are those of one process each: 0.5 until a node looks again, within which the server notices the last
+    answer; 0.1 until an app's fork and its answer are noticed; 0.2 of signatures, TLS and Python. Round trips are those
+    of a look, of two of a task's objects, of the announcement and of two of an answer's objects, but for the two ways
+    that `latency` stands for; a chunk of 5 MiB is one of two requests at a time. Bytes are of 12 requests.
+    """
+    return {
+        "overhead_seconds": 0.8,
+        "round_trips": 4.0,
+        "round_trips_per_megabyte": 0.1,
+        "header_factor": 1.055,  # 52 bytes for 1,448, TLS's 22 for 16,384, and what confirms the other direction
+        "requests_up": 12_000.0,
+        "requests_down": 4_300.0,
+        "first_window": 10.0 * SEGMENT,
+        "packet_loss": 0.0,
+    }
+
+
+TRANSPORTS: dict[str, Callable[[], dict[str, float]]] = {"none": NEUTRAL.copy, "flower": flower}
+
+
+def make_devices(
+    source: str, total: int, seed: int, base: str = "equal", transport: str = "none", **fixed: Any
+) -> Devices:
     """The devices of clients 0 to `total` - 1: a preset by name, or a user's table (.csv, .parquet).
 
-    Columns that a table lacks are drawn from the preset `base`; `fixed` sets a column to one value for all clients.
+    Columns that a table lacks are drawn from the preset `base`, or are those of the `transport`; `fixed` sets a column
+    to one value for all clients.
     """
     table = source.endswith(TABLES)
     for name in (source, base) if not table else (base,):
         if name not in FLEETS:
             raise BadExperiment(unknown("fleet", name, FLEETS))
+    if transport not in TRANSPORTS:
+        raise BadExperiment(unknown("transport of a fleet", transport, TRANSPORTS))
     columns = draw(base if table else source, total, seed)
     if table:
         columns |= read_devices(Path(source), total)
     for column, value in fixed.items():
         columns[column] = _alike(column, value, total)
-    return Devices(**columns)
+    given = {name: columns.pop(name) for name in Transport._fields if name in columns}
+    return Devices(**columns, transport=_transport(TRANSPORTS[transport](), given, total))
+
+
+def _transport(usual: dict[str, float], given: dict[str, Tensor], total: int) -> Transport | None:
+    """The columns given and the usual ones for the others; None if they add nothing to messages."""
+    if usual == NEUTRAL and not given:
+        return None
+    columns = {name: given.get(name, _alike(name, usual[name], total)) for name in Transport._fields}
+    adds = any(bool((column != NEUTRAL[name]).any()) for name, column in columns.items())
+    return Transport(**columns) if adds else None
 
 
 def draw(name: str, total: int, seed: int) -> dict[str, Tensor]:
     """A preset's columns [N each]."""
     ranges, chance, clients = FLEETS[name](), Chance(seed, 0), torch.arange(total)
     columns = {}
-    for place, column in enumerate(Devices._fields):
+    for place, column in enumerate(OWN):
         low, high = ranges[column]
-        place = Devices._fields.index("cycles") if column == "flops" else place
+        place = OWN.index("cycles") if column == "flops" else place
         level = chance.uniform("devices", clients, place).double()
         if low == high:
             columns[column] = torch.full_like(level, low)
@@ -194,8 +234,8 @@ def draw(name: str, total: int, seed: int) -> dict[str, Tensor]:
 
 def _alike(column: str, value: Any, total: int) -> Tensor:
     """One value for all clients; refused if no device can have it."""
-    if column not in Devices._fields:
-        raise BadExperiment(unknown("column of a fleet", column, Devices._fields))
+    if column not in RANGES:
+        raise BadExperiment(unknown("column of a fleet", column, RANGES))
     number = not isinstance(value, bool) and isinstance(value, int | float) and isfinite(value)
     if not number or not bool(allowed(column, torch.tensor(float(value), dtype=torch.float64))):
         raise BadExperiment(f"{column} of the fleet is {value!r}; expected {expected(column)}.")

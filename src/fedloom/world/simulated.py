@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.core.clock import BYTES, Seconds, by_cycles, by_flops, forward_flops, processed, transfer
+from fedloom.core.clock import BYTES, Seconds, by_cycles, by_flops, download, forward_flops, processed, upload
 from fedloom.core.costs import MEASURED, Bytes, Costs
 from fedloom.core.devices import Devices, known_devices
 from fedloom.core.flight import ARRIVED, DOWNLOAD_LOST, LATE, SILENT, SURPLUS, UNAVAILABLE, UPLOAD_LOST, Journey
@@ -220,14 +220,14 @@ class Simulated:
         else:
             compute = by_cycles(devices, examples)
         compute = compute * received
-        fetch = transfer(down, devices.down, devices.latency)
+        there, back = download(down, devices), upload(up, devices)
+        fetch, send = there.seconds, back.seconds
         if world.server_down is not None:
-            fetch = finish_times(devices.latency, 8 * down, devices.down, world.server_down)
+            fetch = finish_times(*there, world.server_down)
         fetch = fetch * present
-        send = transfer(up, devices.up, devices.latency)
         if world.server_up is not None:
             start = fetch + compute
-            send = finish_times(start + devices.latency, 8 * up, devices.up, world.server_up) - start
+            send = finish_times(start + back.delay, back.bits, back.rate, world.server_up) - start
         return Seconds(fetch, compute, send * sends)
 
     def _in_time(self, way: Journey) -> Tensor:

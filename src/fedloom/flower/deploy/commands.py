@@ -24,7 +24,7 @@ from fedloom.flower.deploy.folder import (
     write_folder,
 )
 from fedloom.flower.deploy.largest_reply import largest_reply
-from fedloom.flower.deploy.service_files import containers, gate_unit, link_unit, node_settings, node_unit
+from fedloom.flower.deploy.service_files import containers, gate_unit, link_unit, node_settings, node_unit, run_unit
 from fedloom.flower.protocol.assignment import deal_clients
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.inputs import inputs_of
@@ -38,6 +38,7 @@ class Commands(NamedTuple):
     gate: str
     register: list[str]
     nodes: list[str]
+    supervise: str
     run: str
     resume: str
     stop: str
@@ -68,7 +69,7 @@ def deploy(
     from fedloom import __version__
 
     config = {**config, "out": config["out"] or str(root.absolute() / "run")}
-    config["resume-with"] = resume_line(root.absolute() / "app")
+    config["resume-with"] = supervise_line(root.absolute())
     reply = _reply(experiment, nodes) if reply is None else reply
     made = write_folder(root, experiment, nodes, config, hosts, control)
     listen = Address("0.0.0.0" if hosts else "127.0.0.1", port)
@@ -77,7 +78,7 @@ def deploy(
     services = made.root / "services"
     services.mkdir()
     files = {"fedloom-link.service": link_unit(control), "fedloom-gate.service": gate_unit(gateway)}
-    files["fedloom-node@.service"] = node_unit()
+    files |= {"fedloom-run.service": run_unit(), "fedloom-node@.service": node_unit()}
     files |= containers(__version__, gateway)
     files |= {f"node-{i}.env": node_settings(gateway.host, i, clients) for i, clients in enumerate(made.clients)}
     for name, text in files.items():
@@ -120,14 +121,20 @@ def commands(made: Deployment, gateway: Gateway) -> Commands:
             for key in made.keys
         ],
         [line([*WARM, *words]) for words in nodes],
+        supervise_line(root),
         line(run),
         resume_line(made.app),
         line(["flwr", "stop", "RUN", CONNECTION]),
     )
 
 
+def supervise_line(root: Path) -> str:
+    """The command that starts a run, and starts it again until it is finished."""
+    return shlex.join(["fedloom", "supervise", str(root)])
+
+
 def resume_line(app: Path) -> str:
-    """The command that goes on with a run after a crash."""
+    """The command that goes on with a run after a crash, once."""
     return shlex.join(["flwr", "run", str(app), CONNECTION, "--stream", "--run-config", "resume=true"])
 
 
@@ -182,7 +189,13 @@ message, as is usual with Flower:
 {chr(10).join(typed.nodes)}
 ```
 
-The run and, after a crash, its continuation:
+The run, on the link's machine; it is started again after crashes, until it is finished:
+
+```sh
+{typed.supervise}
+```
+
+The same by hand: once, and once more after a crash:
 
 ```sh
 {typed.run}

@@ -23,6 +23,10 @@ class RunStatus(NamedTuple):
     details: str
 
 
+FINISHED = "finished"
+UNKNOWN = RunStatus(FINISHED, "failed", "the link does not know the run any more")
+
+
 class Control:
     """A connection to a link over TLS."""
 
@@ -114,5 +118,25 @@ class Control:
         """The state of a run."""
         from flwr.proto.control_pb2 import ListRunsRequest
 
-        status = self._call("ListRuns", ListRunsRequest(run_id=run)).run_dict[run].status
+        runs = self._call("ListRuns", ListRunsRequest(run_id=run)).run_dict
+        if run not in runs:
+            return UNKNOWN
+        status = runs[run].status
         return RunStatus(status.status, status.sub_status, status.details)
+
+    def stop(self, run: int) -> None:
+        """End a run."""
+        from flwr.proto.control_pb2 import StopRunRequest
+
+        self._call("StopRun", StopRunRequest(run_id=run))
+
+    def going_on(self, name: str, value: str) -> int | None:
+        """The newest run that has not ended and was started with this setting; None if there is none."""
+        from flwr.proto.control_pb2 import ListRunsRequest
+
+        runs = [
+            run
+            for run in self._call("ListRuns", ListRunsRequest()).run_dict.values()
+            if run.status.status != FINISHED and run.override_config[name].string == value
+        ]
+        return int(max(runs, key=lambda run: str(run.pending_at)).run_id) if runs else None

@@ -7,25 +7,33 @@ from pathlib import Path
 from fedloom.flower.deploy.address import Address
 from fedloom.flower.deploy.certificates import files_in
 from fedloom.flower.deploy.folder import NODE_PORT, QUIET, WARM, Gateway, gate_command, link_command, node_command
-from fedloom.flower.protocol.exit_codes import REMOVED
+from fedloom.flower.protocol.exit_codes import REFUSED, REMOVED
 
 HOME = "/var/lib/fedloom"  # on the machine that runs a service
 FILES = "/etc/fedloom"  # certificates, keys and settings there
 CERTIFICATES = Path(FILES, "certificates")
 AUTHORITY = str(files_in(CERTIFICATES).authority)
 CLIENTS = {"clients": "${CLIENTS}", "data": "${DATA}"}  # from a node's settings
+AFTER = " fedloom-link.service"
 STATE = "StateDirectory=fedloom\nStateDirectoryMode=0700\n"
 QUIET_TEXT = " ".join(f"{name}={value}" for name, value in QUIET.items())
 
 
 def link_unit(control: Address) -> str:
     """The link's unit; the folder is copied to /etc/fedloom."""
-    return _unit("link", f"{STATE}{_home('flower')}MemoryMax=80%\n", _link_words(control))
+    settings = f"{STATE}{_home('flower')}MemoryMax=80%\n"
+    return _unit("Flower link", settings, _link_words(control), _restart("on-failure", 5))
 
 
 def gate_unit(gateway: Gateway) -> str:
     """The unit of the gate, on the link's machine; it stores nothing."""
-    return _unit("gate", f"{_home('flower')}MemoryMax=25%\n", gate_command(CERTIFICATES, gateway))
+    settings = f"{_home('flower')}MemoryMax=25%\n"
+    return _unit("gate", settings, gate_command(CERTIFICATES, gateway), _restart("always", 10), AFTER)
+
+
+def run_unit() -> str:
+    """The unit of the run, on the link's machine; app/ and home/ are copied to /etc/fedloom as well."""
+    return _unit("run", _home("operator"), ["fedloom", "supervise", FILES], _restart("on-failure", 30, REFUSED), AFTER)
 
 
 def node_unit() -> str:
@@ -33,7 +41,12 @@ def node_unit() -> str:
     config = {**CLIENTS, "state": f"{HOME}/node-%i/clients"}
     words = [*WARM, *node_command(AUTHORITY, f"{FILES}/keys/node-%i", "${LINK}", config, "${PORT}")]
     settings = f"{STATE}EnvironmentFile={FILES}/node-%i.env\n{_home('node-%i/flower')}MemoryMax=90%\n"
-    return _unit("node %i", settings, words)
+    return _unit("Flower node %i", settings, words, _restart("always", 10, REMOVED))
+
+
+def _restart(when: str, wait: int, never: int | None = None) -> str:
+    """Lines of a unit: when its command is started again, and after which exit code it never is."""
+    return f"Restart={when}\nRestartSec={wait}\n" + (f"RestartPreventExitStatus={never}\n" if never else "")
 
 
 def _home(folder: str) -> str:
@@ -52,29 +65,22 @@ def _line(words: list[str]) -> str:
     return " ".join(quoted).replace(" --", " \\\n    --")
 
 
-def _unit(what: str, settings: str, words: list[str]) -> str:
-    """A unit that runs a command and starts it again: a link that fails; a gate or a node, unless it was unregistered.
-
-    A process of Flower's that takes too much memory ends alone.
-    """
-    limit, restart, wait = ("", "on-failure", "5")
-    if what != "link":
-        limit, restart, wait = ("StartLimitIntervalSec=0\n", "always", f"10\nRestartPreventExitStatus={REMOVED}")
+def _unit(what: str, settings: str, words: list[str], restart: str, after: str = "") -> str:
+    """A unit that runs a command. A process of Flower's that takes too much memory ends alone."""
     return f"""\
 [Unit]
-Description=fedloom: Flower {what}
-After=network-online.target
+Description=fedloom: {what}
+After=network-online.target{after}
 Wants=network-online.target
-{limit}
+StartLimitIntervalSec=0
+
 [Service]
 User=fedloom
 WorkingDirectory=-{HOME}
 {settings}Environment={QUIET_TEXT}
 Environment=PATH=/opt/fedloom/bin:/usr/local/bin:/usr/bin:/bin
 ExecStart=/opt/fedloom/bin/{_line(words)}
-Restart={restart}
-RestartSec={wait}
-UMask=0077
+{restart}UMask=0077
 LimitNOFILE=65536
 OOMPolicy=continue
 NoNewPrivileges=true

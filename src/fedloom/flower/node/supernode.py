@@ -93,8 +93,6 @@ class Watchdog:
         self._decide(Verdict(code, why or self._problem or "it was asked to"))
         assert self._verdict is not None
         logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
         os._exit(self._verdict.code)  # threads that are left would keep the process
 
     def _decide(self, verdict: Verdict) -> None:

@@ -103,16 +103,16 @@ def serve(
     """Run the run config's experiment on the nodes of `grid`, which have waited for `age` seconds."""
     began = time.monotonic() - age
     pace_pulls()
-    if "experiment" not in config:
-        raise BadExperiment("run config: 'experiment' is missing; it is the experiment as JSON text.")
-    experiment, run_config = read_experiment(str(config["experiment"])), RunConfig.read(config)
-    command = run_config.resume_with.replace("{", "{{").replace("}", "}}") or resume_with.get()
-    before = resume_with.set(command)
-    try:
-        with stated(run_config.out):
+    with stated(Path(str(config["out"])) if config.get("out") else None):
+        if "experiment" not in config:
+            raise BadExperiment("run config: 'experiment' is missing; it is the experiment as JSON text.")
+        experiment, run_config = read_experiment(str(config["experiment"])), RunConfig.read(config)
+        command = run_config.resume_with.replace("{", "{{").replace("}", "}}") or resume_with.get()
+        before = resume_with.set(command)
+        try:
             return _serve(grid, experiment, run_config, watch, interval, began)
-    finally:
-        resume_with.reset(before)
+        finally:
+            resume_with.reset(before)
 
 
 def _serve(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.core.clock import BYTES, by_flops, processed, transfer
+from fedloom.core.clock import BYTES, by_flops, download, processed, upload
 from fedloom.core.devices import Devices, known_devices
 from fedloom.core.part import Allocate
 from fedloom.core.types import Setting, State
@@ -48,11 +48,9 @@ def affordable(setting: Setting, devices: Devices, shares: Tensor, work: Work, d
     batch = torch.where(examples < work.batch, examples, work.batch) if work.batch else examples
     fits = training_bytes(neurons, keep[:, None], batch) <= devices.memory  # [shares, N]
     if deadline is not None:
-        size, rates = neurons.bytes(keep)[:, None], (devices.down, devices.up)
-        seconds = by_flops(devices, processed(work, examples).double(), neurons.flops(keep)[:, None].double())
-        for rate in rates:
-            seconds = seconds + transfer(size, rate, devices.latency)
-        fits = fits & (seconds <= deadline)
+        size = neurons.bytes(keep)[:, None]
+        compute = by_flops(devices, processed(work, examples).double(), neurons.flops(keep)[:, None].double())
+        fits = fits & (compute + download(size, devices).seconds + upload(size, devices).seconds <= deadline)
     return shares[(fits.sum(0) - 1).clamp(min=0)]  # costs rise with the share
 
 
