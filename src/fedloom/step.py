@@ -41,7 +41,7 @@ class Step(NamedTuple):
 def begin_flight(method: Method, setting: Setting, model: Tensor) -> Flight:
     """Nobody is in flight, and the model is the initial one."""
     counted = method.stale.discounts and method.stale.counts_numbers(method)
-    return Flight(setting.fleet.size, Version(0, model, 0, no_counts(model) if counted else None))
+    return Flight(setting.fleet.size, Version(0, model, 0, no_counts(model) if counted else None), method.pace.slots)
 
 
 def play_step(method: Method, memory: Memory, flight: Flight, setting: Setting, world: Timed, seed: int) -> Step:
@@ -129,7 +129,7 @@ def replies_of(
     if 0 < len(taken) < len(closed):
         reply = reply.scatter(at, here, model)
         staleness = None if staleness is None else scattered(staleness, at, len(closed))
-    reply = world.in_pieces(reply, pieces_of(closed))
+    reply = world.delivered(reply, pieces_of(closed))
     costs, columns = _costs(flight, closed, world, device)
     arrived = torch.zeros(len(closed), dtype=torch.bool, device=device).index_fill(0, at, True)
     report = {**reply.report, **columns}
@@ -176,7 +176,7 @@ def _rebased(method: Method, flight: Flight, taken: Sequence[Asked], task: Task)
 
 
 def _costs(flight: Flight, closed: Sequence[Asked], world: Timed, device: torch.device) -> tuple[Costs, State]:
-    """What the tasks cost, and the columns of it that methods read in reports."""
+    """What the tasks cost, with the interval that the step ends, and the columns of it that methods read in reports."""
     down, up, columns = world.costs_of(closed, device)
 
     def column(values: Sequence[float], dtype: torch.dtype) -> Tensor:
@@ -192,4 +192,5 @@ def _costs(flight: Flight, closed: Sequence[Asked], world: Timed, device: torch.
     }
     trained = column([one.fate not in UNREACHED for one in closed], torch.bool)
     duration = torch.tensor(flight.now - flight.since, dtype=torch.float64, device=device)
-    return Costs(down, up, trained, columns["bytes_up"], {**columns, **asked}, duration), columns
+    costs = Costs(down, up, trained, columns["bytes_up"], {**columns, **asked}, duration, flight.end_interval())
+    return costs, columns

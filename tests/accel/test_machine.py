@@ -60,6 +60,19 @@ def test_memory_of_a_container(bare: Path) -> None:
     assert machine.free_memory() == 0
 
 
+def test_memory_of_a_service_in_a_container(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest of what is left to the service, to its slice and to the container."""
+    (bare / "own").write_text("1:cpu:/other\n0::/system.slice/node.service\n")
+    monkeypatch.setattr(machine, "GROUP", bare / "own")
+    (bare / "system.slice/node.service").mkdir(parents=True)
+    for group, limit in ((".", 9000), ("system.slice/node.service", 5000), ("system.slice", 6000)):
+        (bare / group / "memory.max").write_text(f"{limit}\n")
+        (bare / group / "memory.current").write_text("1000\n")
+    assert machine.free_memory() == 4000
+    (bare / "system.slice/memory.current").write_text("5500\n")
+    assert machine.free_memory() == 500
+
+
 def threads_during(model: str) -> int:
     """How many threads a run has."""
     seen: list[int] = []

@@ -162,5 +162,5 @@ def test_what_is_no_table_is_refused(tmp_path):
     with pytest.raises(BadData, match="column up, row 1 holds 'x'"):
         make_devices(str(tmp_path / "words.parquet"), 2, 0)
     pq.write_table(pa.table({"client": [0, 1], "up": [[1.0], [2.0]]}), tmp_path / "lists.parquet")
-    with pytest.raises(BadData, match="column up, row 0"):
+    with pytest.raises(BadData, match=r"column up holds several values"):
         make_devices(str(tmp_path / "lists.parquet"), 2, 0)

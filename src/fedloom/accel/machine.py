@@ -13,6 +13,7 @@ from torch import Tensor
 from fedloom.errors import BadExperiment
 
 CGROUP = Path("/sys/fs/cgroup")  # limits of a container, if there are any
+GROUP = Path("/proc/self/cgroup")  # the name of this process's own group
 NEIGHBOURS = ("LOCAL_WORLD_SIZE", "PYTEST_XDIST_WORKER_COUNT")  # torchrun, pytest-xdist
 BATCH = 1024  # examples evaluated at a time on a CPU
 
@@ -39,8 +40,18 @@ def free_memory() -> int:
         free = 1024 * int(fields["MemAvailable"].split()[0])
     else:  # not Linux: half of all memory
         free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    limit, used = _read(CGROUP / "memory.max"), _read(CGROUP / "memory.current")
-    return min(free, max(0, int(limit) - int(used))) if limit.isdigit() and used.isdigit() else free
+    for group in _groups():
+        limit, used = _read(group / "memory.max"), _read(group / "memory.current")
+        if limit.isdigit() and used.isdigit():
+            free = min(free, max(0, int(limit) - int(used)))
+    return free
+
+
+def _groups() -> list[Path]:
+    """The folders with this process's limits: of its own group, such as a service's, and of those that it is in."""
+    own = next((line[3:] for line in _read(GROUP).splitlines() if line.startswith("0::")), "/")
+    folder = CGROUP / own.strip("/")
+    return [one for one in (folder, *folder.parents) if one.is_relative_to(CGROUP)]
 
 
 def _count(text: str) -> int:

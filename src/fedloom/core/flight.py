@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedloom.core.costs import MEASURED, Bytes
+from fedloom.core.occupancy import Occupancy
 from fedloom.core.rows import cat_rows
 from fedloom.core.types import Reply, State, Task
 
@@ -106,8 +107,10 @@ class Asked:
 class Flight:
     """All tasks that no step has closed yet, by serial: in flight, waiting, or ended without a reply that counts."""
 
-    def __init__(self, fleet_size: int, version: Version) -> None:
+    def __init__(self, fleet_size: int, version: Version, slots: int = 0) -> None:
+        """`slots`: at most how many clients are in flight at a time."""
         self.version = version
+        self.occupancy = Occupancy(min(slots, fleet_size))
         self.now = self.since = 0.0  # the second it is, and that of the last step
         self.next_serial = 0
         self.tasks: dict[int, Asked] = {}
@@ -123,6 +126,7 @@ class Flight:
 
     def advance(self, to: float) -> None:
         """Let time pass."""
+        self.occupancy.pass_time(to - self.now, self.in_flight, len(self.waiting))
         self.now = to
 
     def add(self, task: Asked, timeout: float | None = None) -> None:
@@ -133,6 +137,16 @@ class Flight:
         self.in_flight += 1
         self.refilled = True
         self.schedule(task, timeout)
+
+    def take_up(self, tasks: Iterable[Asked], waiting: Iterable[int], timeout: float | None) -> None:
+        """Take up tasks that were saved, of which those `waiting`, by serial, have come in this order."""
+        for task in tasks:
+            self.tasks[task.serial] = task
+            self.free[task.client] = False
+            self.in_flight += task.holds_slot
+            if not task.ended:
+                self.schedule(task, timeout)
+        self.waiting = [self.tasks[serial] for serial in waiting]
 
     def schedule(self, task: Asked, timeout: float | None) -> None:
         """Note when a task will end, and when its slot is given to somebody else."""
@@ -201,6 +215,10 @@ class Flight:
             self.free[task.client] = True
         self.waiting = [task for task in self.waiting if task.serial in self.tasks]
         self.version, self.since, self.refilled = version, self.now, False
+
+    def end_interval(self) -> dict[str, float]:
+        """Columns of a step's row: how slots were used since the last step, and how many versions are kept."""
+        return {**self.occupancy.end_interval(self.in_flight), "versions": float(self.versions())}
 
     def versions(self) -> int:
         """How many versions of the model are kept: this one, and those that tasks refer to."""

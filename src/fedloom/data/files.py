@@ -1,9 +1,6 @@
 """Readers of arrays (.npz, .npy) and tables (.csv, .parquet); errors name file, array or column, and row."""
 
 import glob
-import lzma
-import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,47 +11,21 @@ from numpy.typing import NDArray
 from fedloom.data.dataset import NEEDED, OPTIONAL
 from fedloom.data.sampling import Ints
 from fedloom.errors import BadData
+from fedloom.reading.arrays import map_array, read_npz
+from fedloom.reading.tables import numbers_or_objects, read_table
 
 TABLES = (".csv", ".parquet")
-# exceptions from reading a damaged archive
-DAMAGE = (
-    *(OSError, ValueError, EOFError, MemoryError, NotImplementedError, RuntimeError),
-    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
-)
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Read the arrays of an .npz file that a dataset uses; nothing is unpickled."""
-    arrays, name = {}, ""
-    try:
-        with path.open("rb") as handle:
-            file = np.load(handle, allow_pickle=False)
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise BadData(f"{path}: expected an .npz archive of named arrays (np.savez), found a single array")
-            for name in (*NEEDED, *OPTIONAL):
-                if name in file:
-                    arrays[name] = file[name]
-    except BadData:
-        raise
-    except DAMAGE as error:
-        where = f"{path}: array {name}" if name else f"{path}"
-        if "allow_pickle" in str(error):
-            raise BadData(f"{where} holds Python objects; expected numbers: save it with a number type") from error
-        raise BadData(f"{where} cannot be read, the file is damaged or cut short ({error}); copy it again") from error
-    return arrays
+    """Read the arrays of an .npz file that a dataset uses."""
+    return read_npz(path, (*NEEDED, *OPTIONAL))
 
 
 def read_mapped(folder: Path) -> dict[str, NDArray[Any]]:
     """The arrays `x_train.npy` and so on of a folder; they stay on disk, mapped into memory."""
-    arrays = {}
-    for name in (*NEEDED, *OPTIONAL):
-        path = folder / f"{name}.npy"
-        if path.is_file():
-            try:
-                arrays[name] = np.load(path, mmap_mode="c", allow_pickle=False)
-            except DAMAGE as error:
-                raise BadData(f"{path} cannot be read ({error}); expected an array of numbers (np.save)") from error
-    return arrays
+    files = {name: folder / f"{name}.npy" for name in (*NEEDED, *OPTIONAL)}
+    return {name: map_array(file) for name, file in files.items() if file.is_file()}
 
 
 def read_columns(paths: Sequence[Path]) -> dict[str, NDArray[Any]]:
@@ -126,26 +97,7 @@ def _names(files: Sequence[Path]) -> str:
 
 def _read_table(path: Path) -> dict[str, NDArray[Any]]:
     """The columns of one table."""
-    import pyarrow as pa  # here, since it is slow to import and most data are arrays
-    import pyarrow.csv
-    import pyarrow.parquet
-
-    try:
-        if path.suffix == ".csv":
-            columns = pa.csv.ConvertOptions(column_types={"text": pa.string()})
-            multiline = pa.csv.ParseOptions(newlines_in_values=True)
-            table = pa.csv.read_csv(path, parse_options=multiline, convert_options=columns)
-        else:
-            with pa.parquet.ParquetFile(path) as file:
-                table = file.read()
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise BadData(f"{path} cannot be read as a table ({str(error).splitlines()[0]})") from error
+    table = read_table(path)
     if not table.num_rows:
         raise BadData(f"{path}: the table has no rows")
-    return {name: _numbers_or_objects(table.column(name)) for name in dict.fromkeys(table.column_names)}
-
-
-def _numbers_or_objects(column: Any) -> NDArray[Any]:
-    """A column as numbers, empty cells as NaN; as objects where it holds anything else."""
-    values = column.to_numpy()
-    return values if values.dtype.kind in "fiub" else np.array([*column.to_pylist(), None], object)[:-1]
+    return {name: numbers_or_objects(table.column(name)) for name in dict.fromkeys(table.column_names)}

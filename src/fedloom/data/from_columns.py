@@ -14,6 +14,7 @@ from fedloom.data.prepare import Part, assembled, halved
 from fedloom.data.targets import check_targets
 from fedloom.data.text import encode
 from fedloom.errors import BadData, BadExperiment, unknown
+from fedloom.reading.cap import check_room
 
 Columns = Mapping[str, NDArray[Any]]  # numbers, or texts as objects
 Standardise = Literal["inputs", "all", "none"]
@@ -93,7 +94,7 @@ def from_columns(
     train_part, test_part = parts if len(parts) == 2 else halved(parts[0])
     vocabulary = 0
     if train_part.x.dtype.kind == "O":
-        rows, rows_test, vocabulary = encode(train_part.x.tolist(), test_part.x.tolist(), **words)
+        rows, rows_test, vocabulary = encode(train_part.x.tolist(), test_part.x.tolist(), file=file, **words)
         train_part, test_part = train_part._replace(x=rows), test_part._replace(x=rows_test)
     elif words:
         raise BadExperiment(
@@ -197,7 +198,9 @@ def _ids_of(table: Columns, name: str, file: str) -> NDArray[Any]:
     for row, value in enumerate(listed):
         if value is None or value != value or value == "":
             raise BadData(f"{file}: column {name}, row {row} is empty; expected a {name}")
-    return np.array([str(value) for value in listed])
+    texts = [str(value) for value in listed]
+    check_room(f"{file}: column {name}", 4 * len(texts) * max(map(len, texts)))  # every row has room for the longest
+    return np.array(texts)
 
 
 def _first_text(values: NDArray[Any]) -> tuple[int, Any]:

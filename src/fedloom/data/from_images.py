@@ -14,12 +14,15 @@ from numpy.typing import NDArray
 from fedloom.data.dataset import Dataset
 from fedloom.data.prepare import Part, assembled
 from fedloom.errors import BadData, BadExperiment
+from fedloom.reading.cap import check_room, reason
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 KINDS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 PROGRESS_EVERY = 2.0  # seconds
+COLOURS = 8  # bytes of a pixel while a picture is unpacked
+PIXEL = 18  # of three colours: as read, joined, and as float32
 
 
 def from_images(
@@ -97,7 +100,7 @@ def _client(pattern: re.Pattern[str], path: str) -> str:
 def _read(files: list[Path], size: tuple[int, int] | None, tell: Callable[[str], None] | None) -> NDArray[np.uint8]:
     """All pictures [n, h, w, colours], grey [n, h, w] if all are grey."""
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
     except ImportError:
         raise BadData("pictures are read by Pillow, which is not installed; run pip install pillow.") from None
     read: list[Any] = []
@@ -105,9 +108,16 @@ def _read(files: list[Path], size: tuple[int, int] | None, tell: Callable[[str],
     for path in files:
         try:
             with Image.open(path) as picture:
+                wide, high = picture.size  # by its header
+                check_room(path, COLOURS * wide * high)
+                if not read:
+                    high, wide = size or (high, wide)
+                    check_room(f"{path} and {len(files) - 1:,} pictures of its size", len(files) * PIXEL * wide * high)
                 read.append(_pixels(picture, size))
-        except (UnidentifiedImageError, OSError, ValueError) as problem:
-            raise BadData(f"{path} cannot be read as a picture ({problem}).") from None
+        except BadData:
+            raise
+        except Exception as problem:  # what damaged pictures raise depends on their kind
+            raise BadData(f"{path} cannot be read as a picture ({reason(problem)}).") from problem
         if size is None and read[-1].shape[:2] != read[0].shape[:2]:
             raise BadData(
                 f"{path} has {'x'.join(map(str, read[-1].shape[:2]))} pixels and {files[0].name} "

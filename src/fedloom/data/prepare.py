@@ -1,5 +1,6 @@
 """`from_arrays`, which checks arrays and brings them into layout, number type and scale of a dataset."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -47,7 +48,7 @@ def arranged(
     found = {key: _array(arrays[key]) for key in (*NEEDED, *OPTIONAL) if arrays.get(key) is not None}
     names: dict[str, tuple[str, ...] | None] = {}
     for kind in ("y", "client", "stratum"):
-        names[kind] = _without_texts(found, kind)
+        names[kind] = _without_texts(found, kind, file)
     check(found, file, needed)
     x_train, x_test = found["x_train"], found["x_test"]
     if x_train.dtype.kind != x_test.dtype.kind or (x_train.dtype == np.uint8) != (x_test.dtype == np.uint8):
@@ -123,7 +124,7 @@ def _array(values: ArrayLike) -> NDArray[Any]:
     return np.asarray(values if detach is None else detach().cpu().numpy())
 
 
-def _without_texts(arrays: dict[str, NDArray[Any]], kind: str) -> tuple[str, ...] | None:
+def _without_texts(arrays: dict[str, NDArray[Any]], kind: str, file: str) -> tuple[str, ...] | None:
     """Replace texts in the arrays of this kind by their ranks in sorted order; return the texts, if there are any.
 
     Texts that are all whole numbers become these numbers.
@@ -131,7 +132,7 @@ def _without_texts(arrays: dict[str, NDArray[Any]], kind: str) -> tuple[str, ...
     keys = [f"{kind}_{part}" for part in ("train", "test") if f"{kind}_{part}" in arrays]
     if not any(arrays[key].dtype.kind in "US" for key in keys):
         return None
-    texts = {key: arrays[key].astype(str) for key in keys}
+    texts = {key: _texts(arrays[key], f"{file}: array {key}") for key in keys}
     try:
         arrays |= {key: one.astype(np.int64) for key, one in texts.items()}
         return None
@@ -142,6 +143,19 @@ def _without_texts(arrays: dict[str, NDArray[Any]], kind: str) -> tuple[str, ...
     for (key, one), own in zip(texts.items(), np.split(codes, ends)):
         arrays[key] = own.reshape(one.shape).astype(np.int64)
     return tuple(str(one) for one in names)
+
+
+def _texts(values: NDArray[Any], where: str) -> NDArray[np.str_]:
+    """Values as texts; those that no text has are refused."""
+    try:
+        texts = values.astype(str)
+        codes = np.ascontiguousarray(texts).view(np.uint32) if texts.size and texts.itemsize else np.empty(0, np.uint32)
+        if (codes > sys.maxunicode).any():
+            raise ValueError(f"code point {codes.max()}")
+        "".join(texts.ravel().tolist()).encode()
+        return texts
+    except ValueError as problem:
+        raise BadData(f"{where} holds what is no text ({problem}); save the texts again") from problem
 
 
 def _floats(x: NDArray[Any]) -> NDArray[Any]:

@@ -1,6 +1,5 @@
 """Shakespeare's characters by role: texts for next-token prediction whose clients are the roles that speak them."""
 
-import gzip
 from collections import defaultdict
 from pathlib import Path
 
@@ -9,11 +8,14 @@ import numpy as np
 from fedloom.data.dataset import Dataset
 from fedloom.data.sampling import Ints, whole
 from fedloom.errors import BadData
+from fedloom.reading.cap import check_room
+from fedloom.reading.texts import read_gzip
 
 NAMES = ("tiny_shakespeare.txt", "tiny_shakespeare.txt.gz")
 EMBEDDED = Path(__file__).parent / "embedded" / "shakespeare.txt.gz"
 LEAST = 5  # fewest windows of a role, so that one of them is for testing
 PADDING = 0
+LONGEST = 2**24  # bytes of the text, unpacked; the whole of it has a fifteenth
 
 
 def shakespeare(folder: Path | None = None, *, length: int = 48, roles: int | None = None) -> Dataset:
@@ -63,9 +65,10 @@ def _find(folder: Path | None) -> Path:
 def _speeches(file: Path) -> dict[str, str]:
     """What each role says, its speeches joined by line breaks; the file has a line `ROLE:` above each speech."""
     try:
-        raw = file.read_bytes()
-        text = (gzip.decompress(raw) if file.suffix == ".gz" else raw).decode("utf-8")
-    except (OSError, EOFError, UnicodeDecodeError) as problem:
+        check_room(file, 4 * file.stat().st_size)
+        raw = read_gzip(file, LONGEST) if file.suffix == ".gz" else file.read_bytes()
+        text = raw.decode("utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
         raise BadData(f"{file} cannot be read: {problem}") from problem
     found: dict[str, list[str]] = defaultdict(list)
     for block in text.replace("\r\n", "\n").split("\n\n"):

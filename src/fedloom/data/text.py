@@ -7,17 +7,25 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedloom.data.sampling import Ints, whole
+from fedloom.reading.cap import check_room
 
 PADDING, UNKNOWN = 0, 1
+TOKEN, LETTER = 8, 10  # bytes of memory for each token, and for each letter of a text while its words are counted
 _WORD = re.compile(r"\w+")
 
 
 def encode(
-    train: Sequence[str], test: Sequence[str], vocabulary_size: int = 20_000, length: int = 64
+    train: Sequence[str],
+    test: Sequence[str],
+    vocabulary_size: int = 20_000,
+    length: int = 64,
+    file: str = "the data",
 ) -> tuple[Ints, Ints, int]:
     """Token ids of both sets [n, length], and their number; ids stand for the training texts' commonest words."""
     vocabulary_size = whole("vocabulary_size", vocabulary_size, 1)
     length = whole("length", length, 1)
+    letters = sum(map(len, train)) + sum(map(len, test))
+    check_room(file, TOKEN * length * (len(train) + len(test)) + LETTER * letters)
     train_words = _words(train)
     counts: Counter[str] = Counter()
     for words in train_words:

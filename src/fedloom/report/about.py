@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from math import inf
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 from fedloom.core.metric import ANY, SHARE
 from fedloom.evaluate.judge import ACCURACY, LOSS, MetricFacts
 from fedloom.evaluate.wording import shortened
+from fedloom.reading.texts import read_json
 
 CLIENTS, CLASSES = "client_names", "class_names"  # keys of experiment.json
 PER_CLASS = "per_class"  # a metric with a value for each class: its column holds lists
@@ -64,7 +64,7 @@ def names_in(about: dict[str, Any], key: str) -> list[str]:
 def class_names(folder: Path | None) -> list[str]:
     """The names of classes in a run folder; empty if there are none or no folder."""
     try:
-        return [] if folder is None else names_in(json.loads((folder / "experiment.json").read_text()), CLASSES)
+        return [] if folder is None else names_in(read_json(folder / "experiment.json"), CLASSES)
     except (OSError, ValueError):
         return []
 

@@ -98,7 +98,7 @@ class Ranks(NamedTuple):
 
 
 class Span(NamedTuple):
-    """One client's task in a timeline; times in the timeline's unit."""
+    """One client's task in a timeline; times in the unit of its lanes."""
 
     lane: int
     start: float
@@ -113,6 +113,8 @@ class Lanes(NamedTuple):
     """A window of a run: clients as lanes, the fastest on top."""
 
     names: list[str]
+    axis: str  # label of the time axis
+    unit: str
     start: float
     end: float
     spans: list[Span]
@@ -123,8 +125,6 @@ class Timeline(NamedTuple):
     """Who trained when: lanes by group and window."""
 
     by: dict[str, dict[str, Lanes]]  # group's label -> name of the window -> lanes
-    axis: str  # label of the time axis
-    unit: str
     fates: dict[str, tuple[str, str]]  # those that occur, but for counted replies: words and colour
     oldest: int  # the largest staleness that is drawn
 

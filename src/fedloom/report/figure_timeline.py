@@ -36,7 +36,7 @@ def draw_timeline(chart: Timeline, lanes: Lanes) -> Any:
         axes.annotate(str(number), (at, -0.65), ha="center", va="bottom", fontsize=6, color=GREY, annotation_clip=True)
     axes.set_yticks(range(len(lanes.names)), [name.replace("$", r"\$") for name in lanes.names], fontsize=6)
     axes.tick_params(axis="y", length=0)
-    axes.set(xlim=(lanes.start, lanes.end), ylim=(len(lanes.names) - 0.4, -1.5), xlabel=chart.axis,
+    axes.set(xlim=(lanes.start, lanes.end), ylim=(len(lanes.names) - 0.4, -1.5), xlabel=lanes.axis,
              ylabel="clients, the fastest on top")  # fmt: skip
     occur = {span.fate for span in lanes.spans}
     patches = [Patch(color=colour, label=words) for fate, (words, colour) in chart.fates.items() if fate in occur]

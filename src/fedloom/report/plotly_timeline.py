@@ -36,7 +36,7 @@ def plotly_timeline(chart: Timeline) -> Json:
     return {
         "controls": controls,
         "traces": [chosen({at: own[n] for at, own in traces.items()}) for n in range(2 * len(chart.fates) + 5)],
-        "layout": chosen({at: timeline_layout(chart, lanes) for at, lanes in shown.items()}),
+        "layout": chosen({at: timeline_layout(lanes) for at, lanes in shown.items()}),
         "height": 90 + 21 * max(len(lanes.names) for lanes in shown.values()),
         "tall": True,
         "legend": legend,
@@ -64,11 +64,11 @@ def timeline_traces(chart: Timeline, lanes: Lanes) -> list[Json]:
     whole = [(span, span.start, sum(span.phases)) for span in lanes.spans]
     facts = [[escape(lanes.names[s.lane]), _word(chart, s), *s.phases, s.version, _stale(s)] for s in lanes.spans]
     traces.append({**_places(whole, 0.95), "marker": {"color": "rgba(0,0,0,0)"}, "customdata": facts,
-                   "hovertemplate": HOVER.replace("UNIT", chart.unit)})  # fmt: skip
+                   "hovertemplate": HOVER.replace("UNIT", lanes.unit)})  # fmt: skip
     return traces
 
 
-def timeline_layout(chart: Timeline, lanes: Lanes) -> Json:
+def timeline_layout(lanes: Lanes) -> Json:
     """Axes, and a line for each step that is drawn, some of them with their numbers."""
     every = -(-len(lanes.steps) // LABELS) if lanes.steps else 1
     lines = [
@@ -84,7 +84,7 @@ def timeline_layout(chart: Timeline, lanes: Lanes) -> Json:
         "barmode": "overlay",
         "bargap": 0,
         "uniformtext": {"mode": "hide", "minsize": 10},
-        "xaxis": {"title": {"text": chart.axis}, "range": [lanes.start, lanes.end], "showgrid": False},
+        "xaxis": {"title": {"text": lanes.axis}, "range": [lanes.start, lanes.end], "showgrid": False},
         "yaxis": {"title": {"text": "clients, the fastest on top"}, "range": [len(lanes.names) - 0.4, -1.7],
                   "tickvals": list(range(len(lanes.names))), "ticktext": [escape(name) for name in lanes.names]},
         "shapes": lines,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
 from fedloom.core.flight import IN_FLIGHT
 from fedloom.errors import BadData, BadExperiment
+from fedloom.reading.tables import numbers_or_objects, read_parquet
+from fedloom.reading.tensors import read_tensors
+from fedloom.reading.texts import read_json
 from fedloom.report.about import Scores, names_in, scores_in
 
 Numbers = NDArray[Any]
@@ -76,11 +74,11 @@ def read_run(folder: Path) -> Recorded:
     about, ended = read_about(folder), read_end(folder)
     kept = folder / "kept.safetensors"
     try:
-        tensors = load_file(kept) if kept.exists() else {}
-    except (OSError, SafetensorError, ValueError, KeyError) as problem:
-        raise BadData(f"'{kept}' cannot be read ({problem}); delete it to report without what is in it.") from problem
+        tensors = {n: v.numpy() for n, v in read_tensors(kept).items()} if kept.exists() else {}
+    except BadData as problem:
+        raise BadData(f"{problem} Delete it to report without what is in it.") from problem
     clients = read_table(folder / "clients.parquet")
-    columns = {} if clients is None else {n: clients[n].to_numpy() for n in clients.column_names}
+    columns = {} if clients is None else {n: numbers_or_objects(clients[n]) for n in clients.column_names}
     flying = columns["fate"] == IN_FLIGHT if "fate" in columns else np.zeros(0, bool)
     still = {name: values[flying] for name, values in columns.items()} if flying.any() else {}
     columns = {name: values[~flying] for name, values in columns.items()} if flying.any() else columns
@@ -91,7 +89,7 @@ def read_about(folder: Path) -> dict[str, Any]:
     """A run folder's experiment.json, checked."""
     file = folder / "experiment.json"
     try:
-        about = json.loads(file.read_text())
+        about = read_json(file)
         experiment = about["experiment"]
         missing = [key for key in ("method", "data", "rounds", "seed", "clients") if key not in experiment]
         if missing or not all(isinstance(experiment[key], dict) for key in ("method", "data")):
@@ -108,7 +106,7 @@ def read_about(folder: Path) -> dict[str, Any]:
         raise BadExperiment(
             f"'{folder}' is not a run folder: it has no experiment.json; name the folder that a run wrote (--out)."
         ) from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
+    except (ValueError, KeyError, TypeError, AttributeError) as problem:
         raise BadData(f"'{file}' cannot be read ({problem}); it was written when the run began.") from problem
 
 
@@ -131,12 +129,12 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
 
 def read_table(file: Path) -> Any:
     """The table of a Parquet file; None if there is no such file."""
-    try:
-        return pq.ParquetFile(file).read()
-    except FileNotFoundError:
+    if not file.exists():
         return None
-    except (OSError, pa.ArrowException, ValueError) as problem:
-        raise BadData(f"'{file}' cannot be read ({problem}); the run writes it anew when it is resumed.") from problem
+    try:
+        return read_parquet(file, lists=True)
+    except BadData as problem:
+        raise BadData(f"{problem}; the run writes it anew when it is resumed.") from problem
 
 
 def read_end(folder: Path) -> str | None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedloom.core.flight import FATES
 from fedloom.report.recorded import Numbers, Recorded, as_floats
-from fedloom.runs.sums import WHOLE
+from fedloom.runs.columns import WHOLE
 
 PHASES = ("seconds_down", "seconds_compute", "seconds_up")
 COUNTED, REFUSED, UNKNOWN, FLYING = "counted", "refused", "unknown", "in flight"
@@ -91,8 +91,7 @@ def tasks_of(run: Recorded) -> Tasks | None:
     begin = ends[np.minimum(step, len(ends)) - 1]
     asked = columns["asked"].astype(np.float64) if "asked" in columns else begin
     fate = columns["fate"].astype(np.int64)
-    if "asked" not in columns:  # nobody is awaited beyond the round
-        down, compute, up = _cut(taken - asked, down, compute, up)
+    down, compute, up = _cut(taken - asked, down, compute, up)  # nobody is awaited beyond the step
     counted, none = columns["arrived"].astype(bool), np.zeros(len(step), np.int64)
     return Tasks(
         columns["client"], step, asked, (down, compute, up), taken, counted, fate, columns["rejected"] > 0, spent,
@@ -104,8 +103,8 @@ def _cut(limit: Numbers, *phases: Numbers) -> tuple[Numbers, ...]:
     """Phases one after another, none of them beyond `limit` seconds in all."""
     found = []
     for phase in phases:
-        found.append(np.minimum(phase, limit))
-        limit = np.maximum(0.0, limit - phase)
+        found.append(np.minimum(phase, limit).clip(min=0.0))
+        limit = limit - phase
     return tuple(found)
 
 

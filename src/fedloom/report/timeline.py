@@ -16,6 +16,7 @@ SPANS = 700  # tasks of a window at most
 LINES = 60  # steps that are drawn at most
 TASKS, STEPS = 8, 4  # a window has at least so many tasks of a typical client, and intervals between steps
 WHOLE, BEGIN, END = "whole run", "beginning", "end"
+ALIKE = 4  # runs that last so many times less than a window have one of their own
 FINE = 4000  # parts of a window to which times are rounded
 
 
@@ -29,14 +30,12 @@ def timeline_of(groups: Timed) -> tuple[Timeline | None, list[str]]:
     short = max(lasts.values()) <= 1.3 * wide
     if short:
         wide = max(lasts.values())
-    unit, axis = unit_of("time", wide)
-    word = next(word for size, word in UNITS["time"][1] if size == unit)
     by: dict[str, dict[str, Lanes]] = {}
     notes: list[tuple[str, str]] = []
     for group, run, tasks in found:
-        begin = max(0.0, lasts[group.label] - wide)
-        starts = {WHOLE: 0.0} if short else {BEGIN: 0.0, END: begin}
-        windows = {name: _lanes(run, tasks, start, wide, unit) for name, start in starts.items()}
+        own = wide if ALIKE * lasts[group.label] >= wide else min(_window(run, tasks), lasts[group.label])
+        starts = {WHOLE: 0.0} if short else {BEGIN: 0.0, END: max(0.0, lasts[group.label] - own)}
+        windows = {name: _lanes(run, tasks, start, own) for name, start in starts.items()}
         by[group.label] = {name: lanes for name, (lanes, _) in windows.items()}
         said = dict.fromkeys(note for _, note in windows.values())
         notes.append((group.label, f"seed {run.experiment['seed']}, {'; '.join(said)}."))
@@ -44,7 +43,7 @@ def timeline_of(groups: Timed) -> tuple[Timeline | None, list[str]]:
     occur = {span.fate for span in every}
     fates = {fate: (word_of(fate), colour) for fate, colour in FATE_COLOURS.items() if fate in occur}
     oldest = max((span.staleness for span in every if span.fate == COUNTED), default=0)
-    return Timeline(by, axis, word, fates, oldest), merged(notes)
+    return Timeline(by, fates, oldest), merged(notes)
 
 
 def _window(run: Recorded, tasks: Tasks) -> float:
@@ -55,8 +54,9 @@ def _window(run: Recorded, tasks: Tasks) -> float:
     return max(TASKS * float(np.median(seconds)), steps)
 
 
-def _lanes(run: Recorded, tasks: Tasks, start: float, wide: float, unit: float) -> tuple[Lanes, str]:
+def _lanes(run: Recorded, tasks: Tasks, start: float, wide: float) -> tuple[Lanes, str]:
     """A window of a run, and what it leaves out."""
+    unit, axis = unit_of("time", wide)
     inside = (tasks.end > start) & (tasks.asked < start + wide) & (tasks.seconds > 0)
     tasks = tasks.at(inside)
     speeds = speeds_of(run, tasks)
@@ -76,6 +76,8 @@ def _lanes(run: Recorded, tasks: Tasks, start: float, wide: float, unit: float) 
     drawn = [(int(place) + 1, _fine(made[place], wide, unit)) for place in steps if (place + 1) % every == 0]
     lanes = Lanes(
         [name_of(names, client) for client in shown],
+        axis,
+        next(word for size, word in UNITS["time"][1] if size == unit),
         _fine(start, wide, unit),
         _fine(start + wide, wide, unit),
         _spans(some, lane, wide, unit),

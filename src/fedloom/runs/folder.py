@@ -10,7 +10,6 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from safetensors.torch import load_file
 from torch import Tensor
 
 from fedloom.core.goal import Goal
@@ -19,6 +18,8 @@ from fedloom.engine.plan import ClientWay
 from fedloom.errors import BadData, BadExperiment, BadModel, RunStopped
 from fedloom.files import replace_file, writing
 from fedloom.layout import Layout
+from fedloom.reading.tensors import read_tensors
+from fedloom.reading.texts import read_json
 from fedloom.runs.base import hash_of_base
 from fedloom.runs.build import Prepared
 from fedloom.runs.checkpoint import store
@@ -116,12 +117,12 @@ def _used(folder: Path) -> bool:
 def _about(folder: Path) -> dict[str, Any] | None:
     """The contents of `experiment.json`; None: the folder is not a run folder."""
     try:
-        about = json.loads((folder / ABOUT).read_text())
+        about = read_json(folder / ABOUT)
         assert isinstance(about["experiment"], dict)
         return dict(about)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, KeyError, TypeError, AssertionError) as problem:
+    except (ValueError, KeyError, TypeError, AssertionError) as problem:
         raise BadData(f"'{folder / ABOUT}' cannot be read ({problem}); it was written when the run began.") from problem
 
 
@@ -225,7 +226,7 @@ def saved_model(folder: Path, layout: Layout) -> Tensor:
     file = folder / "model.safetensors"
     if not file.is_file():
         raise BadModel(f"there is no '{file}': the run has not finished a round yet, or was kept elsewhere.")
-    saved = load_file(file)
+    saved = read_tensors(file)
     if dict(zip(layout.names, layout.shapes)) != {name: tuple(value.shape) for name, value in saved.items()}:
         raise BadModel(
             f"the weights in '{file}' are not this network's; pass the network that `run` was given as model."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedloom.core.costs import TRANSPORT, Bytes
+from fedloom.core.flight import Flight
 from fedloom.core.goal import Goal
 from fedloom.core.refused import counted
 from fedloom.core.types import Reply, State, Task, on_host
@@ -21,7 +23,8 @@ from fedloom.evaluate.score import Score
 from fedloom.files import replace_file
 from fedloom.layout import Layout
 from fedloom.runs.checkpoint.tensors import pack
-from fedloom.runs.sums import Columns, by_number, row_sums, run_sums
+from fedloom.runs.columns import Columns, as_tensors, by_number, cat_columns, row_sums, run_sums
+from fedloom.runs.unfinished import unfinished_rows
 
 PERSONAL = "personal_score"
 COLUMNS = (
@@ -170,6 +173,11 @@ class Ledger:
         rows = self.rounds()
         return rows[max(0, len(rows) - count) :]
 
+    def clock(self) -> tuple[float, float]:
+        """Virtual seconds before and after the last round; they add up as they did while rounds were played."""
+        made = [0.0, *accumulate(row["virtual_seconds"] or 0.0 for row in self.rounds())]
+        return made[max(0, len(made) - 2)], made[-1]
+
     @property
     def measures_time(self) -> bool:
         """Whether the last round's seconds were measured or simulated, so that replies can be lost or late."""
@@ -193,7 +201,7 @@ class Ledger:
         self._fetch_all()
         counts = {} if self._coverage is None else self._coverage.save()
         tensors = {**self._recorded, **self._personal, **counts}
-        return list(self._past), _as_tensors(self._clients[0]) if self._clients else {}, tensors
+        return list(self._past), as_tensors(self._clients[0]) if self._clients else {}, tensors
 
     def load(self, rows: list[dict[str, Any]], columns: State, tensors: State) -> None:
         """Put back what `save` gave."""
@@ -208,14 +216,20 @@ class Ledger:
         """Turn all rounds into plain rows, and the clients' rows into whole columns on the host."""
         self.rounds()
         if self._clients:
-            self._clients = [_cat_columns(self._clients)]
+            self._clients = [cat_columns(self._clients)]
 
-    def write(self, folder: Path) -> None:
-        """Write both tables and the recorded tensors, each file replaced as a whole."""
+    def write(self, folder: Path, flight: Flight | None = None) -> None:
+        """Write both tables and the recorded tensors, each file replaced as a whole.
+
+        Tasks that are still in a `flight` are at the end of the clients' table, but not in the ledger.
+        """
         from fedloom.runs.parquet import column_bytes, table_bytes  # imported here, since most rounds write nothing
 
         replace_file(folder / "rounds.parquet", [table_bytes(self.rounds(), self.columns)])
-        replace_file(folder / "clients.parquet", [column_bytes(_as_tensors(_cat_columns(self._clients)), self._names)])
+        columns = cat_columns(self._clients)
+        if flight is not None and columns:
+            columns = cat_columns([columns, unfinished_rows(flight, columns, self._numbers)])
+        replace_file(folder / "clients.parquet", [column_bytes(as_tensors(columns), self._names)])
         if tensors := self.tensors:
             replace_file(folder / "kept.safetensors", pack(tensors))
 
@@ -282,17 +296,3 @@ def _plain(score: Score, here: dict[int, NDArray[Any]] | None = None) -> dict[st
 def _finite(value: Any) -> Any:
     """A number that is not finite as None; lists stay as they are."""
     return None if isinstance(value, float) and not isfinite(value) else value
-
-
-def _cat_columns(parts: list[Columns]) -> Columns:
-    """Concatenate the rounds' columns; a round that reached no client lacks the columns that a rule reports."""
-
-    def column(name: str) -> NDArray[Any]:
-        return np.concatenate([rows[name] if name in rows else np.zeros_like(rows["share"]) for rows in parts])
-
-    return {name: column(name) for name in dict.fromkeys(name for rows in parts for name in rows)}
-
-
-def _as_tensors(columns: Columns) -> State:
-    """The columns as tensors."""
-    return {name: torch.from_numpy(value) for name, value in columns.items()}

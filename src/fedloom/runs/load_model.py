@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
 from torch import nn
 
 from fedloom.data.sources import as_dataset
 from fedloom.errors import BadModel
 from fedloom.layout import layout_of, load as load_into
+from fedloom.reading.tensors import read_tensors
 from fedloom.runs.base import hash_of_base
 from fedloom.runs.dealing import dataset_of
 from fedloom.runs.folder import base_in, experiment_in
@@ -30,7 +30,7 @@ def load_model(folder: str | Path, data: Any = None) -> nn.Module:
     goal = experiment.build_goal()
     dataset = dataset_of(experiment, goal, None if data is None else as_dataset(data))
     network = network_of(experiment, dataset, goal.outputs(dataset))
-    saved = load_file(file)
+    saved = read_tensors(file)
     try:
         layout = layout_of(network, frozenset(saved))
         fits = dict(zip(layout.names, layout.shapes)) == {name: tuple(value.shape) for name, value in saved.items()}

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from fedloom.core.costs import TRANSPORT
 from fedloom.core.types import State
+from fedloom.reading.tables import read_parquet
 
 COUNTS = ("round", "clients", "arrived", "rejected", "examples_trained", "bytes_down", "bytes_up", *TRANSPORT)
 
@@ -31,7 +32,7 @@ def columns_of(rows: list[dict[str, Any]], names: Sequence[str] = ()) -> list[tu
 
 def table_rows(file: Path) -> list[dict[str, Any]]:
     """The rows of such a file; what a method's part (its columns have a dot) did not record is not in a row."""
-    rows = pq.ParquetFile(file).read().to_pylist()
+    rows = read_parquet(file, lists=True).to_pylist()
     return [{k: v for k, v in row.items() if v is not None or not ("." in k or k in TRANSPORT)} for row in rows]
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedloom.core.devices import RANGES, allowed, expected
 from fedloom.errors import BadData, unknown
+from fedloom.reading.tables import numbers_or_objects, read_table
 
 TABLES = (".csv", ".parquet")
 
@@ -50,7 +52,7 @@ def refuse(path: Path, column: str, values: Tensor, good: Tensor, wanted: str) -
 
 def read_numbers(path: Path, needed: tuple[str, ...], optional: tuple[str, ...]) -> dict[str, Tensor]:
     """Read a table's columns in double precision; other columns, empty cells, texts and NaN are refused."""
-    table = _read(path)
+    table = read_table(path, texts=True)
     names = list(table.column_names)
     for name in names:
         if name not in (*needed, *optional):
@@ -65,36 +67,15 @@ def read_numbers(path: Path, needed: tuple[str, ...], optional: tuple[str, ...])
     return {name: _numbers(path, name, table.column(name)) for name in names}
 
 
-def _read(path: Path) -> Any:
-    """Read the table; cells of a CSV file stay texts."""
-    import pyarrow as pa  # here, since it is slow to import and few fleets are tables
-    import pyarrow.csv
-    import pyarrow.parquet
-
-    try:
-        if path.suffix == ".parquet":
-            with pa.parquet.ParquetFile(path) as file:
-                return file.read()
-        names = pa.csv.open_csv(path).schema.names
-        texts = {"column_types": dict.fromkeys(names, pa.string()), "strings_can_be_null": True, "null_values": [""]}
-        return pa.csv.read_csv(path, convert_options=pa.csv.ConvertOptions(**texts))
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise BadData(f"{path} cannot be read as a table ({str(error).splitlines()[0]})") from error
-
-
 def _numbers(path: Path, name: str, column: Any) -> Tensor:
     """Convert a column to numbers [rows]."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if column.null_count:
         row = column.is_null().to_pylist().index(True)
         raise BadData(f"{path}: column {name}, row {row} is empty; expected a number")
-    try:
-        cells = pc.cast(column, pa.float64()).to_pylist()
-    except pa.ArrowException:
-        cells = [_number(path, name, row, cell) for row, cell in enumerate(column.to_pylist())]
-    values = torch.tensor(cells, dtype=torch.float64)
+    cells = numbers_or_objects(column)
+    if cells.dtype.kind == "O":
+        cells = np.array([_number(path, name, row, cell) for row, cell in enumerate(cells.tolist())])
+    values = torch.from_numpy(cells.astype(np.float64))
     refuse(path, name, values, values.isfinite(), "a finite number")
     return values
 

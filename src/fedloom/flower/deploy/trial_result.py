@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pyarrow.parquet as pq
-
 from fedloom.layout import load
+from fedloom.reading.tables import read_parquet
+from fedloom.reading.tensors import read_tensors
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.inputs import Inputs
 from fedloom.runs.parquet import table_rows
@@ -47,12 +47,10 @@ class TrialResult(NamedTuple):
 
 def read_result(experiment: Experiment, inputs: Inputs, out: Path, trial: Trial, seconds: float) -> TrialResult:
     """Read a trial's result from its run folder and its processes."""
-    from safetensors.torch import load_file
-
     rows = table_rows(out / "rounds.parquet")
-    columns = pq.ParquetFile(out / "clients.parquet").read().to_pydict()
+    columns = read_parquet(out / "clients.parquet").to_pydict()
     layout = inputs.setting.layout
-    weights = layout.join(load_file(out / "model.safetensors"), 0)
+    weights = layout.join(read_tensors(out / "model.safetensors"), 0)
     result = Result(
         experiment, load(inputs.network, layout, weights).cpu().eval(), rows, seconds, out, {}, {}, inputs.setting.goal
     )

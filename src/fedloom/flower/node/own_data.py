@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedloom.data.prepare import arranged
 from fedloom.errors import BadData
 from fedloom.flower.node.client_rows import restrict
+from fedloom.reading.arrays import read_npz
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.inputs import Inputs, Widths, inputs_of
 
@@ -23,12 +24,7 @@ def read_folder(folder: str) -> OwnData:
     """A function that reads a client's arrays from `NUMBER.npz`."""
 
     def read(number: int) -> Mapping[str, NDArray[Any]]:
-        file = Path(folder) / f"{number}.npz"
-        try:
-            with np.load(file, allow_pickle=False) as arrays:
-                return {name: arrays[name] for name in arrays.files}
-        except (OSError, ValueError, EOFError) as problem:
-            raise BadData(f"'{file}' cannot be read ({problem}); expected arrays x and y of client {number}.") from None
+        return read_npz(Path(folder) / f"{number}.npz")
 
     return read
 

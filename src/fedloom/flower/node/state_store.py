@@ -1,7 +1,8 @@
 """Clients' states on a node: for each client the state after its last round and the state before that round.
 
 A round may come twice: delivered twice, or repeated by a server that was killed and resumed. The client then starts
-from the same state and ends in the same state. Files are written whole or not at all.
+from the same state and ends in the same state. Files are written whole or not at all, and only their owner reads them:
+a state tells of its client's data.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ class StateStore:
         tensors |= {BEFORE + name: value for name, value in (saved.before or {}).items()}
         tensors |= {AFTER + name: value for name, value in saved.after.items()}
         if self._folder is not None:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            replace_file(self._folder / f"{client}.safetensors", pack(tensors))
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_file(self._folder / f"{client}.safetensors", pack(tensors), mode=0o600)
             return
         from flwr.app import ConfigRecord
 

@@ -15,11 +15,10 @@ from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-
 from fedloom.core.types import State
+from fedloom.errors import BadData
 from fedloom.files import remove_folder, sync, write_new
+from fedloom.reading.tensors import read_tensors
 from fedloom.runs.checkpoint.tensors import names
 
 MANIFEST = "manifest.json"
@@ -106,10 +105,10 @@ def read(path: Path) -> Found:
 def tensors(found: Found, file: str) -> State:
     """The tensors of one file, in its order; they may be mapped from it, so copy those that you keep."""
     try:
-        held = load_file(found.files[file])
-        return {name: held[name] for name in names(found.files[file])}
-    except (SafetensorError, OSError, KeyError, ValueError, RecursionError) as problem:
-        raise Damaged(f"{file} cannot be read: {problem}") from problem
+        held = read_tensors(found.files[file])
+    except BadData as problem:
+        raise Damaged(str(problem)) from problem
+    return {name: held[name] for name in names(found.files[file])}
 
 
 def tidy(folder: Path, keep: Iterable[Path]) -> None:

@@ -13,6 +13,7 @@ from rich.text import Text
 from fedloom.accel.machine import size
 from fedloom.errors import BadData
 from fedloom.files import replace_file
+from fedloom.reading.texts import read_json
 from fedloom.studies.bench.measure import Measured
 from fedloom.studies.bench.workloads import WORKLOADS
 
@@ -39,7 +40,7 @@ def read(path: Path) -> Results:
     """Read what `write` wrote, also by an earlier version; refuse other files."""
     expected = f"--against got {path}; expected a file that `fedloom bench --json FILE` wrote"
     try:
-        found = json.loads(path.read_text())
+        found = read_json(path)
         known = {f.name for f in fields(Measured)}
         rows = [Measured(**{name: value for name, value in row.items() if name in known}) for row in found["rows"]]
         return Results(found["machine"], found["limits"], rows, found["failed"])

@@ -17,6 +17,8 @@ import pyarrow.parquet as pq
 
 from fedloom.errors import BadData
 from fedloom.files import replace_file
+from fedloom.reading.tables import read_parquet
+from fedloom.reading.texts import read_json
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.parquet import columns_of, table_bytes, table_rows
 from fedloom.runs.result import Result
@@ -69,7 +71,7 @@ class Store:
         """The experiment's run, or None."""
         stem = self.folder / key_of(experiment)
         try:
-            facts = json.loads(stem.with_suffix(".json").read_text())
+            facts = read_json(stem.with_suffix(".json"))
             return Kept(Run(table_rows(stem.with_suffix(".parquet")), facts.pop("kept")), facts)
         except FileNotFoundError:
             return None
@@ -113,7 +115,7 @@ def write_table(file: Path, about: dict[str, Any], kept: dict[tuple[str, int], K
 def read_table(file: Path) -> Reproduced:
     """Read a recipe's Parquet file."""
     try:
-        table = pq.ParquetFile(file).read()
+        table = read_parquet(file, lists=True)
         about = json.loads(table.schema.metadata[ABOUT])
         rows = table.to_pylist()
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as problem:

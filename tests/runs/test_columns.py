@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file
 
+from fedloom.runs.columns import by_number, row_sums, run_sums
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.play import run
-from fedloom.runs.sums import by_number, row_sums, run_sums
 
 ROWS: dict[str, Any] = {
     "client": np.array([2, 4, 7, 9]),
@@ -36,6 +36,12 @@ def test_a_step_without_replies_has_no_staleness():
     none = {**ROWS, "arrived": np.zeros(4, bool)}
     assert row_sums(none)["staleness_mean"] is row_sums(none)["staleness_max"] is None
     assert row_sums({"arrived": ROWS["arrived"]}) == {}
+
+
+def test_what_a_real_network_does_not_measure_is_not_summed():
+    found = row_sums({name: values for name, values in ROWS.items() if name != "joules"})
+    assert found["wasted_joules"] is None
+    assert found["wasted_seconds"] == 10.0
 
 
 def test_sums_of_a_run_are_by_client():
