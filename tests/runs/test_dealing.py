@@ -109,13 +109,21 @@ def test_names_of_clients_and_classes_are_in_the_run_folder(tmp_path):
 # ---- methods that look at classes
 
 
+FEW = {"fedbuff": {"buffer": 2}, "fedat": {"tiers": 2}}  # settings for four clients
+
+
 def refuses(method, goal: str) -> str | None:
     """Why a method cannot be prepared for a goal; None: it can."""
     data = from_arrays("mine", arrays(goal), goal=classes() if goal == "classes" else numbers())
     net = nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 4 if goal == "classes" else 1))
     try:
         prepare(
-            Experiment(**{**SMALL, "per_round": None}, method=method, goal=goal, split=(0.6, 0.2, 0.2)),
+            Experiment(
+                **{**SMALL, "per_round": None},
+                method={"name": method, "settings": FEW.get(method, {})},
+                goal=goal,
+                split=(0.6, 0.2, 0.2),
+            ),
             data=data,
             model=net,
         )
