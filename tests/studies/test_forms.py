@@ -51,6 +51,10 @@ def test_a_step_has_the_replies_of_a_cohort_and_twice_as_many_are_in_flight():
     assert made.build_method().pace == Buffered(4, 8)
     made = experiment_of("fedspu+buffered", SMALL, {"pace.buffer": 2, "in_flight": 9}, ["fedspu+buffered"])
     assert made.build_method().pace == Buffered(2, 9)
+    made = experiment_of("fedbuff", {**SMALL, "clients": 4}, {}, ["fedbuff"])
+    assert made.build_method().pace == Buffered(2, 4), "which a small fleet can fill"
+    made = experiment_of("fedbuff", SMALL, {"per_round": 6, "in_flight": 20}, ["fedavg", "fedbuff"])
+    assert made.build_method().pace == Buffered(6, 20)
 
 
 @pytest.mark.parametrize(("name", "steps"), [("fedavg", 1), ("fedbuff", 1), ("fedasync", 10), ("fedavg+buffered", 1)])

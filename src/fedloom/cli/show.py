@@ -178,7 +178,7 @@ def plan_table(plan: Plan) -> Table:
     caption += "" if all(one.build_method().pace.barrier for one in every) else f"; {STEPS}"
     table = Table(title=f"to reach {label_of(plan.score)} {plan.target:g}", title_justify="left", caption=caption)
     for name in ("", "candidate", "rounds", "time", "bytes", "energy", "best at"):
-        table.add_column(name, no_wrap=name not in ("candidate", "best at"))
+        table.add_column(name, no_wrap=name not in ("candidate", "best at"), overflow="fold")
     marks = letters(plan)
     for option in plan.options:
         cells = [marks.get(option.name, ""), option.name, f"{option.rounds:.1f}", duration(option.seconds)]

@@ -62,14 +62,18 @@ def experiment_of(name: str, values: Mapping[str, Any], pairs: Mapping[str, Any]
 
     Rounds are those of a cohort; without a barrier there are as many steps as have the same replies, or more.
     """
-    form, cohort = form_of(name), pairs.get("per_round") or values.get("per_round") or COHORT
-    given = {**values, "method": form.method}
+    form, fleet = form_of(name), values.get("clients", Experiment.model_fields["clients"].default)
+    cohort = min(fleet, pairs.get("per_round") or values.get("per_round") or COHORT)
+    buffer = min(cohort, max(1, fleet // 2))
+    usual = {"buffer": buffer, "in_flight": 2 * buffer}  # the replies of a cohort, and twice as many in flight
+    own = usual if not waits(name) and all(key in settings_of(method_maker(form.method)) for key in usual) else {}
+    given = {**values, "method": {"name": form.method, "settings": own}}
     if "per_round" in values and not takes(name, "per_round"):
         given["per_round"] = None
     if "world" in values:
         given["world"] = {key: value for key, value in values["world"].items() if takes_world(name, key)}
     if form.pace is not None:
-        given["pace"] = {"name": form.pace, "settings": _usual(form.pace, cohort, values)}
+        given["pace"] = {"name": form.pace, "settings": usual if form.pace == "buffered" else {}}
     settings = fitting(name, pairs, names)
     made = Experiment(**with_settings(given, settings))
     if (pace := made.build_method().pace).barrier:
@@ -85,12 +89,3 @@ def experiment_of(name: str, values: Mapping[str, Any], pairs: Mapping[str, Any]
 def takes_world(name: str, key: str) -> bool:
     """Whether a setting of the world goes with a candidate."""
     return f"world.{key}" not in INSTEAD or takes(name, f"world.{key}")
-
-
-def _usual(pace: str, cohort: int, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a pace that nobody set: a step has the replies of a cohort, and twice as many are in flight."""
-    if pace != "buffered":
-        return {}
-    fleet = values.get("clients", Experiment.model_fields["clients"].default)
-    buffer = min(cohort, max(1, fleet // 2))
-    return {"buffer": buffer, "in_flight": 2 * buffer}
