@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,6 +106,12 @@ def write_app(app: Path, experiment: Experiment, config: dict[str, Any]) -> None
         "config": {"experiment": shipped(experiment).model_dump_json(), **config},
     }
     (app / "pyproject.toml").write_text(tomli_w.dumps({"project": about, "tool": {"flwr": {"app": flower}}}))
+
+
+def metrics_port(app: Path) -> int:
+    """The port of the server's figures in an app's settings; 0 where there is none."""
+    config = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    return int(config.get("metrics", 0))
 
 
 def shipped(experiment: Experiment) -> Experiment:

@@ -22,8 +22,10 @@ ASK_AGAIN = 60.0  # seconds until a node is asked anew that did not say which cl
 
 
 class Roster:
-    """Which node hosts which client. Where the deployment says whose key is whose, a node hosts its own clients only;
-    elsewhere the first node to name a client hosts it.
+    """Which node hosts which client.
+
+    Where the deployment says whose key is whose, a node hosts its own clients only; elsewhere the first node to name a
+    client hosts it.
 
     Every node is asked when it is first seen, when it was away, and after anything went wrong with it (`doubt`).
     Whether nodes have data of their own is what most clients' nodes say until `settle`.
@@ -41,6 +43,7 @@ class Roster:
         self._had_tests = False  # whether that was said when the run was begun
         self.reported: dict[int, ReportedClient] = {}  # clients with data of their own, as first reported, by number
         self.entered: Callable[[int], None] = lambda node: None  # called when a node's clients were entered
+        self.looked: Callable[[], None] = lambda: None  # called after every look
 
     @property
     def own_data(self) -> bool | None:
@@ -102,6 +105,13 @@ class Roster:
                 self._take(node, answer.facts)
             except Rejected as why:
                 self._refuse(node, why)
+        self.looked()
+
+    def counts(self) -> dict[str, int]:
+        """Nodes by status; `away` where the deployment says which nodes there are."""
+        hosting, connected = len(self._hellos.keys() & self._connected), len(self._connected)
+        found = {"hosting": hosting, "idle": connected - hosting}
+        return {**found, "away": max(0, len(self._terms.owners) - connected)} if self._terms.owners else found
 
     def _ask(self, node: int, now: float) -> None:
         """Ask a node which clients it hosts."""
