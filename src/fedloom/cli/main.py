@@ -39,6 +39,7 @@ from fedloom.cli.options import (
     runs_progress,
     silence_other_ranks,
 )
+from fedloom.cli.replay import replay_command
 from fedloom.cli.report import report_command, watch_command
 from fedloom.cli.reproduce import reproduce_command
 from fedloom.cli.supervise import supervise_command
@@ -236,6 +237,7 @@ app.command("reproduce")(reproduce_command)
 app.add_typer(deploy_app, name="deploy")
 app.command("trial")(trial_command)
 app.command("gate")(gate_command)
+app.command("replay")(replay_command)
 app.command("supervise")(supervise_command)
 app.command("report")(report_command)
 app.command("export")(export_command)
