@@ -26,6 +26,7 @@ from fedloom.flower.protocol.owners import Owner, read_owners
 from fedloom.flower.protocol.pace import pace_pulls
 from fedloom.flower.protocol.packing import Packing
 from fedloom.flower.protocol.run_file import RUN_FILE
+from fedloom.flower.server.changed_owners import ChangedOwners
 from fedloom.flower.server.checks import with_checks
 from fedloom.flower.server.closing import Closing
 from fedloom.flower.server.hello import Terms
@@ -150,7 +151,7 @@ def _serve(
         inputs.clients, inputs.setting.fleet, experiment.clients, fedloom.__version__, code_of(experiment), base,
         config.owners,
     )  # fmt: skip
-    roster = Roster(mailbox, terms)
+    roster = Roster(mailbox, terms, ChangedOwners(out).read)
     roster.looked = partial(status.seen, roster)
     if resume:
         recall(out, roster)
