@@ -14,7 +14,7 @@ from typing import Any
 from emulated_link import Counts, EmulatedLink
 from fedloom.flower.deploy.address import Address
 from fedloom.flower.deploy.control import Control
-from fedloom.flower.deploy.folder import WARM, gate_command, node_command, write_folder
+from fedloom.flower.deploy.folder import WARM, node_command, write_folder
 from fedloom.flower.deploy.largest_reply import largest_reply
 from fedloom.flower.deploy.processes import Processes, stopped_by_signals
 from fedloom.flower.deploy.relay import Relay
@@ -57,9 +57,9 @@ def deployed(experiment: Experiment, links: Sequence[EmulatedLink], root: Path) 
         stack.enter_context(stopped_by_signals())
         processes = stack.enter_context(Processes(root / "logs", environment(made.home, len(links))))
         operator = stack.enter_context(Control(str(control), made.certificates.authority))
-        trial = Trial(experiment, made, processes, Relay(*gate), operator, control, root / "states", False)
         gateway = Gateway(gate, gate, control, reply)
-        processes.start("gate", gate_command(made.certificates.link.parent, gateway))
+        trial = Trial(experiment, made, processes, Relay(*gate), operator, gateway, root / "states", False)
+        trial.start_gate()
         trial.start_link()
         wait_for_port(gate, PATIENCE, lambda: processes.running("gate"))
         for number, (link, key) in enumerate(zip(links, made.keys)):

@@ -109,21 +109,13 @@ def test_names_of_clients_and_classes_are_in_the_run_folder(tmp_path):
 # ---- methods that look at classes
 
 
-FEW = {"fedbuff": {"buffer": 2}, "fedat": {"tiers": 2}}  # settings for four clients
-
-
 def refuses(method, goal: str) -> str | None:
     """Why a method cannot be prepared for a goal; None: it can."""
     data = from_arrays("mine", arrays(goal), goal=classes() if goal == "classes" else numbers())
     net = nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 4 if goal == "classes" else 1))
     try:
         prepare(
-            Experiment(
-                **{**SMALL, "per_round": None},
-                method={"name": method, "settings": FEW.get(method, {})},
-                goal=goal,
-                split=(0.6, 0.2, 0.2),
-            ),
+            Experiment(**{**SMALL, "per_round": None}, method=method, goal=goal, split=(0.6, 0.2, 0.2)),
             data=data,
             model=net,
         )
@@ -132,10 +124,14 @@ def refuses(method, goal: str) -> str | None:
     return None
 
 
+FEW = {"fedbuff": {"buffer": 2}, "fedat": {"tiers": 2}}  # settings for four clients
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_take_goals_without_classes_or_say_what_to_set(name):
-    assert refuses(name, "classes") is None
-    why = refuses(name, "numbers")
+    method = {"name": name, "settings": FEW.get(name, {})}
+    assert refuses(method, "classes") is None
+    why = refuses(method, "numbers")
     if name == "heterofl":
         assert why is not None
         assert "set method.mask_labels=false" in why
