@@ -62,9 +62,7 @@ def write_folder(
     need_flower()
     read_experiment(experiment.model_dump_json())  # raises now if it cannot run on a network
     hosted = [format_ranges(clients) for clients in deal_clients(experiment.clients, nodes)]
-    if root.exists() and any(root.iterdir()):
-        raise BadExperiment(f"the folder '{root}' is not empty; name a new one.")
-    root = root.absolute()
+    root = new_root(root)
     app, home = root / "app", root / "home"
     certificates = write_certificates(root / "certificates", (*hosts, control.host))
     keys = [write_key(root / "keys", f"node-{number}") for number in range(nodes)]
@@ -75,6 +73,13 @@ def write_folder(
     write_app(app, experiment, {**config, "nodes": write_owners(owners)})
     write_home(home, str(control), certificates.authority)
     return Deployment(root, app, certificates, keys, hosted, home)
+
+
+def new_root(root: Path) -> Path:
+    """The absolute path of a folder that is to be written."""
+    if root.exists() and any(root.iterdir()):
+        raise BadExperiment(f"the folder '{root}' is not empty; name a new one.")
+    return root.absolute()
 
 
 def write_app(app: Path, experiment: Experiment, config: dict[str, Any]) -> None:

@@ -80,13 +80,15 @@ class Mailbox:
         if not names:
             return
         for name, pulled in self._pull(names):
+            if name not in self._sent:  # a node answers once; who answers again is not heard
+                log.warning("a second answer to a message was dropped")
+                continue
             answer = pulled if isinstance(pulled, Rejected) else _read(pulled, self._items.pop(name, SPARE))
-            if name in self._sent:  # of several answers the first is counted
-                node, sent = self._sent.pop(name)
-                load, busy = UNREADABLE, 0.0
-                if isinstance(answer, NodeMessage):
-                    load, busy = Load.of(answer), busy_seconds(answer.facts)
-                self.meter.exchange(node, sent, load, busy, time.monotonic())
+            node, sent = self._sent.pop(name)
+            load, busy = UNREADABLE, 0.0
+            if isinstance(answer, NodeMessage):
+                load, busy = Load.of(answer), busy_seconds(answer.facts)
+            self.meter.exchange(node, sent, load, busy, time.monotonic())
             yield name, answer
 
     def _pull(self, names: list[str]) -> Iterator[tuple[str, Message | Rejected]]:

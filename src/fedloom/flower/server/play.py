@@ -33,6 +33,7 @@ from fedloom.flower.server.network import Network
 from fedloom.flower.server.reported_fleet import enter, recall, remember, with_reported_fleet
 from fedloom.flower.server.roster import Roster
 from fedloom.flower.server.run_state import stated
+from fedloom.flower.server.stream import Stream
 from fedloom.runs.base import hash_of_base
 from fedloom.runs.build import Prepared, notes_of
 from fedloom.runs.checkpoint.saver import Checkpoints, checkpoints_of
@@ -158,7 +159,8 @@ def _serve(
         config.resume_with,
     )  # fmt: skip
     inputs = inputs._replace(method=with_checks(inputs.method, experiment.admit.name, network.log_refused))
-    prepared = Prepared(inputs, network, notes_of(experiment, inputs))
+    stream = Stream(network, mailbox, roster, packing, run, attempt, deadline)
+    prepared = Prepared(inputs, network, notes_of(experiment, inputs), timed=stream)
     with threads_for([inputs]), computing(experiment.precision):
         return play(
             experiment, prepared, out, watch or _round_logger(inputs.setting.goal.score), resume=resume,

@@ -167,6 +167,11 @@ class Roster:
         if hello.own_data:
             self.reported |= {client.number: client for client in hello.clients}
 
+    @property
+    def connected(self) -> frozenset[int]:
+        """The nodes that Flower took to be connected at the last look."""
+        return frozenset(self._connected)
+
     def present(self) -> dict[int, int]:
         """Place in the fleet -> node, of the clients whose node is connected."""
         hosts: dict[int, int] = {}  # number -> node
