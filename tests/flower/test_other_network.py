@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -36,7 +37,7 @@ pytestmark = pytest.mark.skipif(why_not() is not None, reason=why_not() or "")
 LONG = 240.0  # seconds; on a busy machine
 FAST = 1e9  # bit/s
 IDLE = 200  # connections without a key
-NOISE = 300  # MB
+NOISE, PIECE = 100 * 2**20, 2**21  # bytes in all, and in one request
 ORDERS = ("control/start-run", "control/register-node", "control/list-nodes", "runtime/acquire-task")
 FLEET = ("fleet/register-node", "fleet/pull-messages")
 EXPERIMENT = Experiment(method="fedavg", clients=6, rounds=2, device="cpu")
@@ -99,8 +100,7 @@ with http_request_response(address, False, Path(authority).read_bytes(), keys, m
         try:
             push(asked.metadata.run_id, session, name, objects[name])
             taken += len(objects[name])
-        except httpx.HTTPStatusError as problem:
-            assert problem.response.status_code == 413, problem
+        except httpx.HTTPError:  # refused, or closed while it was still sending
             refused += len(objects[name])
     print("taken", taken, "refused", refused, flush=True)
 """
@@ -122,6 +122,11 @@ class Attacked(NamedTuple):
         words = shlex.split(command)
         self.processes.start(name, words if network is None else self.networks[network].command(words), extra)
 
+    def memory(self) -> int:
+        """The most bytes of memory that the link itself has held so far."""
+        status = Path(f"/proc/{self.processes.heads['link'].pid}/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
     def bound(self) -> int:
         """Bytes of a node's answer at most."""
         return int(self.typed.gate.rpartition(" ")[2])
@@ -135,7 +140,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
         networks = [stack.enter_context(EmulatedLink(FAST, FAST, place=place)) for place in (30, 31)]
         hosts = tuple(network.here for network in networks)
         gate, link = Address(hosts[0], free_port()), Address("127.0.0.1", free_port())
-        config = {**CONFIG, "deadline": 60.0, "patience": 20.0, "start-with": 0.3, "slack": 0.0}
+        config = {**CONFIG, "deadline": 60.0, "patience": 8.0, "start-with": 0.3, "slack": 0.0}
         made, typed = deploy(root / "made", EXPERIMENT, 3, config, hosts, gate.port, link)
         here = Path(__file__).parent.parent
         paths = [str(here), str(Path(fedloom.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
@@ -147,18 +152,17 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
         found.start("gate", typed.gate)
         control.wait_for_link(LONG, lambda: processes.running("link"))
         wait_for_port(gate, LONG, lambda: processes.running("gate"))
-        for number, line in enumerate(typed.register):
-            found.start(f"register-{number}", line)
-        for number in range(3):
-            assert processes.heads[f"register-{number}"].wait(LONG) == 0, processes.last_lines(f"register-{number}")
+        [line] = typed.register
+        found.start("register", line)
+        assert processes.heads["register"].wait(LONG) == 0, processes.last_lines("register")
         yield found
     assert not marked_processes(processes.mark)
 
 
-def until(what: bool | object, attacked: Attacked, name: str) -> None:
+def until(what: Callable[[], bool], attacked: Attacked, name: str) -> None:
     """Wait until a condition holds; `name` is the process whose output is shown if it does not."""
     ends = time.monotonic() + LONG
-    while not what():  # type: ignore[operator]
+    while not what():
         assert time.monotonic() < ends, attacked.processes.last_lines(name, 40)
         time.sleep(0.1)
 
@@ -188,7 +192,8 @@ def test_flowers_own_command_fails_from_elsewhere(attacked: Attacked, command: s
     config = tomllib.loads((attacked.made.home / "config.toml").read_text())
     config["superlink"]["fedloom"]["address"] = str(attacked.gate)
     (home / "config.toml").write_text(tomli_w.dumps(config))
-    line = {"run": attacked.typed.run, "register": attacked.typed.register[0]}[command]
+    register = shlex.join(["flwr", "supernode", "register", str(attacked.made.keys[0].public), "fedloom"])
+    line = {"run": attacked.typed.run, "register": register}[command]
     attacked.start(f"other-{command}", line, 1, FLWR_HOME=str(home))
     assert attacked.processes.heads[f"other-{command}"].wait(LONG) != 0
     said = " ".join(attacked.processes.output(f"other-{command}").read_text().split())
@@ -206,30 +211,29 @@ def test_a_run_goes_on_while_it_is_attacked(attacked: Attacked) -> None:
     attacked.start("node-0", typed.nodes[0], 0)
     assert 'clients="1,4"' in typed.nodes[1]
     attacked.start("node-1", typed.nodes[1].replace('clients="1,4"', 'clients="0,3"'), 1)
-    words = [str(attacked.gate), str(made.certificates.authority), str(made.keys[2].private), str(NOISE * 10**6)]
-    attacked.start("noise", shlex.join([sys.executable, "-c", SEND_NOISE, *words]), 1)
+    words = [str(attacked.gate), str(made.certificates.authority), str(made.keys[2].private), str(NOISE)]
+    line = shlex.join([sys.executable, "-c", SEND_NOISE, *words])
+    attacked.start("noise", line, 1, FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE=str(PIECE))
     until(lambda: list(attacked.control.nodes().values()).count("online") == 3, attacked, "noise")
-    processes.measure()
-    before = processes.peaks["link"]
-    attacked.start("run", typed.run)
-    ends = time.monotonic() + LONG
-    while processes.running("run"):
-        processes.measure()
-        assert time.monotonic() < ends, processes.last_lines("run", 40)
-        time.sleep(0.2)
+    before = attacked.memory()
+    attacked.start("run", typed.supervise)
+    for name in ("run", "noise"):
+        until(lambda name=name: not processes.running(name), attacked, name)
     log = processes.output("run").read_text()
     assert (made.root / "run" / "model.safetensors").exists(), log
 
     rows = assert_right(made.root / "run", EXPERIMENT, 60.0)
     assert [row["arrived"] for row in rows] == [2, 2]  # node 0's clients, in every round
-    [line] = {line.partition("node-1 (")[2] for line in log.splitlines() if "node-1 (" in line}
-    assert "takes no part: it names clients 0,3, who belong to node-0; it may host 1,4." in line
-    assert "node-2 (" in log  # takes no part either: what it sent cannot be read
+    for number in re.findall(r"run (\d+) was started", log):
+        attacked.start("log", f"flwr log {number} fedloom --show")
+        assert processes.heads["log"].wait(LONG) == 0
+    log = processes.output("log").read_text()
+    assert re.search(r"node-1 \(\d+\) takes no part: it names clients 0,3, who belong to node-0; it may host 1,4", log)
 
     said = processes.output("noise").read_text().split()
     taken, refused = (int(said[said.index(name) + 1]) for name in ("taken", "refused"))
-    assert 0 <= taken <= attacked.bound()
-    assert taken + refused > NOISE * 10**6
-    assert processes.peaks["link"] - before < 600e6  # its server app, which is one of its processes, included
+    assert PIECE < taken <= 2 * attacked.bound()  # what a gate lets it have at first, and for the message
+    assert taken + refused > NOISE
+    assert attacked.memory() - before < NOISE / 2
     assert processes.running("idle")
     assert "it sends more than the answers to its messages can have" in processes.output("gate").read_text()
