@@ -199,3 +199,29 @@ def test_a_run_with_a_barrier_is_not_replayed(data: str, tmp_path: Path) -> None
     served(fake(experiment), experiment, out=str(tmp_path / "run"))
     with pytest.raises(BadData, match="the run had a barrier"):
         replay(tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["buffered_fedavg", "buffered_scaffold", "buffered_fedspu", "stepped_feddd"])
+@pytest.mark.parametrize("at", [1, 6, 11])
+def test_a_server_that_was_killed_goes_on_with_what_was_in_flight(
+    data: str, methods: Path, name: str, at: int, tmp_path: Path
+) -> None:
+    experiment, folder = streamed(data, methods, name, rounds=8), tmp_path / "run"
+    grid, sent = Slow(fake(experiment), lambda number, node: 0.01 * (number * 7 % 11)), 0
+
+    def before(node: int, message: Message) -> None:
+        nonlocal sent
+        sent += message.metadata.message_type == "train"
+        if sent == at + 1:
+            raise SystemExit("killed")
+
+    grid.before = before
+    with pytest.raises(SystemExit):
+        served(grid, experiment, out=str(folder))
+    grid.before = None
+    result = served(grid, experiment, out=str(folder), resume=True)
+    rows = rows_of(folder)
+    assert len(result.rounds) == 8
+    assert len({row["serial"] for row in rows}) == len(rows)
+    assert sum(row["arrived"] for row in result.rounds) == sum(row["arrived"] for row in rows) == 16
+    assert replay(folder).difference < 1e-5

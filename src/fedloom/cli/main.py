@@ -255,6 +255,8 @@ class Kind(StrEnum):
     partitions = "partitions"
     fleets = "fleets"
     channels = "channels"
+    paces = "paces"
+    staleness = "staleness"
     aggregates = "aggregates"
     checks = "checks"
     attacks = "attacks"

@@ -15,6 +15,7 @@ from fedloom.runs.many_runs import run_all
 from fedloom.runs.result import Result
 from fedloom.runs.settings import settings_of
 from fedloom.runs.watch import Watch
+from fedloom.runs.without_barrier import INSTEAD
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,13 @@ def ratio_of(ours: Contender, theirs: Contender, target: float | None, what: str
 
 
 def takes(method: str, key: str) -> bool:
-    """Whether a method has this setting; `per_round` belongs to methods whose selection takes a count."""
-    if key == "per_round":
-        return Experiment(method=method).build_method().select.with_count(1) is not None
+    """Whether a method has this setting.
+
+    `per_round` belongs to methods whose selection takes a count, a deadline and the like to rounds with a barrier.
+    """
+    if key in INSTEAD or f"world.{key}" in INSTEAD:
+        built = Experiment(method=method).build_method()
+        return built.pace.barrier and (key != "per_round" or built.select.with_count(1) is not None)
     return key.removeprefix("method.") in settings_of(method_maker(method))
 
 
@@ -87,10 +92,27 @@ def compare(
     """
     if not experiments or not seeds:
         raise BadExperiment(f"compare got {len(experiments)} experiments and {len(seeds)} seeds; it needs one of each.")
+    experiments = on_one_fleet(experiments, tell)
     runs = [(name, seed) for name in experiments for seed in seeds]
     seeded = [Experiment(**{**experiments[name].model_dump(), "seed": seed}) for name, seed in runs]
     results = iter(run_all(seeded, [_watch_of(watch, *each) for each in runs], stack, tell))
     return [Contender(name, tuple(next(results) for _ in seeds)) for name in experiments]
+
+
+def on_one_fleet(
+    experiments: dict[str, Experiment], tell: Callable[[str], None] | None = None
+) -> dict[str, Experiment]:
+    """The experiments, with the devices of those that have no barrier for those that have none."""
+    fleets = [one.fleet for one in experiments.values() if not one.build_method().pace.barrier]
+    without = [name for name, one in experiments.items() if one.fleet.name == "none"]
+    if not fleets or not without:
+        return experiments
+    if tell is not None:
+        tell(f"on fleet '{fleets[0].name}', as the runs without a barrier: {', '.join(without)}")
+    return {
+        name: Experiment(**{**one.model_dump(), "fleet": fleets[0].model_dump()}) if name in without else one
+        for name, one in experiments.items()
+    }
 
 
 def _watch_of(watch: Callable[[str, int, dict[str, Any]], None] | None, name: str, seed: int) -> Watch | None:

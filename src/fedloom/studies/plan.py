@@ -13,14 +13,17 @@ from fedloom.evaluate.judge import ACCURACY, check_target
 from fedloom.evaluate.targets import cost_of
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.set_values import with_settings
+from fedloom.runs.without_barrier import INSTEAD
 from fedloom.studies.compare import Contender, compare, takes
 
 CANDIDATES = (
     *("fedavg", "fedprox", "scaffold", "fedcs", "oort"),
     *("fjord", "fedrolex", "federated-dropout", "heterofl"),
     *("feddd", "fedspu", "loom"),
+    "fedbuff",
 )
 CODECS = ("float32", "int8")
+OPEN = ("rounds", "evaluate_every")  # where they are left open, by the candidate's pace
 
 
 @dataclass(frozen=True)
@@ -112,11 +115,13 @@ def candidates(
     tries = dict(tries)
     codecs = tries.pop("codec.values", codecs)
     given = experiment.model_dump()
+    given = {key: value for key, value in given.items() if key not in OPEN or key in experiment.model_fields_set}
     found: dict[str, Experiment] = {}
     for name, codec in product(methods, codecs):
         values = {**given, "method": name, "codec": {**given["codec"], "values": codec}}
         values["codec"]["feedback"] = experiment.codec.feedback and codec != "float32"
         values["per_round"] = experiment.per_round if takes(name, "per_round") else None
+        values["world"] = {key: value for key, value in given["world"].items() if takes_world(name, key)}
         fitting = [key for key in tries if applies(key, name, codec, methods)]
         for choice in product(*(tries[key] for key in fitting)):
             pairs = dict(zip(fitting, choice))
@@ -124,6 +129,11 @@ def candidates(
             words += [spelled(key.rpartition(".")[2], value) for key, value in pairs.items()]
             found[", ".join(words)] = Experiment(**with_settings(values, pairs))
     return found
+
+
+def takes_world(method: str, key: str) -> bool:
+    """Whether a setting of the world goes with a method."""
+    return f"world.{key}" not in INSTEAD or takes(method, f"world.{key}")
 
 
 def spelled(key: str, value: Any) -> str:
