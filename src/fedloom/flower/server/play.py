@@ -26,6 +26,7 @@ from fedloom.flower.protocol.owners import Owner, read_owners
 from fedloom.flower.protocol.pace import pace_pulls
 from fedloom.flower.protocol.packing import Packing
 from fedloom.flower.protocol.run_file import RUN_FILE
+from fedloom.flower.server.arrivals import pull_as_they_come
 from fedloom.flower.server.changed_owners import ChangedOwners
 from fedloom.flower.server.checks import with_checks
 from fedloom.flower.server.closing import Closing
@@ -114,6 +115,7 @@ def serve(
     """Run the run config's experiment on the nodes of `grid`, which have waited for `age` seconds."""
     began = time.monotonic() - age
     pace_pulls()
+    pull_as_they_come()
     with stated(Path(str(config["out"])) if config.get("out") else None):
         if "experiment" not in config:
             raise BadExperiment("run config: 'experiment' is missing; it is the experiment as JSON text.")
