@@ -14,6 +14,7 @@ from fedloom.cli.experiment_options import ExperimentOptions, experiment_options
 from fedloom.cli.options import (
     EveryOption,
     JsonOption,
+    KeepOption,
     ResumeOption,
     checkpoints_of,
     new_folder_for,
@@ -65,6 +66,7 @@ def deploy_command(
     slack: SlackOption = 3.0,
     quorum: QuorumOption = 1,
     checkpoint_every: EveryOption = "1",
+    keep: KeepOption = 5,
     as_json: JsonOption = False,
 ) -> None:
     """Write all that METHOD needs to run on several machines with Flower: app, certificates, keys, services.
@@ -78,7 +80,7 @@ def deploy_command(
     experiment = shared.experiment(method=method)
     checkpoints_of(checkpoint_every)
     config = {**CONFIG, "out": run_folder, "deadline": deadline, "slack": slack, "quorum": quorum}
-    config["checkpoint-every"] = checkpoint_every
+    config |= {"checkpoint-every": checkpoint_every, "keep": keep}
     operators = address_of(control or f"127.0.0.1:{port + 1}", "control")
     made, typed = deploy(out, experiment, nodes, config, tuple(host or ()), port, operators, largest_reply)
     if as_json:
@@ -144,6 +146,7 @@ def trial_command(
     ] = None,
     resume: ResumeOption = False,
     checkpoint_every: EveryOption = "1",
+    keep: KeepOption = 2,
     as_json: JsonOption = False,
 ) -> None:
     """Run METHOD on a real Flower link and real nodes on this machine, with TLS and node authentication.
@@ -169,7 +172,7 @@ def trial_command(
         with progress(console, name, experiment.rounds, experiment.build_goal().score) as watch:
             found = run_trial(
                 experiment, nodes, out=folder, resume=resume, deadline=deadline, slack=slack,
-                checkpoint_every=checkpoint_every, work=work, watch=watch, tell=note_printer(console),
+                checkpoint_every=checkpoint_every, keep=keep, work=work, watch=watch, tell=note_printer(console),
             )  # fmt: skip
     except KeyboardInterrupt:
         errors.print(

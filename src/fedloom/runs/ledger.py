@@ -71,7 +71,7 @@ class Ledger:
     @property
     def columns(self) -> list[str]:
         """The names in every row; parts and networks add others."""
-        return ["round", *self._scores(None, None), *COLUMNS]
+        return row_names(self._metrics, self._own)
 
     def add(self, task: Task, reply: Reply, seconds: float, recorded: State | None = None) -> None:
         """Add a round that was played. Nothing is computed yet: calls on a GPU take time, and a row may not be needed.
@@ -226,6 +226,11 @@ class Ledger:
         replace_file(folder / "clients.parquet", [column_bytes(as_tensors(columns), self._names)])
         if tensors := self.tensors:
             replace_file(folder / "kept.safetensors", pack(tensors))
+
+
+def row_names(metrics: Sequence[str], own: str) -> list[str]:
+    """The names in every row of a run with these metrics, of which clients' own models are judged by `own`."""
+    return ["round", "score", *metrics, "loss", PERSONAL, f"personal_{own}", *COLUMNS]
 
 
 def _fetched(entries: list[dict[str, Any]]) -> dict[int, NDArray[Any]]:

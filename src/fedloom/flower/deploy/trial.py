@@ -42,8 +42,8 @@ SLACK = 3.0  # times the median node's seconds that a round waits for the others
 POLLING = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds until Flower starts an app for a message
 TRIAL_AGAIN = "fedloom trial --resume"
 CONFIG: dict[str, Any] = {
-    "out": "", "resume": False, "deadline": 300.0, "checkpoint-every": "1", "quorum": 1, "patience": PATIENCE,
-    "start-with": 0.5, "slack": SLACK, "close-at": 0.5, "resume-with": "",
+    "out": "", "resume": False, "deadline": 300.0, "checkpoint-every": "1", "keep": 2, "quorum": 1,
+    "patience": PATIENCE, "start-with": 0.5, "slack": SLACK, "close-at": 0.5, "resume-with": "",
 }  # fmt: skip
 
 
@@ -189,6 +189,7 @@ def run_trial(
     deadline: float = CONFIG["deadline"],
     slack: float = SLACK,
     checkpoint_every: str = CONFIG["checkpoint-every"],
+    keep: int = CONFIG["keep"],
     work: Path | None = None,
     watch: Watch | None = None,
     tell: Callable[[str], None] = lambda note: None,
@@ -203,6 +204,7 @@ def run_trial(
         deadline: seconds that a round waits for replies.
         slack: times the median node's seconds that a round waits for slower ones; 0: until the deadline.
         checkpoint_every: when checkpoints are written, as on the command line.
+        keep: how many of the latest checkpoints are kept.
         work: folder of app, keys and logs; a temporary folder if left out.
         watch: called with every round's row of the table.
         tell: called with messages for the user.
@@ -221,7 +223,8 @@ def run_trial(
     with ExitStack() as stack:
         root = work or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedloom-trial-")))
         stop = time.perf_counter()
-        with started(experiment, nodes, root, states, {"checkpoint-every": checkpoint_every}, inputs=inputs) as trial:
+        saved = {"checkpoint-every": checkpoint_every, "keep": keep}
+        with started(experiment, nodes, root, states, saved, inputs=inputs) as trial:
             tell(f"a link, its gate and {nodes} nodes are up on 127.0.0.1, with TLS and a key each")
             config: Scalars = {"out": str(out), "resume": resume, "deadline": deadline, "slack": slack}
             config["resume-with"] = again

@@ -67,13 +67,18 @@ def take_snapshot(prepared: Prepared, ledger: Ledger, at: Progress) -> Snapshot:
 
 def restore_snapshot(prepared: Prepared, ledger: Ledger, found: Found) -> Progress:
     """Restore the run as it was when the checkpoint was taken."""
-    from fedloom.runs.parquet import table_rows
-
     at = server_of(prepared.inputs, found)
     prepared.engine.load(tensors(found, ENGINE))
-    columns = _parted("ledger", tensors(found, COLUMNS))
-    ledger.load(table_rows(found.files[ROWS]), columns.get("clients", {}), columns.get("kept", {}))
+    ledger.load(*ledger_of(found))
     return at
+
+
+def ledger_of(found: Found) -> tuple[list[dict[str, Any]], State, State]:
+    """What `Ledger.save` gave when the checkpoint was taken."""
+    from fedloom.runs.parquet import table_rows
+
+    columns = _parted("ledger", tensors(found, COLUMNS))
+    return table_rows(found.files[ROWS]), columns.get("clients", {}), columns.get("kept", {})
 
 
 def server_of(inputs: Inputs, found: Found) -> Progress:
