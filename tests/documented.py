@@ -70,7 +70,7 @@ def skipped(block: Block) -> bool:
     if (module := block.meant("run with:")) is not None:
         return find_spec(module) is None
     if (line := block.meant("run once there is:")) is not None:
-        return line.split()[1] not in {command.name for command in app.registered_commands}
+        return line.split()[1] not in {command.name for command in (*app.registered_commands, *app.registered_groups)}
     return block.meant("not run:") is not None
 
 

@@ -46,12 +46,14 @@ inner, app = client_app(), ClientApp()
 
 
 def moment(name, number, node):
-    """Leave a mark; the first time, wait for ever if that is the plan."""
+    """Leave a mark, and wait while held; the first time, wait for ever if that is the plan."""
     mark = HERE / f"{{node}}-{{number}}-{{name}}"
     first = not mark.exists()
     mark.touch()
     if first and json.loads((HERE / "plan.json").read_text()).get(f"{{node}}-{{number}}") == name:
         time.sleep(600)
+    while (HERE / f"hold-{{node}}-{{number}}-{{name}}").exists():
+        time.sleep(0.05)
 
 
 @app.query()
@@ -103,6 +105,12 @@ class Disturbed:
         (marks / "plan.json").write_text(json.dumps(plan))
         text = CLIENT.format(folder=marks)
         (trial.deployment.app / "client.py").write_text(text)
+
+    def hold(self, node: int, number: int, name: str) -> Path:
+        """Let a node wait at a moment of a round until the file is gone."""
+        file = self.marks / f"hold-{node}-{number}-{name}"
+        file.touch()
+        return file
 
     def until(self, what: Callable[[], bool], seconds: float = LONG) -> None:
         """Wait until a condition holds."""

@@ -66,7 +66,7 @@ def test_the_site(tmp_path):
         assert f'<span class="pre">{row.name.split()[-1]}</span>' in pages["reference-parts.html"], row.name
     for name, maker in METHODS.items():
         assert f'id="{maker.__module__}.{maker.__name__}"' in pages["reference-methods.html"], name
-    for command in app.registered_commands:
+    for command in (*app.registered_commands, *app.registered_groups):
         assert f"fedloom {command.name}" in pages["reference-commands.html"], command.name
     for kind in Kind:
         for row in catalogue(kind.value) if kind is not Kind.parts else []:

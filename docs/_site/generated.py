@@ -85,15 +85,27 @@ def settings(group: str) -> str:
 
 
 def _commands() -> dict[str, Any]:
-    """The commands by name."""
-    group: Any = typer.main.get_command(command)
-    return dict(group.commands)
+    """The commands by name; those of a group by two words."""
+    top: Any = typer.main.get_command(command)
+    found = {}
+    for name, one in top.commands.items():
+        inner = getattr(one, "commands", None)
+        found |= {name: one} if inner is None else {f"{name} {word}": two for word, two in inner.items()}
+    return found
+
+
+def _callbacks() -> dict[str, Any]:
+    """The functions of commands, by the same names."""
+    found = {str(one.name): one.callback for one in command.registered_commands}
+    for group in command.registered_groups:
+        inner: Any = group.typer_instance
+        found |= {f"{group.name} {one.name}": one.callback for one in inner.registered_commands}
+    return found
 
 
 def _helps(name: str) -> dict[str, str]:
     """The help texts of a command's parameters; some versions of typer and click lose those of arguments."""
-    function: Any = next(one.callback for one in command.registered_commands if one.name == name)
-    hints = get_type_hints(function, include_extras=True)
+    hints = get_type_hints(_callbacks()[name], include_extras=True)
     said = {key: [getattr(more, "help", None) for more in get_args(hint)[1:]] for key, hint in hints.items()}
     return {key: next(filter(None, texts), "") for key, texts in said.items()}
 

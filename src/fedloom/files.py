@@ -23,10 +23,10 @@ class Written(NamedTuple):
     size: int  # bytes
 
 
-def write_new(path: Path, chunks: Iterable[bytes | memoryview]) -> Written:
+def write_new(path: Path, chunks: Iterable[bytes | memoryview], mode: int = 0o644) -> Written:
     """Write a file that does not exist yet, and wait until the disk has it."""
     digest, size = sha256(), 0
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         for chunk in chunks:
             digest.update(chunk)
@@ -40,12 +40,12 @@ def write_new(path: Path, chunks: Iterable[bytes | memoryview]) -> Written:
     return Written(digest.hexdigest(), size)
 
 
-def replace_file(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
+def replace_file(path: Path, chunks: Iterable[bytes | memoryview], mode: int = 0o644) -> None:
     """Write a temporary file next to `path`, then rename it to `path`."""
     temporary = path.with_name(f".{path.name}.new")
     temporary.unlink(missing_ok=True)  # of a run that was killed; the folder is locked, so no other process writes it
     try:
-        write_new(temporary, chunks)
+        write_new(temporary, chunks, mode)
         os.rename(temporary, path)
         sync(path.parent)
     finally:

@@ -129,7 +129,7 @@ def replies_of(
     if 0 < len(taken) < len(closed):
         reply = reply.scatter(at, here, model)
         staleness = None if staleness is None else scattered(staleness, at, len(closed))
-    reply = world.in_pieces(reply, pieces_of(closed))
+    reply = world.delivered(reply, pieces_of(closed))
     costs, columns = _costs(flight, closed, world, device)
     arrived = torch.zeros(len(closed), dtype=torch.bool, device=device).index_fill(0, at, True)
     report = {**reply.report, **columns}

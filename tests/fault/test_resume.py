@@ -19,6 +19,7 @@ from torch import nn
 
 import fedloom.runs.folder
 import worlds
+from fault.resumes import assert_same, played, prepared, saved, start, untimed
 from fedloom.codec import Codec
 from fedloom.data.load import load
 from fedloom.errors import BadData, BadExperiment, RunStopped
@@ -26,53 +27,14 @@ from fedloom.method import Method
 from fedloom.methods.fedavg import fedavg
 from fedloom.parts.aggregate.latest_updates import LatestUpdates
 from fedloom.parts.local.prox import Prox
-from fedloom.runs.build import Prepared
 from fedloom.runs.checkpoint import store
 from fedloom.runs.checkpoint.saver import Checkpoints
-from fedloom.runs.checkpoint.snapshot import Progress, restore_snapshot, take_snapshot
+from fedloom.runs.checkpoint.snapshot import restore_snapshot, take_snapshot
 from fedloom.runs.checkpoint.tensors import bytes_of
 from fedloom.runs.experiment import Experiment
-from fedloom.runs.inputs import Inputs
-from fedloom.runs.ledger import Ledger
-from fedloom.runs.one_round import play_one
 from fedloom.runs.play import ledger_of, resume, run
-from fedloom.world.channel import Bursty
-from fedloom.world.message_parts import MessageParts
-from fedloom.world.simulated import Simulated
-from fedloom.world.wire import Wire
 
 # ---- every method, by its pieces: play two rounds, save, put back into fresh engines, play two more
-
-
-def prepared(method: Method, codec: Codec, here: worlds.World) -> Prepared:
-    """The tiny fleet in a world with bursts of losses, its replies through a codec."""
-    engine = here.local(method)
-    parts = MessageParts(method, here.setting, codec)
-    wire = Wire(engine, parts, here.setting)
-    world = Simulated(wire, method, here.setting, price=parts.prices, channel=Bursty(enter=0.3, leave=0.5))
-    inputs = Inputs(
-        method, here.setting, here.setting.module, here.model, here.data, here.shards, None, None, here.data, 3,
-        list(range(len(worlds.SIZES))), None, "", "own",
-    )  # type: ignore[arg-type]  # where things lie is not asked for  # fmt: skip
-    return Prepared(inputs, world, [], engine)
-
-
-def played(built: Prepared, ledger: Ledger, at: Progress, rounds: int) -> Progress:
-    """Some rounds more."""
-    for _ in range(rounds):
-        at = play_one(Experiment(rounds=100, evaluate_every=3, seed=worlds.SEED), built, ledger, at)
-    return at
-
-
-def start(built: Prepared) -> Progress:
-    """Before the first round."""
-    inputs = built.inputs
-    return Progress(0, inputs.model, inputs.method.init(inputs.setting, inputs.model))
-
-
-def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows without what a clock says; NaN made comparable."""
-    return [{k: repr(v) for k, v in row.items() if k not in ("wall_seconds", "evaluation_seconds")} for row in rows]
 
 
 @pytest.mark.parametrize("codec", [Codec(), Codec(values="int8", feedback=True)], ids=["float32", "int8-feedback"])
@@ -92,7 +54,7 @@ def check_resumed(method: Method, codec: Codec, tmp_path: Path, here: worlds.Wor
     straight = prepared(method, codec, here)
     ledger = ledger_of(straight.inputs)
     at = played(straight, ledger, start(straight), 2)
-    path = store.save(tmp_path, 2, take_snapshot(straight, ledger, at).files(), {})
+    path = saved(straight, ledger, at, tmp_path)
     at = played(straight, ledger, at, 2)
 
     other = prepared(method, codec, here)
@@ -100,14 +62,7 @@ def check_resumed(method: Method, codec: Codec, tmp_path: Path, here: worlds.Wor
     again = restore_snapshot(other, fresh, store.read(path))
     assert again.round == 2
     again = played(other, fresh, again, 2)
-
-    ours, theirs = take_snapshot(straight, ledger, at), take_snapshot(other, fresh, again)
-    assert ours.tensors.keys() == theirs.tensors.keys()
-    for file in ours.tensors:
-        assert list(ours.tensors[file]) == list(theirs.tensors[file])  # columns stand in the same order too
-        for name, value in ours.tensors[file].items():
-            assert bytes_of(value) == bytes_of(theirs.tensors[file][name]), name  # NaN is equal to itself here
-    assert untimed(ours.rows) == untimed(theirs.rows)
+    assert_same(take_snapshot(straight, ledger, at), take_snapshot(other, fresh, again))
 
 
 def test_a_table_in_a_file_goes_back_into_one(tmp_path):
@@ -166,10 +121,12 @@ def test_a_stopped_run_goes_on_to_the_same_bits(kind, tmp_path):
     assert [row["round"] for row in result.rounds] == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("evaluate_every", [1, 3])
-def test_more_rounds_are_a_run_of_as_many(evaluate_every, tmp_path):
-    run(small(rounds=5, evaluate_every=evaluate_every), out=tmp_path / "straight")
-    run(small(rounds=2, evaluate_every=evaluate_every), out=tmp_path / "grown")
+@pytest.mark.parametrize(
+    "evaluate", [{}, {"evaluate_every": 3}, {"fleet": "equal", "evaluate_seconds": 3.0}], ids=["1", "3", "seconds"]
+)
+def test_more_rounds_are_a_run_of_as_many(evaluate, tmp_path):
+    run(small(rounds=5, **evaluate), out=tmp_path / "straight")
+    run(small(rounds=2, **evaluate), out=tmp_path / "grown")
     resume(tmp_path / "grown", rounds=5)
     assert left(tmp_path / "grown") == left(tmp_path / "straight")
     about = json.loads((tmp_path / "grown" / "experiment.json").read_text())

@@ -97,7 +97,7 @@ def test_seconds_are_split_by_fate(groups):
     shares = {one.label: one.values[0] for one in bars.series}
     parts = {"counted": 16 / 26, "upload lost": 6 / 26, "in flight at the end": 4 / 26}
     assert shares == {name: pytest.approx(100 * part, rel=1e-4) for name, part in parts.items()}
-    assert table.rows == [["fedavg", "26.0 s", "6.0 s", "23.1 %", "0.0 kJ", "200 B"]]
+    assert table.rows == [["fedavg", "26.0 s", "6.0 s", "23.1 %", "10.0 J", "200.0 B"]]
 
 
 def test_staleness_is_that_of_counted_replies(groups):

@@ -698,3 +698,16 @@ def test_a_run_that_admits_everything_diverges_and_goes_on(tmp_path):
     assert result.rounds[-1]["per_class"] == [0.0] * 10
     assert np.isnan(result.rounds[-1]["loss"])
     assert len(rows_of(tmp_path / "run" / "rounds.parquet")) == 2
+
+
+def test_evaluations_by_virtual_seconds():
+    seconds = 4.0
+    result = run(small(fleet="iot", rounds=12, evaluate_seconds=seconds))
+    made = np.concatenate([[0], np.cumsum([row["virtual_seconds"] for row in result.rounds])])
+    due = (made[1:] // seconds > made[:-1] // seconds).tolist()
+    assert [row["score"] is not None for row in result.rounds] == [*due[:-1], True]
+    assert 1 < sum(due) < 11
+    with pytest.raises(BadExperiment, match="evaluate_every is 3 \\(rounds\\) and evaluate_seconds 4"):
+        small(fleet="iot", evaluate_seconds=4, evaluate_every=3)
+    with pytest.raises(BadExperiment, match="without devices nothing takes virtual time"):
+        run(small(evaluate_seconds=4))

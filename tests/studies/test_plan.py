@@ -27,6 +27,21 @@ def option(name: str, seconds: float, moved: float, joules: float = 1.0) -> Opti
 FOUND = Plan(0.5, (option("a1", 10, 9e6), option("b1", 100, 3e6), option("c1", 300, 4e6), option("d1", 1000, 1e6)), ())
 
 
+def test_a_plan_for_flower_has_its_waits_and_bytes():
+    fleet = {"name": "equal", "settings": {"latency": 0.25}}
+    over = {"name": "equal", "settings": {"latency": 0.25, "transport": "flower", "first_window": 0}}
+    base = Experiment(fleet=fleet, clients=2, per_round=2, rounds=1, training={"epochs": 1}, device="cpu")
+    (plain,), (flower,) = (
+        plan(Experiment(**{**base.model_dump(), "fleet": each}), 0.01, ["fedavg"], codecs=["float32"]).options
+        for each in (fleet, over)
+    )
+    messages, carried = plain.bytes / 4, plain.bytes / 4 * 1.055  # a task's, about a reply's
+    assert flower.bytes == pytest.approx(2 * (2 * 1.055 * messages + 12_000 + 4300), rel=1e-4)
+    waits = 0.8 + 4 * 0.5 + 2 * 0.1 * messages / 1e6 * 0.5
+    longer = 8 * (carried - messages) * (1 / 1e6 + 1 / 1e7) + 8 * (12_000 / 1e6 + 4300 / 1e7)
+    assert flower.seconds - plain.seconds == pytest.approx(waits + longer, rel=1e-3)
+
+
 # ---- candidates
 
 

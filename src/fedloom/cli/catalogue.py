@@ -18,7 +18,7 @@ from fedloom.models import MODELS
 from fedloom.runs.experiment import CHANNELS, SUPPLIED
 from fedloom.runs.named_parts import ADMITS, AGGREGATES, ATTACKS, FACTS
 from fedloom.runs.settings import settings_of
-from fedloom.world.fleets import FLEETS
+from fedloom.world.fleets import FLEETS, TRANSPORTS
 
 CHOSEN: dict[str, dict[str, Any]] = {"aggregates": AGGREGATES, "checks": ADMITS, "attacks": ATTACKS}
 
@@ -48,7 +48,9 @@ def catalogue(kind: str) -> list[Row]:
     if kind == "data":
         return [Row(name, _defaults(data_settings(name)), about) for name, about in DATASETS.items()]
     if kind == "fleets":
-        return [Row(name, "any column", _about(make)) for name, make in FLEETS.items()]
+        fleets = [Row(name, "any column", _about(make)) for name, make in FLEETS.items()]
+        added = [name for name in TRANSPORTS if name != "none"]
+        return fleets + [Row(f"transport={name}", "any fleet's", _about(TRANSPORTS[name])) for name in added]
     if kind == "channels":
         return [Row(name, _settings(make), _about(make)) for name, make in CHANNELS.items()]
     if kind in CHOSEN:

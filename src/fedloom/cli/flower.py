@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from fedloom.cli.experiment_options import ExperimentOptions, experiment_options
+from fedloom.cli.deployment import print_change
+from fedloom.cli.experiment_options import TYPED, ExperimentOptions, experiment_options
 from fedloom.cli.options import (
     EveryOption,
     JsonOption,
@@ -40,6 +41,7 @@ QuorumOption = Annotated[int, typer.Option(min=1, help="replies without which a 
 
 @experiment_options(without=["exact_bytes"])
 def deploy_command(
+    context: typer.Context,
     method: MethodArgument,
     *,
     out: Annotated[Path, typer.Option(help="a new folder for app, certificates, keys and services")],
@@ -61,6 +63,13 @@ def deploy_command(
         int | None, typer.Option(min=1, metavar="BYTES", help="of a node's answer; by the model if left out")
     ] = None,
     run_folder: Annotated[str, typer.Option(help="on the link's machine; run/ in --out if left out")] = "",
+    like: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="a deployment whose nodes, hosts, port, keys and certificates this one has too",
+        ),
+    ] = None,
     shared: ExperimentOptions,
     deadline: DeadlineOption = 300.0,
     slack: SlackOption = 3.0,
@@ -72,8 +81,10 @@ def deploy_command(
     """Write all that METHOD needs to run on several machines with Flower: app, certificates, keys, services.
 
     For example `fedloom deploy fedspu --nodes 3 --host link.example.org --out deployment`, then read its README.md.
+    `fedloom deploy feddd --like deployment --out second` is another experiment on the same machines.
     """
     from fedloom.flower.deploy.address import address_of
+    from fedloom.flower.deploy.change import like as deploy_like
     from fedloom.flower.deploy.commands import deploy
     from fedloom.flower.deploy.trial import CONFIG
 
@@ -81,6 +92,12 @@ def deploy_command(
     checkpoints_of(checkpoint_every)
     config = {**CONFIG, "out": run_folder, "deadline": deadline, "slack": slack, "quorum": quorum}
     config |= {"checkpoint-every": checkpoint_every, "keep": keep}
+    if like is not None:
+        for name in ("nodes", "host", "port", "control"):
+            if context.get_parameter_source(name) is TYPED:
+                raise BadExperiment(f"--{name} and --like: nodes, hosts and ports are those of '{like}'; leave it out.")
+        print_change(deploy_like(out, experiment, like, config, largest_reply), as_json)
+        return
     operators = address_of(control or f"127.0.0.1:{port + 1}", "control")
     made, typed = deploy(out, experiment, nodes, config, tuple(host or ()), port, operators, largest_reply)
     if as_json:

@@ -16,9 +16,10 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from fedloom.cli.bench import bench_command
+from fedloom.cli.deploy_group import deploy_app
 from fedloom.cli.experiment_options import ExperimentOptions, experiment_options
 from fedloom.cli.export import export_command
-from fedloom.cli.flower import deploy_command, gate_command, trial_command
+from fedloom.cli.flower import gate_command, trial_command
 from fedloom.cli.neurons import neurons_command
 from fedloom.cli.options import (
     EngineOption,
@@ -39,6 +40,7 @@ from fedloom.cli.options import (
     runs_progress,
     silence_other_ranks,
 )
+from fedloom.cli.replay import replay_command
 from fedloom.cli.report import report_command, watch_command
 from fedloom.cli.reproduce import reproduce_command
 from fedloom.cli.rollback import rollback_command
@@ -235,9 +237,10 @@ def plan_command(
 app.command("bench")(bench_command)
 app.command("neurons")(neurons_command)
 app.command("reproduce")(reproduce_command)
-app.command("deploy")(deploy_command)
+app.add_typer(deploy_app, name="deploy")
 app.command("trial")(trial_command)
 app.command("gate")(gate_command)
+app.command("replay")(replay_command)
 app.command("supervise")(supervise_command)
 app.command("report")(report_command)
 app.command("export")(export_command)

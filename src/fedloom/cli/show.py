@@ -79,6 +79,8 @@ def summary_table(result: Result) -> Table:
     rows.append(("sent up, down", f"{size(facts['bytes_up'])}, {size(facts['bytes_down'])}"))
     if facts["joules"] is not None:
         rows.append(("virtual time, energy", f"{facts['virtual_seconds']:.0f} s, {facts['joules'] / 1000:.1f} kJ"))
+    if "in_flight" in result.rounds[-1]:
+        rows.append(("in flight, staleness", pace_of(result.rounds)))
     if facts["rejected"]:
         rows.append(("replies refused", ", ".join(f"{count:,} ({why})" for why, count in facts["rejected"].items())))
     rows += [(name.replace("_", ", "), f"{value:.4g}") for name, value in result.outcome.items()]
@@ -87,6 +89,18 @@ def summary_table(result: Result) -> Table:
     for name, value in rows:
         table.add_row(name, Text(value))
     return table
+
+
+def pace_of(rows: list[dict[str, Any]]) -> str:
+    """Clients in flight over the whole time, and the staleness of all replies that counted."""
+    seconds = sum(row["virtual_seconds"] for row in rows)
+    flying = sum(row["in_flight"] * row["virtual_seconds"] for row in rows) / seconds if seconds else 0.0
+    counted = [row for row in rows if row["staleness_mean"] is not None]
+    arrived = sum(row["arrived"] for row in counted)
+    if not arrived:
+        return f"{flying:.1f} clients, no reply counted"
+    stale = sum(row["staleness_mean"] * row["arrived"] for row in counted) / arrived
+    return f"{flying:.1f} clients, {stale:.1f} steps (at most {max(row['staleness_max'] for row in counted):.0f})"
 
 
 def comparison_rows(contenders: list[Contender], target: float | None) -> list[dict[str, Any]]:

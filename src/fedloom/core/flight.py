@@ -138,6 +138,16 @@ class Flight:
         self.refilled = True
         self.schedule(task, timeout)
 
+    def take_up(self, tasks: Iterable[Asked], waiting: Iterable[int], timeout: float | None) -> None:
+        """Take up tasks that were saved, of which those `waiting`, by serial, have come in this order."""
+        for task in tasks:
+            self.tasks[task.serial] = task
+            self.free[task.client] = False
+            self.in_flight += task.holds_slot
+            if not task.ended:
+                self.schedule(task, timeout)
+        self.waiting = [self.tasks[serial] for serial in waiting]
+
     def schedule(self, task: Asked, timeout: float | None) -> None:
         """Note when a task will end, and when its slot is given to somebody else."""
         if task.end < inf:

@@ -99,8 +99,8 @@ class Timed(Protocol):
     def unanswered(self, ids: Tensor, task: Task) -> Reply:
         """Replies of clients none of which has trained: all of them hold the model."""
 
-    def in_pieces(self, reply: Reply, pieces: Tensor | None) -> Reply:
-        """The replies without the pieces that were lost, by `Journey.pieces`."""
+    def delivered(self, reply: Reply, pieces: Tensor | None) -> Reply:
+        """A step's replies as they came through: without lost pieces, and with what was refused on the way."""
 
     def costs_of(self, tasks: Sequence[Asked], device: torch.device) -> tuple[Bytes, Bytes, State]:
         """Sizes of the tasks and their replies [C each], and columns of what else they took [C each]."""

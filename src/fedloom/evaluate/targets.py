@@ -22,6 +22,12 @@ class Cost(NamedTuple):
     joules: float | None
 
 
+def bytes_in(row: dict[str, Any]) -> float:
+    """Bytes that links carried in a round: of messages, and of their transport where that is known."""
+    moved: float = row["bytes_up"] + row["bytes_down"] + sum(row.get(name) or 0 for name in TRANSPORT)
+    return moved
+
+
 def spent(rows: Rows, until: int) -> Cost:
     """The cost of the first `until` rows."""
 
@@ -29,9 +35,8 @@ def spent(rows: Rows, until: int) -> Cost:
         values = [row.get(name) for row in rows[:until]]
         return None if any(v is None for v in values) else float(sum(values))  # type: ignore[arg-type]
 
-    moved = sum(row["bytes_up"] + row["bytes_down"] for row in rows[:until])
-    moved += sum(row.get(name) or 0 for row in rows[:until] for name in TRANSPORT)
-    return Cost(until, total("virtual_seconds"), float(moved), total("joules"))
+    moved = float(sum(map(bytes_in, rows[:until])))
+    return Cost(until, total("virtual_seconds"), moved, total("joules"))
 
 
 def score_in(row: dict[str, Any]) -> float | None:

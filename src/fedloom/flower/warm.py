@@ -15,13 +15,16 @@ import secrets
 import signal
 import sys
 import time
+from math import inf
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from fedloom.flower.node.drain import DRAIN
 from fedloom.flower.node.fork import STOPPING, Fork, Stuck, runtime_client
 from fedloom.flower.node.reports import Heard, Reports, Verdict
 from fedloom.flower.node.supernode import run_node
+from fedloom.flower.protocol.code import code_of_fedloom
 from fedloom.flower.protocol.exit_codes import AGAIN
 from fedloom.flower.protocol.pace import pace_pulls
 from fedloom.flower.protocol.process_age import LIFE
@@ -31,6 +34,7 @@ log = logging.getLogger("fedloom")
 INTERVAL = 0.1  # seconds between looks for a message
 START = 600.0  # seconds that a node may take until it first looks for messages
 SILENCE = 180.0  # seconds without a call of the link, or an answer of the node, after which it is started again
+DRAINING = 60.0  # seconds for the answer to the message in hand when the node is asked to end
 GRACE = 10.0  # seconds for an end in good order
 USAGE = "usage: python -m fedloom.flower.warm flower-supernode ... --port NUMBER, without --ssl-..."
 LOADED = ("fedloom.flower.node.answer", "fedloom.flower.node.personal", "flwr.supernode.runtime.run_clientapp")
@@ -44,6 +48,7 @@ class Node:
         self._address, self._heard, self._forks = address, Heard(hearing), list[Fork]()
         self._patience = time.monotonic() + START  # until when it may do nothing
         self._stopped = False  # whether this process was asked to end
+        self._drained = inf  # until when the node may go on with the message in its hands
         self._code: int | None = None  # the exit code of the node's process
         self._pid = os.fork()
         if self._pid == 0:
@@ -52,7 +57,11 @@ class Node:
         os.close(telling)
 
     def stop(self, number: int, frame: FrameType | None) -> None:
-        """End, as a signal asks."""
+        """End, as a signal asks; at the first SIGTERM after the answer to the message in hand, if there is one."""
+        if number == signal.SIGTERM and self._drained == inf:
+            self._drained = time.monotonic() + DRAINING
+            self._ask(DRAIN)
+            return
         self._stopped = True
         self._ask()
 
@@ -69,13 +78,15 @@ class Node:
                     self._collect()
                     self._look(runtime)
                     time.sleep(INTERVAL)
+                    if time.monotonic() > self._drained:
+                        raise Stuck(f"it did not answer within {DRAINING:.0f} s when it was asked to end")
         except Stuck as why:
             stuck = Verdict(AGAIN, str(why))
             self._ask()
         finally:
             self._end()
         self._heard.read()
-        if self._stopped:
+        if self._stopped or self._drained < inf:
             return Verdict(max(0, self._code or 0), "it was asked to")
         return stuck or self._heard.verdict or Verdict(AGAIN, f"its process ended with exit code {self._code}")
 
@@ -132,6 +143,7 @@ def main(words: list[str]) -> int:
     signal.signal(signal.SIGCONT, node.resume)
     for name in LOADED:
         importlib.import_module(name)
+    code_of_fedloom()  # of what was loaded, whatever is installed later
     pace_pulls()
     gc.collect()
     gc.freeze()  # what was loaded stays in memory pages that all forks share

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedloom.evaluate.judge import is_share
+from fedloom.evaluate.targets import bytes_in
 from fedloom.evaluate.wording import label_of
 from fedloom.report.about import Scores
 from fedloom.report.charts import Band, Curves, Line, spaced, tidy
@@ -19,7 +20,7 @@ PERSONAL = "personal_score"  # a column
 SPENT: dict[str, Callable[[dict[str, Any]], float | None]] = {  # axis -> what a round adds to it
     "rounds": lambda row: 1.0,
     "time": lambda row: row["virtual_seconds"],
-    "bytes": lambda row: row["bytes_up"] + row["bytes_down"],
+    "bytes": bytes_in,
     "energy": lambda row: row["joules"],
     "wall": lambda row: None if row["wall_seconds"] is None else row["wall_seconds"] + (row["evaluation_seconds"] or 0),
 }

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from fedloom.accel.machine import duration, size
 from fedloom.core.metric import ANY
 from fedloom.evaluate.judge import MetricFacts
+from fedloom.evaluate.targets import interval
 from fedloom.report.charts import Band, Bars, Cells, Curves, Line, Series, spaced, tidy
 from fedloom.report.curves import MOST, unit_of
 from fedloom.report.group import Group
 from fedloom.report.recorded import Numbers, Recorded, as_floats
+from fedloom.report.tables import amount
 from fedloom.report.tasks import (
     COUNTED,
     FATE_COLOURS,
@@ -120,45 +121,43 @@ def staleness_of(groups: Timed) -> tuple[Bars | None, Cells | None]:
         series.append(Series(group.label, group.colour, tidy(shares)))
         numbers = (values.mean(), np.median(values), np.percentile(values, 90), values.max())
         rows.append([group.label, *(f"{value:,.1f}".removesuffix(".0") for value in numbers), f"{len(values):,}"])
-    across = "staleness (steps since the client was sent its model)"
-    bars = Bars(names, series, "share of the replies that counted", across=across)
+    bars = Bars(names, series, "share of the replies that counted", across="staleness (steps)")
     return bars, Cells(["", "mean", "median", "90th percentile", "most", "replies"], rows, [g for g, _ in some])
 
 
 def work_of(groups: Timed) -> tuple[Bars | None, Cells | None]:
-    """What the clients' seconds went into: percentages by fate, and what did not count."""
-    totals = []
-    for group, runs in groups:
-        seconds: dict[str, float] = {}
-        for _, tasks in runs:
-            for fate, own in zip(KINDS, np.bincount(tasks.kinds(), weights=tasks.spent, minlength=len(KINDS)).tolist()):
-                seconds[fate] = seconds.get(fate, 0.0) + own
-        totals.append((group, runs, seconds))
-    if not totals:
+    """What the clients' seconds went into: percentages by fate, and what did not count, as means of a run."""
+    if not groups:
         return None, None
-    fates = [COUNTED, *(fate for fate in FATE_COLOURS if any(own.get(fate) for *_, own in totals))]
+    spent = [np.array([_spent(tasks) for _, tasks in runs]) for _, runs in groups]  # [runs, kinds] each
+    fates = [COUNTED, *(fate for fate in FATE_COLOURS if any(own[:, KINDS.index(fate)].any() for own in spent))]
     series = [
-        Series(word_of(fate), colour_of(fate),
-               tidy(np.array([100 * own.get(fate, 0.0) / sum(own.values()) for *_, own in totals])))
-        for fate in fates
-    ]  # fmt: skip
-    rows = []
-    for group, runs, seconds in totals:
-        lost = sum(own for fate, own in seconds.items() if fate not in (COUNTED, FLYING))
-        joules, moved = (_in_vain(runs, names) for names in (("joules",), ("bytes_down", "bytes_up")))
-        part = 100 * lost / sum(seconds.values())
-        whole, vain = (duration(some / len(runs)) for some in (sum(seconds.values()), lost))
-        rows.append([group.label, whole, vain, f"{part:.1f} %", f"{joules / 1000:,.1f} kJ", size(moved)])
+        Series(word_of(f), colour_of(f), tidy([100 * own[:, KINDS.index(f)].sum() / own.sum() for own in spent]))
+        for f in fates
+    ]
+    rows, open_kinds = [], [KINDS.index(COUNTED), KINDS.index(FLYING)]
+    for (group, runs), own in zip(groups, spent):
+        vain = np.delete(own, open_kinds, axis=1).sum(1)
+        costs = {"seconds": own.sum(1), "vain": vain, "joules": _in_vain(runs, "joules")}
+        costs["bytes"] = _in_vain(runs, "bytes_down", "bytes_up")
+        cells = {name: interval(values.tolist()) for name, values in costs.items()}
+        part = f"{100 * vain.sum() / own.sum():.1f} %"
+        rows.append([group.label, amount(cells["seconds"], "seconds"), amount(cells["vain"], "seconds"), part,
+                     amount(cells["joules"], "joules"), amount(cells["bytes"], "bytes")])  # fmt: skip
     head = ["", "at work", "did not count", "share", "energy in vain", "bytes in vain"]
-    bars = Bars([group.label for group, *_ in totals], series, "% of the seconds at work", stacked=True, top=100.0)
-    return bars, Cells(head, rows, [group for group, *_ in totals])
+    bars = Bars([group.label for group, _ in groups], series, "% of the seconds at work", stacked=True, top=100.0)
+    return bars, Cells(head, rows, [group for group, _ in groups])
 
 
-def _in_vain(runs: list[tuple[Recorded, Tasks]], names: tuple[str, ...]) -> float:
-    """The sum of some columns over tasks that ended and did not count, mean of a run."""
+def _spent(tasks: Tasks) -> Numbers:
+    """Seconds at work by what became of the task."""
+    return np.bincount(tasks.kinds(), weights=tasks.spent, minlength=len(KINDS))
+
+
+def _in_vain(runs: list[tuple[Recorded, Tasks]], *names: str) -> Numbers:
+    """The sum of some columns over each run's tasks that ended and did not count."""
     every = [run.clients for run, _ in runs]
-    sums = [float(own[name][~own["arrived"]].sum()) for own in every for name in names if name in own]
-    return sum(sums) / len(runs)
+    return np.array([sum(float(own[name][~own["arrived"]].sum()) for name in names if name in own) for own in every])
 
 
 def steps_of(groups: Timed) -> Bars | None:

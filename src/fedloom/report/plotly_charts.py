@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
 from typing import Any
 
 from fedloom.report.charts import Bars, Chart, Curves, Map, Maps, Ranks, Strips, Timeline
 from fedloom.report.plotly_controls import Json, control, escape, pick
 from fedloom.report.plotly_timeline import plotly_timeline
 
+NAME = 30  # characters of a line of a name
 PERCENT = {"tickformat": ".0%"}
 
 
@@ -86,8 +88,9 @@ def _bars(chart: Bars) -> Json:
 
 
 def _stack(chart: Bars) -> Json:
-    """Horizontal bars, the first category on top."""
-    names = [escape(name) for name in chart.categories]
+    """Horizontal bars, the first category on top; long names are broken into lines."""
+    lines = [wrap(name, NAME) or [""] for name in chart.categories]
+    names = ["<br>".join(map(escape, some)) for some in lines]
     traces = [
         {"type": "bar", "orientation": "h", "name": escape(one.label), "y": names, "x": one.values,
          "marker": {"color": one.colour}, "hovertemplate": "%{y}: %{x:.4~g}<extra>" + escape(one.label) + "</extra>"}
@@ -101,7 +104,7 @@ def _stack(chart: Bars) -> Json:
         "hovermode": "closest",
     }
     legend = [[one.label, one.colour] for one in chart.series]
-    height = 90 + 44 * len(chart.categories)
+    height = 90 + sum(max(44, 16 * len(some) + 12) for some in lines)
     return {"controls": [], "traces": traces, "layout": layout, "height": height, "legend": legend}
 
 

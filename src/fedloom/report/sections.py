@@ -152,7 +152,8 @@ def _pace(groups: list[Group]) -> list[Section]:
     if stale is not None and stale_table is not None:
         lead = "A reply is fresh, 0, if no step was made since its client was sent the model."
         found.append(Section("staleness", "Staleness", lead, stale, tables=[("", stale_table)]))
-    lead = "Seconds that clients downloaded, trained and uploaded, by what became of the reply; the table is of a run."
+    lead = "Seconds that clients downloaded, trained and uploaded, by what became of the reply. The table has means of "
+    lead += "a run; what is in flight at its end is not among what did not count."
     found.append(Section("work", "Work that did not count", lead, work, tables=[("", work_table)]))
     if steps is not None:
         lead = "Whose replies the model is made of. Where bars are equal, devices of every speed have as much say."

@@ -85,6 +85,11 @@ def prepare(
     parts = MessageParts(inputs.method, setting, experiment.codec)
     wire = Wire(engine, parts, setting, experiment.exact_bytes)
     if setting.fleet.devices is None:
+        if experiment.evaluate_seconds is not None:
+            raise BadExperiment(
+                f"evaluate_seconds is {experiment.evaluate_seconds:g}, and without devices nothing takes virtual time; "
+                "choose a fleet, as in --fleet iot, or evaluate_every rounds."
+            )
         return Prepared(inputs, wire, notes_of(experiment, inputs), trainer)
     world, trace = _in_world(experiment, wire, inputs, parts)
     return Prepared(inputs, world, notes_of(experiment, inputs), trainer, trace, VirtualTime(world))

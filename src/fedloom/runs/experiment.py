@@ -84,6 +84,7 @@ class Experiment(Section):
     seed: int = Field(0, ge=0, lt=2**63)
     split: tuple[float, float, float] = (1.0, 0.0, 0.0)  # of each client's data: training, validation, own test
     evaluate_every: int = Field(1, ge=1, description="rounds between evaluations")
+    evaluate_seconds: float | None = Field(None, gt=0, description="virtual seconds between evaluations, in its place")
     engine: Literal["local", "loop", "distributed"] = "local"
     execution: Literal["sliced", "masked"] = Field("sliced", description="train sub-models really smaller, or masked")
     way: Literal["auto", ClientWay] = Field("auto", description="how clients share the cores; auto measures it")
@@ -128,6 +129,11 @@ class Experiment(Section):
             )
         if not is_path(self.data.name):
             _check_name("data set", self.data.name, DATASETS)
+        if self.evaluate_seconds is not None and self.evaluate_every != 1:
+            raise BadExperiment(
+                f"evaluate_every is {self.evaluate_every} (rounds) and evaluate_seconds {self.evaluate_seconds:g}; "
+                "expected one of the two."
+            )
         if min(self.split) < 0 or abs(sum(self.split) - 1) > 1e-9 or self.split[0] == 0:
             raise BadExperiment(
                 f"split is {self.split}; it must be three shares (training, validation, own test) that add up to 1, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,11 @@ class Ledger:
         """The last `count` rows, oldest first; reading them waits for the device."""
         rows = self.rounds()
         return rows[max(0, len(rows) - count) :]
+
+    def clock(self) -> tuple[float, float]:
+        """Virtual seconds before and after the last round; they add up as they did while rounds were played."""
+        made = [0.0, *accumulate(row["virtual_seconds"] or 0.0 for row in self.rounds())]
+        return made[max(0, len(made) - 2)], made[-1]
 
     @property
     def measures_time(self) -> bool:

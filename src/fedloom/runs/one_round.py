@@ -37,9 +37,18 @@ def play_one(
             method, at.memory, at.flight, setting, timed(prepared), experiment.seed
         )
     ledger.add(task, with_transport(reply, setting.fleet.devices), clock() - began, method.record(memory))
-    if chance.round % experiment.evaluate_every == 0 or chance.round == experiment.rounds:
+    now = at.seconds
+    if experiment.evaluate_seconds is not None and reply.costs is not None and reply.costs.duration is not None:
+        now += float(reply.costs.duration)  # on a GPU this waits for the round
+    if due(experiment, chance.round, at.seconds, now) or chance.round == experiment.rounds:
         add_score(ledger, prepared, weights, clock)
-    return Progress(chance.round, weights, memory, at.flight)
+    return Progress(chance.round, weights, memory, at.flight, now)
+
+
+def due(experiment: Experiment, number: int, before: float, after: float) -> bool:
+    """Whether the model is evaluated after a round, by its number or by the virtual seconds before and after it."""
+    every = experiment.evaluate_seconds
+    return number % experiment.evaluate_every == 0 if every is None else after // every > before // every
 
 
 def with_transport(reply: Reply, devices: Devices | None) -> Reply:

@@ -32,7 +32,7 @@ from fedloom.runs.folder import check, check_engine, experiment_in, open_folder,
 from fedloom.runs.inputs import Inputs
 from fedloom.runs.interrupt import delayed_interrupt
 from fedloom.runs.ledger import Ledger
-from fedloom.runs.one_round import add_score, play_one
+from fedloom.runs.one_round import add_score, due, play_one
 from fedloom.runs.result import Result
 from fedloom.runs.threads import threads_for
 from fedloom.runs.torchrun import run_on_ranks
@@ -201,7 +201,9 @@ def _resume(
         note = f"this run is finished: all {at.round} rounds were played before; --rounds asks for more."
     else:
         note = f"resumed after round {at.round} of {experiment.rounds}"
-        if at.round % experiment.evaluate_every:  # if it was evaluated, only because it was the last round
+        before, now = ledger.clock()
+        at = at._replace(seconds=now)
+        if not due(experiment, at.round, before, now):  # if it was evaluated, only because it was the last round
             ledger.drop_score()
     log.info(note)
     tell(note)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from fedloom.core.costs import MEASURED
-from fedloom.core.flight import IN_FLIGHT, Flight, facts_of
+from fedloom.core.flight import IN_FLIGHT, Asked, Flight, by_wave, facts_of
 from fedloom.runs.columns import Columns
 
 PHASES = ("seconds_down", "seconds_compute", "seconds_up")
@@ -36,13 +38,21 @@ def unfinished_rows(flight: Flight, like: Columns, numbers: NDArray[np.int64]) -
         "round": np.full(len(tasks), flight.version.number + 1),
         "client": numbers[[task.client for task in tasks]],
         "fate": np.full(len(tasks), IN_FLIGHT),
-        "share": np.array([float(task.wave.task.share[task.row]) for task in tasks]),
+        "share": _shares(tasks),
         "serial": np.array([task.serial for task in tasks]),
         "asked": asked,
         "base": np.array([task.base for task in tasks]),
         "staleness": np.array([flight.staleness(task) for task in tasks]),
     }
     return {name: _column(known.get(name), values.dtype, len(tasks)) for name, values in like.items()}
+
+
+def _shares(tasks: Sequence[Asked]) -> NDArray[np.float64]:
+    """The share of the model that each task's client may use."""
+    found = np.zeros(len(tasks))
+    for wave, rows, places in by_wave(tasks):
+        found[places.numpy()] = wave.task.share.cpu()[rows].numpy()
+    return found
 
 
 def _part(done: NDArray[np.float64], whole: NDArray[np.float64]) -> NDArray[np.float64]:

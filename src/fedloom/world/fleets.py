@@ -161,12 +161,13 @@ FLEETS: dict[str, Callable[[], dict[str, Range]]] = {
 
 
 def flower() -> dict[str, float]:
-    """Flower 1.41 with fedloom's nodes, TLS and keys, over TCP: what a message and its answer take on loopback.
+    """Flower 1.41 with fedloom's nodes, TLS and keys, over TCP: waits, round trips and requests of an exchange.
 
-    Seconds are those of one process each: 0.5 until a node looks again, within which the server notices the last
-    answer; 0.1 until an app's fork and its answer are noticed; 0.2 of signatures, TLS and Python. Round trips are those
-    of a look, of two of a task's objects, of the announcement and of two of an answer's objects, but for the two ways
-    that `latency` stands for; a chunk of 5 MiB is one of two requests at a time. Bytes are of 12 requests.
+    Seconds are those of loopback: 0.5 until a node looks again, within which the server notices the last answer; 0.1
+    until its processes notice a task and its reply; 0.2 of signatures, TLS and Python. Round trips, one after the
+    other: a look, two for a task's objects, an announcement, and two for a reply's objects, of which `latency` stands
+    for half of one each way; the objects' first bytes overlap with the app's start. A chunk of 5 MiB is one of two at a
+    time. Bytes are those of 12 requests.
     """
     return {
         "overhead_seconds": 0.8,

@@ -71,7 +71,7 @@ class VirtualTime:
         """Replies of clients none of which has trained."""
         return self.simulated.unanswered(ids.to(task.model.device, non_blocking=True), task)
 
-    def in_pieces(self, reply: Reply, pieces: Tensor | None) -> Reply:
+    def delivered(self, reply: Reply, pieces: Tensor | None) -> Reply:
         """The replies without the pieces that were lost."""
         return self.simulated.in_pieces(reply, pieces)
 

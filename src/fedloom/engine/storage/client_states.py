@@ -92,13 +92,14 @@ class ClientStates:
     def settle(self, ids: list[int]) -> None:
         """Write the states that were kept aside for some clients."""
         found = [(client, *self._aside.pop(client)) for client in ids if client in self._aside]
+        if found and not self.met([client for client, _, _ in found]):  # in one order, whoever trained together
+            row = self._row[[client for client, _, _ in found]]
+            fresh = torch.tensor([client for client, _, _ in found])[row < 0]
+            self._create(fresh, {name: value[0] for name, value in found[0][1].items()})
         for state in {id(state): state for _, state, _ in found}.values():
             mine = [(client, place) for client, own, place in found if own is state]
             some, at = [client for client, _ in mine], torch.tensor([place for _, place in mine])
-            rows = {name: value[at.to(value.device)] for name, value in state.items()}
-            if not self.met(some):
-                self._create(torch.tensor(some)[self._row[some] < 0], {name: value[0] for name, value in rows.items()})
-            self._write(some, rows)
+            self._write(some, {name: value[at.to(value.device)] for name, value in state.items()})
 
     def _look(self, ids: list[int], initial: State) -> State:
         """The states of clients of whom some have none, which creates none."""

@@ -36,34 +36,55 @@ def files_in(folder: Path) -> Certificates:
 
 def write_certificates(folder: Path, hosts: Iterable[str] = (), days: int = LINK_DAYS) -> Certificates:
     """Make an authority, and a certificate for a link that is reached as one of `hosts` or on its own machine."""
+    files = files_in(folder)
+    _alternatives(hosts)  # raises before anything is written
+    folder.mkdir(parents=True, exist_ok=True)
+    write_authority(files)
+    write_link_certificate(files, hosts, days)
+    return files
+
+
+def write_authority(files: Certificates) -> None:
+    """Make an authority with a key of its own."""
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import ExtendedKeyUsageOID
 
-    names = [_alternative(name) for name in dict.fromkeys([*LOCAL, *hosts])]
-    folder.mkdir(parents=True, exist_ok=True)
-    files = files_in(folder)
-    authority, link = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
-    issuer = _name("fedloom authority")
+    key, name = ec.generate_private_key(ec.SECP384R1()), _name("fedloom authority")
     usage = {"digital_signature": False, "key_encipherment": False, "key_cert_sign": True, "crl_sign": True}
     top = (
-        _builder(issuer, issuer, authority, AUTHORITY_DAYS)
+        _builder(name, name, key, AUTHORITY_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(usage), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
+    _write(files.authority, files.authority_key, top, key, key)
+
+
+def write_link_certificate(files: Certificates, hosts: Iterable[str], days: int = LINK_DAYS) -> None:
+    """Make a certificate and a key for the link, signed by the authority whose key is there."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
+    signer = load_pem_private_key(files.authority_key.read_bytes(), None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
+    key = ec.generate_private_key(ec.SECP384R1())
     usage = {"digital_signature": True, "key_encipherment": False, "key_cert_sign": False, "crl_sign": False}
     own = (
-        _builder(_name("fedloom link"), issuer, link, days)
+        _builder(_name("fedloom link"), _name("fedloom authority"), key, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(usage), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False)
+        .add_extension(x509.SubjectAlternativeName(_alternatives(hosts)), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
     )
-    _write(files.authority, files.authority_key, top, authority, authority)
-    _write(files.link, files.link_key, own, link, authority)
-    return files
+    _write(files.link, files.link_key, own, key, signer)
+
+
+def _alternatives(hosts: Iterable[str]) -> list[x509.GeneralName]:
+    """The names of a link that is reached as one of `hosts` or on its own machine."""
+    return [_alternative(name) for name in dict.fromkeys([*LOCAL, *hosts])]
 
 
 def _name(text: str) -> x509.Name:

@@ -24,7 +24,17 @@ from fedloom.flower.deploy.folder import (
     write_folder,
 )
 from fedloom.flower.deploy.largest_reply import largest_reply
-from fedloom.flower.deploy.service_files import containers, gate_unit, link_unit, node_settings, node_unit, run_unit
+from fedloom.flower.deploy.service_files import (
+    GATE,
+    containers,
+    gate_unit,
+    link_unit,
+    node_settings,
+    node_unit,
+    run_unit,
+    settings_file,
+    with_clients,
+)
 from fedloom.flower.protocol.assignment import deal_clients
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.inputs import inputs_of
@@ -66,30 +76,37 @@ def deploy(
         control: where the link listens; whoever reaches it can start runs.
         reply: bytes of a node's answer at most; derived from the experiment's model if left out.
     """
-    from fedloom import __version__
-
     config = {**config, "out": config["out"] or str(root.absolute() / "run")}
     config["resume-with"] = supervise_line(root.absolute())
-    reply = _reply(experiment, nodes) if reply is None else reply
+    hosted = deal_clients(experiment.clients, nodes)
+    reply = reply_of(experiment, max(map(len, hosted))) if reply is None else reply
     made = write_folder(root, experiment, nodes, config, hosts, control)
     listen = Address("0.0.0.0" if hosts else "127.0.0.1", port)
     gateway = Gateway(Address(hosts[0] if hosts else "127.0.0.1", port), listen, control, reply)
-    typed = commands(made, gateway)
-    services = made.root / "services"
-    services.mkdir()
-    files = {"fedloom-link.service": link_unit(control), "fedloom-gate.service": gate_unit(gateway)}
+    return made, write_texts(made, experiment, gateway)
+
+
+def write_texts(made: Deployment, experiment: Experiment, gateway: Gateway) -> Commands:
+    """Write services and README.md; also returns the commands. Settings that are there keep all but their clients."""
+    from fedloom import __version__
+
+    typed, services = commands(made, gateway), made.root / "services"
+    services.mkdir(exist_ok=True)
+    files = {"fedloom-link.service": link_unit(gateway.control), GATE: gate_unit(gateway)}
     files |= {"fedloom-run.service": run_unit(), "fedloom-node@.service": node_unit()}
     files |= containers(__version__, gateway)
-    files |= {f"node-{i}.env": node_settings(gateway.host, i, clients) for i, clients in enumerate(made.clients)}
     for name, text in files.items():
         (services / name).write_text(text)
+    for key, clients in zip(made.keys, made.clients):
+        file = settings_file(made.root, key.number)
+        usual = node_settings(gateway.host, key.number, clients)
+        file.write_text(with_clients(file.read_text(), clients) if file.exists() else usual)
     (made.root / "README.md").write_text(_readme(made, typed, gateway, shipped(experiment)))
-    return made, typed
+    return typed
 
 
-def _reply(experiment: Experiment, nodes: int) -> int:
-    """Bytes of a node's answer at most, by the experiment's model."""
-    hosted = max(map(len, deal_clients(experiment.clients, nodes)))
+def reply_of(experiment: Experiment, hosted: int) -> int:
+    """Bytes of the answer of a node that hosts so many clients at most, by the experiment's model."""
     try:
         inputs = inputs_of(experiment)
     except BadData as problem:
@@ -106,9 +123,9 @@ def commands(made: Deployment, gateway: Gateway) -> Commands:
     nodes = [
         node_command(
             str(made.certificates.authority), str(key.private), str(gateway.host),
-            {"clients": made.clients[i], "data": "", "state": str(root / "states" / key.private.name)}, NODE_PORT + i,
+            {"clients": clients, "data": "", "state": str(root / "states" / key.private.name)}, NODE_PORT + key.number,
         )
-        for i, key in enumerate(made.keys)
+        for key, clients in zip(made.keys, made.clients)
     ]  # fmt: skip
     run = ["flwr", "run", str(made.app), CONNECTION, "--stream"]
     environment = {**QUIET, "FLWR_HOME": shlex.quote(str(made.home))}
@@ -116,10 +133,7 @@ def commands(made: Deployment, gateway: Gateway) -> Commands:
         "umask 077; export " + " ".join(f"{name}={value}" for name, value in environment.items()),
         line(link_command(made.certificates, gateway.control, root / "link.db")),
         line(gate_command(made.certificates.link.parent, gateway)),
-        [
-            line(["flwr", "supernode", "register", str(key.public), CONNECTION, "--name", key.private.name])
-            for key in made.keys
-        ],
+        [line(["fedloom", "deploy", "register", str(root)])],
         [line([*WARM, *words]) for words in nodes],
         supervise_line(root),
         line(run),

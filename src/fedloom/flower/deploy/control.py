@@ -23,6 +23,27 @@ class RunStatus(NamedTuple):
     details: str
 
 
+class Member(NamedTuple):
+    """A registered node."""
+
+    number: int  # Flower's
+    name: str
+    status: str  # registered, online or offline
+    activated: str  # when it last connected
+
+
+def _status(run: Any) -> tuple[str, str, str]:
+    """The three fields of a run's status."""
+    return run.status.status, run.status.sub_status, run.status.details
+
+
+def key_of(public: Path) -> bytes:
+    """A public key as the link has it."""
+    from flwr.cli.supernode.register import try_load_public_key
+
+    return bytes(try_load_public_key(public))
+
+
 FINISHED = "finished"
 UNKNOWN = RunStatus(FINISHED, "failed", "the link does not know the run any more")
 
@@ -67,10 +88,9 @@ class Control:
 
     def register(self, public: Path, name: str) -> int:
         """Admit the owner of a public key; its node's number."""
-        from flwr.cli.supernode.register import try_load_public_key
         from flwr.proto.control_pb2 import RegisterNodeRequest
 
-        request = RegisterNodeRequest(public_key=try_load_public_key(public), name=name)
+        request = RegisterNodeRequest(public_key=key_of(public), name=name)
         return int(self._call("RegisterNode", request).node_id)
 
     def unregister(self, node: int) -> None:
@@ -85,16 +105,20 @@ class Control:
 
         return {node.node_id: node.status for node in self._call("ListNodes", ListNodesRequest()).nodes_info}
 
-    def keys(self) -> dict[bytes, str]:
-        """The public keys of all nodes that may connect, with their names."""
+    def members(self) -> dict[bytes, Member]:
+        """Every node that is registered, by its public key as the link has it."""
         from flwr.proto.control_pb2 import ListNodesRequest
 
         nodes = self._call("ListNodes", ListNodesRequest()).nodes_info
         return {
-            node.public_key: f"{node.name or 'node'} ({node.node_id})"
+            node.public_key: Member(node.node_id, node.name, node.status, node.last_activated_at)
             for node in nodes
             if node.status != "unregistered"
         }
+
+    def keys(self) -> dict[bytes, str]:
+        """The public keys of all nodes that may connect, with their names."""
+        return {key: f"{member.name or 'node'} ({member.number})" for key, member in self.members().items()}
 
     def start(self, app: Path, config: Scalars) -> int:
         """Start a run of an app folder, with some of its settings replaced; the run's number."""
@@ -116,13 +140,15 @@ class Control:
 
     def status(self, run: int) -> RunStatus:
         """The state of a run."""
+        return self.runs(run_id=run).get(run, UNKNOWN)
+
+    def runs(self, **which: int) -> dict[int, RunStatus]:
+        """The states of runs by their number, the newest first: `limit=5` of them, or that with a `run_id`."""
         from flwr.proto.control_pb2 import ListRunsRequest
 
-        runs = self._call("ListRuns", ListRunsRequest(run_id=run)).run_dict
-        if run not in runs:
-            return UNKNOWN
-        status = runs[run].status
-        return RunStatus(status.status, status.sub_status, status.details)
+        found = self._call("ListRuns", ListRunsRequest(**which)).run_dict
+        newest = sorted(found.items(), key=lambda item: str(item[1].pending_at), reverse=True)
+        return {number: RunStatus(*_status(run)) for number, run in newest}
 
     def stop(self, run: int) -> None:
         """End a run."""

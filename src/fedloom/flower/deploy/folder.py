@@ -10,9 +10,10 @@ from fedloom.errors import BadExperiment
 from fedloom.flower.deploy.address import Address
 from fedloom.flower.deploy.certificates import Certificates, write_certificates
 from fedloom.flower.deploy.keys import Key, write_key
-from fedloom.flower.protocol.assignment import deal_clients, format_ranges
+from fedloom.flower.protocol.assignment import deal_clients, format_ranges, parse_ranges
 from fedloom.flower.protocol.experiment import read_experiment
 from fedloom.flower.protocol.need_flower import need_flower
+from fedloom.flower.protocol.owners import Owner, fingerprint, write_owners
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.own_function import own_function
 
@@ -61,15 +62,24 @@ def write_folder(
     need_flower()
     read_experiment(experiment.model_dump_json())  # raises now if it cannot run on a network
     hosted = [format_ranges(clients) for clients in deal_clients(experiment.clients, nodes)]
-    if root.exists() and any(root.iterdir()):
-        raise BadExperiment(f"the folder '{root}' is not empty; name a new one.")
-    root = root.absolute()
+    root = new_root(root)
     app, home = root / "app", root / "home"
     certificates = write_certificates(root / "certificates", (*hosts, control.host))
-    write_app(app, experiment, config)
     keys = [write_key(root / "keys", f"node-{number}") for number in range(nodes)]
+    owners = [
+        Owner(key.private.name, fingerprint(key.public.read_bytes()), frozenset(parse_ranges(clients)))
+        for key, clients in zip(keys, hosted)
+    ]
+    write_app(app, experiment, {**config, "nodes": write_owners(owners)})
     write_home(home, str(control), certificates.authority)
     return Deployment(root, app, certificates, keys, hosted, home)
+
+
+def new_root(root: Path) -> Path:
+    """The absolute path of a folder that is to be written."""
+    if root.exists() and any(root.iterdir()):
+        raise BadExperiment(f"the folder '{root}' is not empty; name a new one.")
+    return root.absolute()
 
 
 def write_app(app: Path, experiment: Experiment, config: dict[str, Any]) -> None:

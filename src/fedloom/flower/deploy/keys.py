@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +15,23 @@ class Key(NamedTuple):
 
     private: Path  # goes to that node and nowhere else
     public: Path  # is registered with the link
+
+    @property
+    def number(self) -> int:
+        """The node's number: 3 of `node-3`."""
+        return int(self.private.name.rpartition("-")[2])
+
+
+def key_in(folder: Path, number: int) -> Key:
+    """The files of a node's key."""
+    name = f"node-{number}"
+    return Key(folder / name, folder / f"{name}.pub")
+
+
+def fingerprint(public: Path) -> str:
+    """A public key's fingerprint, as `ssh-keygen -l` shows it."""
+    digest = hashlib.sha256(base64.b64decode(public.read_text().split()[1])).digest()
+    return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
 
 
 def write_key(folder: Path, name: str) -> Key:

@@ -86,7 +86,7 @@ class Processes:
         with signals_handled(STOPPING, signal.SIG_IGN):
             for name in self.heads:
                 self.signal(name, signal.SIGCONT)  # a stopped process would not get SIGTERM
-                self.heads[name].terminate()
+                self.heads[name].send_signal(signal.SIGINT)  # at SIGTERM a node would first answer its message
             until = time.monotonic() + GRACE
             while time.monotonic() < until and (any(map(self.running, self.heads)) or marked_processes(self.mark)):
                 time.sleep(0.05)

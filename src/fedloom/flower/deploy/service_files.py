@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-from fedloom.flower.deploy.address import Address
+from fedloom.errors import BadExperiment
+from fedloom.flower.deploy.address import Address, address_of
 from fedloom.flower.deploy.certificates import files_in
 from fedloom.flower.deploy.folder import NODE_PORT, QUIET, WARM, Gateway, gate_command, link_command, node_command
 from fedloom.flower.protocol.exit_codes import REFUSED, REMOVED
 
 HOME = "/var/lib/fedloom"  # on the machine that runs a service
 FILES = "/etc/fedloom"  # certificates, keys and settings there
+GATE = "fedloom-gate.service"
 CERTIFICATES = Path(FILES, "certificates")
 AUTHORITY = str(files_in(CERTIFICATES).authority)
 CLIENTS = {"clients": "${CLIENTS}", "data": "${DATA}"}  # from a node's settings
@@ -41,6 +44,7 @@ def node_unit() -> str:
     config = {**CLIENTS, "state": f"{HOME}/node-%i/clients"}
     words = [*WARM, *node_command(AUTHORITY, f"{FILES}/keys/node-%i", "${LINK}", config, "${PORT}")]
     settings = f"{STATE}EnvironmentFile={FILES}/node-%i.env\n{_home('node-%i/flower')}MemoryMax=90%\n"
+    settings += "KillMode=mixed\n"  # its first process alone is asked to end, and lets it answer its message
     return _unit("Flower node %i", settings, words, _restart("always", 10, REMOVED))
 
 
@@ -96,6 +100,30 @@ WantedBy=multi-user.target
 def node_settings(gate: Address, number: int, clients: str) -> str:
     """A node's own settings, for its unit or its container; Flower calls the gate, as any of its links, a link."""
     return f"LINK={gate}\nPORT={NODE_PORT + number}\nCLIENTS={clients}\nDATA=\n"
+
+
+def settings_file(root: Path, number: int) -> Path:
+    """The file of a node's settings in a deployment's folder."""
+    return root / "services" / f"node-{number}.env"
+
+
+def read_settings(file: Path) -> dict[str, str]:
+    """A node's settings."""
+    return dict(line.split("=", 1) for line in file.read_text().splitlines() if "=" in line)
+
+
+def read_gateway(services: Path, host: Address) -> Gateway:
+    """How a link is reached, by the gate's unit; nodes call the gate `host`."""
+    text = (services / GATE).read_text()
+    listen, control, reply = (re.search(rf" --{option} (\S+)", text) for option in ("listen", "link", "largest-reply"))
+    if listen is None or control is None or reply is None:
+        raise BadExperiment(f"'{services / GATE}' has no command of a gate; `fedloom deploy` has written it.")
+    return Gateway(host, address_of(listen[1], "--listen"), address_of(control[1], "--link"), int(reply[1]))
+
+
+def with_clients(text: str, clients: str) -> str:
+    """A node's settings with other clients; all else may have been changed by the operator and stays."""
+    return re.sub(r"^CLIENTS=.*$", f"CLIENTS={clients}", text, flags=re.MULTILINE)
 
 
 def containers(version: str, gateway: Gateway) -> dict[str, str]:

@@ -43,7 +43,7 @@ POLLING = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds until Flower s
 TRIAL_AGAIN = "fedloom trial --resume"
 CONFIG: dict[str, Any] = {
     "out": "", "resume": False, "deadline": 300.0, "checkpoint-every": "1", "keep": 2, "quorum": 1,
-    "patience": PATIENCE, "start-with": 0.5, "slack": SLACK, "close-at": 0.5, "resume-with": "",
+    "patience": PATIENCE, "start-with": 0.5, "slack": SLACK, "close-at": 0.5, "resume-with": "", "nodes": "",
 }  # fmt: skip
 
 
@@ -56,7 +56,7 @@ class Trial:
     processes: Processes
     relay: Relay
     control: Control
-    address: Address  # of the link, for operators
+    gateway: Gateway
     states: Path  # folder of the nodes' client states
     lasting: bool  # whether the link's own state is in a file, so that it can be started again
     numbers: list[int] = field(default_factory=list)  # Flower's numbers of the nodes
@@ -66,8 +66,12 @@ class Trial:
     def start_link(self) -> None:
         """Start the link, or start it again; with a database it still has its registered nodes."""
         files, database = self.deployment.certificates, self.deployment.root / "link.db"
-        self.processes.start("link", link_command(files, self.address, database if self.lasting else None))
+        self.processes.start("link", link_command(files, self.gateway.control, database if self.lasting else None))
         self.control.wait_for_link(PATIENCE, lambda: self.processes.running("link"))
+
+    def start_gate(self) -> None:
+        """Start the gate, or start it again; it listens soon, with the link's certificate of now."""
+        self.processes.start("gate", gate_command(self.deployment.certificates.link.parent, self.gateway))
 
     def start_node(self, number: int) -> None:
         """Start a node, or start it again."""
@@ -165,10 +169,11 @@ def started(
         relay = stack.enter_context(Relay(*gate))
         processes = stack.enter_context(Processes(made.root / "logs", environment(made.home, nodes)))
         control = stack.enter_context(Control(str(link), made.certificates.authority))
-        trial = Trial(experiment, made, processes, relay, control, link, states.absolute(), lasting)
+        gateway = Gateway(gate, gate, link, reply)
+        trial = Trial(experiment, made, processes, relay, control, gateway, states.absolute(), lasting)
         trial.times["folder and keys"] = time.perf_counter() - began
         with trial.timed("link up"):
-            processes.start("gate", gate_command(made.certificates.link.parent, Gateway(gate, gate, link, reply)))
+            trial.start_gate()
             trial.start_link()
         with trial.timed("nodes up"):
             for number, key in enumerate(made.keys):

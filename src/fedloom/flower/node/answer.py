@@ -14,6 +14,7 @@ from fedloom.flower.node.client import train_client
 from fedloom.flower.node.hosted_clients import HostedClients, client_facts, hosted_clients
 from fedloom.flower.node.own_data import OwnData
 from fedloom.flower.node.state_store import StateStore
+from fedloom.flower.protocol.code import code_of
 from fedloom.flower.protocol.history import History
 from fedloom.flower.protocol.process_age import LIFE, seconds_since_start
 from fedloom.flower.protocol.records import NodeMessage, Payload, fact, pack, unpack
@@ -46,11 +47,18 @@ def _answer(kind: str, message: NodeMessage, hosted: HostedClients, context: Con
     """The answer without times."""
     if kind == "query":
         facts = {"fedloom": fedloom.__version__, "clients": client_facts(hosted), "own": hosted.own_data}
+        facts["code"] = code_of(hosted.experiment)
         facts["base"] = hash_of_base(hosted.inputs.network, hosted.inputs.setting.layout)
         return NodeMessage({**facts, "tests": hosted.inputs.own_test is not None}, [])
     round_id = RoundId.read(message.facts)
     history = History.read(message.facts)
-    store = StateStore(context.state, str(context.node_config.get("state", "")), round_id.run, history)
+    store = StateStore(
+        context.state,
+        str(context.node_config.get("state", "")),
+        round_id.run,
+        history,
+        hosted.inputs.method.pace.barrier,
+    )
     if kind == "evaluate":
         from fedloom.flower.node.personal import personal_scores
 

@@ -36,6 +36,7 @@ def train_client(hosted: HostedClients, round_id: RoundId, client: int, asked: P
     start = begin.state
     engine.load(engine_state({client: start} if start else {}))
     reply = engine.train(torch.tensor([client]), task, chance)
+    engine.settle([client])
     state = {name.removeprefix(ROW): v[0].cpu() for name, v in engine.save().items() if name.startswith(ROW)}
     trained = time.perf_counter()
     authorised, data, form = bool(task.authorised[0]), b"", ""

@@ -52,8 +52,8 @@ class StateFolder:
     def write(self, client: int, name: str, chunks: Chunks) -> None:
         """Write a file, on disk when this returns."""
         own = self._folder / str(client)
-        own.mkdir(parents=True, exist_ok=True)
-        replace_file(own / name, chunks)
+        own.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(own / name, chunks, mode=0o600)
 
     def remove(self, client: int, name: str) -> None:
         """Remove a file."""

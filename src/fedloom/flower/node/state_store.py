@@ -2,7 +2,8 @@
 
 A round may come twice: delivered twice, or repeated by a server that was killed, resumed or rolled back. The client
 then starts from the state that it started from the first time, so a state stays while the server may go back to it.
-Rounds that the server has gone back before are void, and so are their states. Files are written whole or not at all.
+Rounds that the server has gone back before are void, and so are their states. Files are written whole or not at all,
+and only their owner reads them: a state tells of its client's data.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ class Start(NamedTuple):
 class StateStore:
     """The states of one run's clients: in files of a folder or, where none is given, in Flower's Context.state."""
 
-    def __init__(self, context_state: Any, folder: str, run: str, history: History) -> None:
-        self._run, self._history = short_hash(run.encode()), history  # a run may have any name
+    def __init__(self, context_state: Any, folder: str, run: str, history: History, barrier: bool = True) -> None:
+        """`barrier`: whether a checkpoint has no task in flight, whose client would begin it anew."""
+        self._run, self._history, self._barrier = short_hash(run.encode()), history, barrier  # a run may have any name
         self._files: StateFiles = StateRecords(context_state, self._run)
         if folder:
             self._files = StateFolder(Path(folder) / self._run)
@@ -92,7 +94,7 @@ class StateStore:
         past = [one for one in entries if one.round < number and self._history.has(one.attempt, one.round)]
         needed = {new, *past[-1:]}
         for checkpoint in kept:
-            needed |= set([one for one in past if one.round <= checkpoint][-1:])
+            needed |= set([one for one in past if one.round <= checkpoint][-1 if self._barrier else -2 :])
         for one in entries:
             if one not in needed:
                 self._files.remove(client, one.name)

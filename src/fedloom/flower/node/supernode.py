@@ -19,6 +19,7 @@ from email.utils import parsedate_to_datetime
 from types import FrameType
 from typing import Any, NoReturn
 
+from fedloom.flower.node.drain import drain_at_signal
 from fedloom.flower.node.reports import NOTHING, Reports, Verdict
 from fedloom.flower.protocol.exit_codes import AGAIN, REMOVED
 from fedloom.flower.protocol.pace import pace_looks
@@ -140,6 +141,7 @@ def run_node(words: list[str], reports: Reports) -> NoReturn:
 
         threading.excepthook = watchdog.died
         pace_looks()
+        drain_at_signal()
         listen(watchdog)
         sys.argv = words
         flower_supernode()

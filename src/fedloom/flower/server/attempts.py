@@ -7,9 +7,6 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
-from fedloom.codec import base_hash
 from fedloom.errors import BadData
 from fedloom.files import replace_file, writing
 from fedloom.flower.protocol.history import History
@@ -40,9 +37,9 @@ class Attempts:
         if self._out is not None:
             self._write(self._out)
 
-    def round_id(self, number: int, model: Tensor) -> RoundId:
-        """The facts of messages about a model in round `number`."""
-        return RoundId(self.run, number, self.attempt, base_hash(model))
+    def round_id(self, number: int, base: str) -> RoundId:
+        """The facts of messages in round `number` about the model with the hash `base`."""
+        return RoundId(self.run, number, self.attempt, base)
 
     def history(self) -> dict[str, Any]:
         """The run's history as facts of a message, as it is now."""

@@ -63,6 +63,10 @@ class CostRecorder:
         """A client's fate so far; a later one replaces it."""
         self._fate[client] = fate
 
+    def fate(self, client: int) -> int:
+        """A client's fate so far."""
+        return self._fate[client]
+
     def record_task(self, client: int, size: int) -> None:
         """A task of `size` bytes was sent."""
         self.down[client], self._fate[client] = size, LATE  # until an answer comes

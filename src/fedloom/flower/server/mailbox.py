@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedloom.codec import Rejected
 from fedloom.errors import RunStopped
+from fedloom.flower.protocol.owners import fingerprint
 from fedloom.flower.protocol.records import NodeMessage, Payload, pack, unpack
 from fedloom.flower.protocol.said import said
 from fedloom.flower.server.costs import busy_seconds
@@ -39,6 +40,7 @@ class Mailbox:
         self._grid, self._facts, self._lifetime, self.interval = grid, facts, lifetime, interval
         self.meter = Meter(time.monotonic() if began is None else began)
         self._sent: dict[str, tuple[int, Load]] = {}  # message id -> node and load, of messages without an answer
+        self.keys: dict[int, str] = {}  # node -> fingerprint of its key, of those that were asked for
         self._items: dict[str, int] = {}  # message id -> items that an answer may have
 
     def nodes(self) -> set[int]:
@@ -47,6 +49,12 @@ class Mailbox:
             nodes = set(self._grid.get_node_ids())
         self.meter.seen(nodes, time.monotonic())
         return nodes
+
+    def learn_keys(self) -> None:
+        """Learn the keys of the nodes that are connected, from the link; a node has one key for life."""
+        with _asking():
+            found = list(self._grid.get_nodes())
+        self.keys |= {one.node_id: fingerprint(one.public_key) for one in found if one.node_id not in self.keys}
 
     def send(
         self, kind: str, node: int, facts: dict[str, Any], payloads: list[Payload], items: int | None = None
@@ -72,13 +80,15 @@ class Mailbox:
         if not names:
             return
         for name, pulled in self._pull(names):
+            if name not in self._sent:  # a node answers once; who answers again is not heard
+                log.warning("a second answer to a message was dropped")
+                continue
             answer = pulled if isinstance(pulled, Rejected) else _read(pulled, self._items.pop(name, SPARE))
-            if name in self._sent:  # of several answers the first is counted
-                node, sent = self._sent.pop(name)
-                load, busy = UNREADABLE, 0.0
-                if isinstance(answer, NodeMessage):
-                    load, busy = Load.of(answer), busy_seconds(answer.facts)
-                self.meter.exchange(node, sent, load, busy, time.monotonic())
+            node, sent = self._sent.pop(name)
+            load, busy = UNREADABLE, 0.0
+            if isinstance(answer, NodeMessage):
+                load, busy = Load.of(answer), busy_seconds(answer.facts)
+            self.meter.exchange(node, sent, load, busy, time.monotonic())
             yield name, answer
 
     def _pull(self, names: list[str]) -> Iterator[tuple[str, Message | Rejected]]:

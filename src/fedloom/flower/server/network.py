@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.codec import Inbox, Rejected
+from fedloom.codec import Inbox, Rejected, base_hash
 from fedloom.core.costs import Bytes
 from fedloom.core.flight import ARRIVED, DOWNLOAD_LOST, SILENT, UPLOAD_LOST
 from fedloom.core.refused import REASONS, stray
@@ -66,28 +66,28 @@ class Network:
         self._mailbox, self._roster, self._packing = mailbox, roster, packing
         self._attempts, self._deadline, self._quorum = attempts, deadline, quorum
         self._open: dict[str, SentMessage] = {}  # by Flower's message id; earlier rounds' messages included
-        self._round = 0
+        self.round = 0  # that is played, or the step that was made last
         self._named: set[int] = set()  # clients whose reply of this round the codec refused
         self._own_tests, self._closing, self._bench, self._resume = own_tests, closing, Bench(), resume
         self._seconds = torch.zeros((), dtype=torch.float64)  # that rounds have taken
 
     def train(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
         """Send every client its task, wait for the replies or the deadline, and read the replies."""
-        began, self._round = time.monotonic(), task.round
+        began, self.round = time.monotonic(), task.round
         self._attempts.begin(task.round)
-        round_id = self._attempts.round_id(task.round, task.model)
+        round_id = self._attempts.round_id(task.round, base_hash(task.model))
         payloads = self._packing.tasks(round_id, task)
         self._wait_for_any(ids)
         manifests, costs = self._packing.manifests(round_id, task), CostRecorder(ids.tolist())
         sent = self._send(round_id, payloads, costs)
         inbox = Inbox(manifests, self._quorum, self._deadline)  # the deadline counts from here
         self._listen(sent, inbox, costs)
-        reply = self._read(task, inbox)
+        reply = self.read(task, inbox)
         refused = [0] * len(ids) if reply.rejected is None else reply.rejected.tolist()
         self._named = {client for client, code in zip(ids.tolist(), refused) if code}
         duration = torch.tensor(time.monotonic() - began, dtype=torch.float64)
         self._seconds = self._seconds + duration
-        return reply._replace(costs=costs.measured(*self._prices(inbox, costs), duration))
+        return reply._replace(costs=costs.measured(*self.prices(inbox, costs), duration))
 
     def log_refused(self, reply: Reply) -> None:
         """Write into the log which replies of this round the slot `admit` refused; the codec's refusals are there."""
@@ -98,7 +98,7 @@ class Network:
             if code and client not in self._named:
                 log.warning(
                     "a reply of client %d in round %d was refused: %s; its node is %s",
-                    *(client, self._round, REASONS[code], hosts.get(client, "gone")),
+                    *(client, self.round, REASONS[code], hosts.get(client, "gone")),
                 )
 
     def _wait_for_any(self, ids: Tensor) -> None:
@@ -106,7 +106,7 @@ class Network:
         self._roster.look(at_once=True)
         clients, ends = set(ids.tolist()), time.monotonic() + self._deadline
         if clients.isdisjoint(self._roster.present()):
-            log.warning("no client of round %d is there; it begins when one is", self._round)
+            log.warning("no client of round %d is there; it begins when one is", self.round)
         while clients.isdisjoint(self._roster.present()) and time.monotonic() < ends:
             time.sleep(self._mailbox.interval)
             self._roster.look()
@@ -144,7 +144,9 @@ class Network:
             message = SentMessage(node, clients, round_id.round, time.time(), size)
             name = self._mailbox.send("train", node, facts, own)
             if name is None:
-                log.warning("Flower did not take the message of round %d to node %d", round_id.round, node)
+                log.warning(
+                    "Flower did not take the message of round %d to %s", round_id.round, self._roster.name(node)
+                )
                 continue
             self._open[name] = message
             names.add(name)
@@ -164,7 +166,7 @@ class Network:
                     continue
                 answered.append(message)
                 self._bench.forgive(message.node)
-                if self._take_answer(message, answer, inbox, costs):
+                if self.take_answer(message, answer, inbox, costs):
                     took.append(time.monotonic() - began)
                     replies += len(message.clients)
                 else:
@@ -180,10 +182,10 @@ class Network:
         for name in sorted(names & self._open.keys(), key=lambda name: self._open[name].node):
             node, rounds = self._open[name].node, 0
             if self._closing.slack:
-                rounds = self._bench.miss(node, self._round)
+                rounds = self._bench.miss(node, self.round)
             log.warning(
-                "node %d did not answer round %d within %.1f s%s",
-                *(node, self._round, waited, f", and sits out {rounds} round(s)" if rounds else ""),
+                "%s did not answer round %d within %.1f s%s",
+                *(self._roster.name(node), self.round, waited, f", and sits out {rounds} round(s)" if rounds else ""),
             )
 
     def _take_late(self, message: SentMessage, answer: NodeMessage | Rejected | str, inbox: Inbox) -> None:
@@ -197,7 +199,7 @@ class Network:
             if payload.data:
                 inbox.refuse(UNKNOWN, Rejected("late", f"it answers round {message.round}."))
 
-    def _take_answer(
+    def take_answer(
         self, message: SentMessage, answer: NodeMessage | Rejected | str, inbox: Inbox, costs: CostRecorder
     ) -> bool:
         """A node's answer, client by client; whether it is one."""
@@ -205,7 +207,7 @@ class Network:
         if isinstance(answer, NodeMessage) and "refused" in answer.facts:
             answer = str(answer.facts["refused"])
         if not isinstance(answer, NodeMessage):
-            log.warning("node %d failed in round %d: %s", message.node, message.round, said(answer, 500))
+            log.warning("%s failed in round %d: %s", self._roster.name(message.node), message.round, said(answer, 500))
             self._roster.doubt(message.node)
             for client in message.clients:
                 costs.set_fate(client, DOWNLOAD_LOST if isinstance(answer, str) else ARRIVED)
@@ -221,14 +223,14 @@ class Network:
                 inbox.refuse(UNKNOWN, Rejected("client", "the node was not asked for this client's reply."))
                 continue
             costs.record_reply(whose, payload, answer.facts, message.sent, came)
-            self._take_reply(whose, payload, inbox, costs)
+            self._take_reply(whose, message.round, payload, inbox, costs)
         return True
 
-    def _take_reply(self, client: int, payload: Payload, inbox: Inbox, costs: CostRecorder) -> None:
+    def _take_reply(self, client: int, number: int, payload: Payload, inbox: Inbox, costs: CostRecorder) -> None:
         """One client's reply, checked against its manifest."""
         if "refused" in payload.facts:
             why = said(payload.facts["refused"], 500)
-            log.warning("client %d did not train in round %d: %s", client, self._round, why)
+            log.warning("client %d did not train in round %d: %s", client, number, why)
             costs.set_fate(client, DOWNLOAD_LOST)
             return
         manifest = inbox.awaited.get(client)
@@ -243,9 +245,9 @@ class Network:
             inbox.refuse(client, why)
             return
         if (reason := inbox.take(client, payload.data)) is not None:
-            log.warning("a reply of client %d in round %d was refused: %s", client, self._round, reason)
+            log.warning("a reply of client %d in round %d was refused: %s", client, number, reason)
 
-    def _read(self, task: Task, inbox: Inbox) -> Reply:
+    def read(self, task: Task, inbox: Inbox) -> Reply:
         """The cohort's replies, and the reasons why some were refused."""
         assert task.ids is not None
         changes = self._packing.codec.values != "float32"
@@ -266,7 +268,7 @@ class Network:
             reply = reply._replace(strays=stray({name: torch.tensor(count) for name, count in others.items()}))
         return reply
 
-    def _prices(self, inbox: Inbox, costs: CostRecorder) -> tuple[Bytes, Bytes]:
+    def prices(self, inbox: Inbox, costs: CostRecorder) -> tuple[Bytes, Bytes]:
         """Bytes down and up of each client of the cohort [C], as sent."""
         parts = [
             self._packing.price(inbox.awaited[client], inbox.accepted[client], costs.up[client])
@@ -282,10 +284,10 @@ class Network:
         """Score of every client's own model [N], as its node reports; NaN where no node answers for a client."""
         if not self._own_tests:
             return None
-        round_id = self._attempts.round_id(self._round, model)
+        round_id = self._attempts.round_id(self.round, base_hash(model))
         payload = Payload({"form": "all"}, self._packing.model(round_id, NO_CLIENT, model))
         self._roster.look(at_once=True)
-        sitting, present = self._bench.sitting(self._round + 1), self._roster.present()
+        sitting, present = self._bench.sitting(self.round + 1), self._roster.present()
         hosts = {client: node for client, node in present.items() if node not in sitting} or present
         setting = self._packing.setting
         scores = Scores(setting.fleet.size, setting.goal.personal.limits)

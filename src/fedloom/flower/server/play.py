@@ -17,17 +17,21 @@ from fedloom.core.types import Fleet
 from fedloom.errors import BadExperiment, RunStopped
 from fedloom.evaluate.wording import label_of, number
 from fedloom.files import resume_with
+from fedloom.flower.protocol.code import code_of
 from fedloom.flower.protocol.experiment import read_experiment
+from fedloom.flower.protocol.owners import Owner, read_owners
 from fedloom.flower.protocol.pace import pace_pulls
 from fedloom.flower.protocol.packing import Packing
 from fedloom.flower.server.attempts import Attempts
 from fedloom.flower.server.checks import with_checks
 from fedloom.flower.server.closing import Closing
+from fedloom.flower.server.hello import Terms
 from fedloom.flower.server.mailbox import INTERVAL, Mailbox
 from fedloom.flower.server.network import Network
 from fedloom.flower.server.reported_fleet import enter, recall, remember, with_reported_fleet
 from fedloom.flower.server.roster import Roster
 from fedloom.flower.server.run_state import stated
+from fedloom.flower.server.stream import Stream
 from fedloom.runs.base import hash_of_base
 from fedloom.runs.build import Prepared, notes_of
 from fedloom.runs.checkpoint.saver import Checkpoints, checkpoints_of
@@ -58,6 +62,7 @@ class RunConfig(NamedTuple):
     start_with: float = 0.5  # share of the clients that must be there before the first round
     closing: Closing = Closing()
     resume_with: str = ""  # the command that resumes the run, for messages
+    owners: tuple[Owner, ...] = ()  # whose key hosts which clients
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> RunConfig:
@@ -76,6 +81,7 @@ class RunConfig(NamedTuple):
                 slack=float(config.get("slack", closing.slack)), share=float(config.get("close-at", closing.share))
             ),
             str(config.get("resume-with", "")),
+            read_owners(str(config.get("nodes", ""))),
         )
         for name, value in (("deadline", found.deadline), ("quorum", found.quorum), ("patience", found.patience)):
             if not value > 0:
@@ -124,7 +130,11 @@ def _serve(
     inputs = inputs_of(experiment)
     mailbox = Mailbox(grid, inputs.widths._asdict(), 2 * deadline + 60, interval, began)
     base = hash_of_base(inputs.network, inputs.setting.layout)
-    roster = Roster(mailbox, inputs.clients, inputs.setting.fleet, experiment.clients, fedloom.__version__, base)
+    terms = Terms(
+        inputs.clients, inputs.setting.fleet, experiment.clients, fedloom.__version__, code_of(experiment), base,
+        config.owners,
+    )  # fmt: skip
+    roster = Roster(mailbox, terms)
     if resume:
         recall(out, roster)
     roster.wait(config.patience, log.info)
@@ -134,6 +144,7 @@ def _serve(
             f"{nobody}after {config.patience:g} s {lacking}; start more nodes, then run, or lower start-with, which is "
             f"{config.start_with:g}. Nodes that come later join."
         )
+    roster.settle()
     if roster.own_data:
         inputs = with_reported_fleet(inputs, experiment, roster.reported, roster.own_tests)
     packing = Packing(inputs.method, inputs.setting, MessageParts(inputs.method, inputs.setting, experiment.codec))
@@ -146,7 +157,8 @@ def _serve(
         config.resume_with,
     )  # fmt: skip
     inputs = inputs._replace(method=with_checks(inputs.method, experiment.admit.name, network.log_refused))
-    prepared = Prepared(inputs, network, notes_of(experiment, inputs))
+    stream = Stream(network, mailbox, roster, packing, attempts, deadline)
+    prepared = Prepared(inputs, network, notes_of(experiment, inputs), timed=stream)
     with threads_for([inputs]), computing(experiment.precision):
         return play(
             experiment, prepared, out, watch or _round_logger(inputs.setting.goal.score), resume=resume,
@@ -156,7 +168,7 @@ def _serve(
 
 def _entered(fleet: Fleet, roster: Roster, out: Path | None, node: int) -> None:
     """A node with data of its own came, or came again: its clients are counted from now on."""
-    log.info("node %d hosts some of the clients; %d of %d have come", node, len(roster.reported), fleet.size)
+    log.info("%s hosts some of the clients; %d of %d have come", roster.name(node), len(roster.reported), fleet.size)
     enter(fleet, roster.reported)
     remember(out, roster)
 

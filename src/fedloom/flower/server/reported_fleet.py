@@ -14,7 +14,8 @@ from fedloom.core.types import Fleet
 from fedloom.engine.storage.shards import Shards
 from fedloom.errors import BadData
 from fedloom.files import replace_file, writing
-from fedloom.flower.server.roster import ReportedClient, Roster
+from fedloom.flower.server.hello import ReportedClient
+from fedloom.flower.server.roster import Roster
 from fedloom.reading.texts import read_json
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.inputs import Inputs, devices_of
@@ -71,5 +72,4 @@ def recall(folder: Path | None, roster: Roster) -> None:
         reported = [ReportedClient(int(n), int(examples), list(labels)) for n, examples, labels in read["clients"]]
     except (ValueError, KeyError, TypeError) as problem:
         raise BadData(f"'{file}' cannot be read ({problem}); it was written when nodes came.") from problem
-    roster.own_data, roster.own_tests = True, bool(read.get("tests"))
-    roster.reported = {client.number: client for client in reported}
+    roster.recall(reported, bool(read.get("tests")))

@@ -1,4 +1,4 @@
-"""The nodes that are connected and the clients that they host; the first node to name a client hosts it."""
+"""The nodes that are connected and the clients that they host."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedloom.codec import Rejected
-from fedloom.core.types import Fleet
-from fedloom.flower.protocol.records import NodeMessage, fact
+from fedloom.flower.protocol.owners import owner_of
+from fedloom.flower.protocol.records import NodeMessage
 from fedloom.flower.protocol.said import said
+from fedloom.flower.server.hello import Hello, ReportedClient, Terms, read_hello
 from fedloom.flower.server.mailbox import Mailbox
 
 log = logging.getLogger("fedloom")
@@ -20,50 +21,72 @@ LOOK_EVERY = 2.0  # seconds between looks for new nodes
 ASK_AGAIN = 60.0  # seconds until a node is asked anew that did not say which clients it hosts
 
 
-class ReportedClient(NamedTuple):
-    """One of a node's clients, as the node reports it."""
-
-    number: int  # in the partition
-    examples: int
-    labels: list[int]  # examples of each label
-
-
 class Roster:
-    """Which node hosts which client. The first node that answers decides whether nodes have data of their own.
+    """Which node hosts which client. Where the deployment says whose key is whose, a node hosts its own clients only;
+    elsewhere the first node to name a client hosts it.
 
     Every node is asked when it is first seen, when it was away, and after anything went wrong with it (`doubt`).
+    Whether nodes have data of their own is what most clients' nodes say until `settle`.
     """
 
-    def __init__(
-        self, mailbox: Mailbox, clients: list[int], fleet: Fleet, total: int, version: str, base: str = ""
-    ) -> None:
-        """`clients` are the numbers of the experiment's `fleet`; with data of their own, numbers are below `total`.
-
-        `base`: the hash of what the network holds besides the numbers that are sent; every node builds it by itself.
-        """
-        self._mailbox, self._clients, self._fleet, self._total = mailbox, clients, fleet, total
-        self._version, self._base = version, base
+    def __init__(self, mailbox: Mailbox, terms: Terms) -> None:
+        self._mailbox, self._terms = mailbox, terms
         self._queries: dict[str, int] = {}  # message id -> node, of queries without an answer
         self._queried: dict[int, float] = {}  # node -> when it was asked; nodes that are not here are asked next
         self._connected: set[int] = set()
         self._looked = float("-inf")
-        self._hosts: dict[int, list[int]] = {}  # number -> nodes that name it, in the order of their answers
+        self._hellos: dict[int, Hello] = {}  # node -> its answer, in the order of first answers
         self._life: dict[int, object] = {}  # node -> what its process called itself
-        self.own_data: bool | None = None  # whether nodes have data of their own; None before the first answer
-        self.own_tests = False  # whether some have test examples of their own
-        self.reported: dict[int, ReportedClient] = {}  # by number; what a client's node first said of it
+        self._own_data: bool | None = None  # whether nodes have data of their own, once that is settled
+        self._had_tests = False  # whether that was said when the run was begun
+        self.reported: dict[int, ReportedClient] = {}  # clients with data of their own, as first reported, by number
         self.entered: Callable[[int], None] = lambda node: None  # called when a node's clients were entered
+
+    @property
+    def own_data(self) -> bool | None:
+        """Whether nodes have data of their own; None before the first answer."""
+        if self._own_data is not None or not self._hellos:
+            return self._own_data
+        own, others = (
+            len({client.number for one in self._hellos.values() if one.own_data == kind for client in one.clients})
+            for kind in (True, False)
+        )
+        return own > others
+
+    @property
+    def own_tests(self) -> bool:
+        """Whether some clients with data of their own have test examples."""
+        return self._had_tests or any(one.own_tests for one in self._hellos.values() if one.own_data)
 
     @property
     def numbers(self) -> list[int]:
         """The numbers of the fleet's clients, in its order [N]."""
-        return list(range(self._total)) if self.own_data else self._clients
+        return list(range(self._terms.total)) if self.own_data else self._terms.clients
+
+    def name(self, node: int) -> str:
+        """A node as the log calls it."""
+        owner = owner_of(self._terms.owners, self._mailbox.keys.get(node))
+        return f"node {node}" if owner is None else f"{owner.name} ({node})"
+
+    def settle(self) -> None:
+        """From now on nodes are refused whose data are not of the kind that most clients have."""
+        self._own_data = self.own_data
+        for node, hello in list(self._hellos.items()):
+            if hello.own_data != self._own_data:
+                self._refuse(node, _other_kind(hello))
+
+    def recall(self, reported: list[ReportedClient], tests: bool) -> None:
+        """The run was begun with these clients, who have data of their own."""
+        self._own_data, self._had_tests = True, tests
+        self.reported = {client.number: client for client in reported}
 
     def look(self, at_once: bool = False) -> None:
         """Query nodes that are new or in doubt, and read the answers that have come; does not wait."""
         now = time.monotonic()
         if at_once or now - self._looked >= LOOK_EVERY:
             self._looked, before, self._connected = now, self._connected, self._mailbox.nodes()
+            if self._terms.owners and not self._connected <= self._mailbox.keys.keys():
+                self._mailbox.learn_keys()
             for node in before - self._connected:
                 self._queried.pop(node, None)
                 self._forget(node)  # it may come back with other clients
@@ -78,14 +101,13 @@ class Roster:
                     raise Rejected("header", str(answer))
                 self._take(node, answer.facts)
             except Rejected as why:
-                self._forget(node)
-                log.warning("node %d takes no part: %s", node, said(why.text, 500))
+                self._refuse(node, why)
 
     def _ask(self, node: int, now: float) -> None:
         """Ask a node which clients it hosts."""
         self._queried[node] = now
-        facts = {"hello": self._version}
-        if (message := self._mailbox.send("query", node, facts, [], items=len(self.numbers))) is not None:
+        facts = {"hello": self._terms.version}
+        if (message := self._mailbox.send("query", node, facts, [], items=self._terms.total)) is not None:
             self._queries[message] = node
 
     def doubt(self, node: int) -> None:
@@ -104,33 +126,19 @@ class Roster:
 
     def _forget(self, node: int) -> None:
         """A node hosts nobody, until it says so again."""
-        for nodes in self._hosts.values():
-            if node in nodes:
-                nodes.remove(node)
+        self._hellos.pop(node, None)
+
+    def _refuse(self, node: int, why: Rejected) -> None:
+        """A node hosts nobody, and the log says why."""
+        self._forget(node)
+        log.warning("%s takes no part: %s", self.name(node), said(why.text, 500))
 
     def _take(self, node: int, facts: dict[str, Any]) -> None:
-        """Enter a node's clients; `Rejected` if version or data do not fit the experiment."""
-        if (why := facts.get("refused")) is not None:
-            raise Rejected("header", str(why)[:500])
-        if facts.get("fedloom") != self._version:
-            raise Rejected("version", f"it has fedloom {facts.get('fedloom')!r}, and the server {self._version}.")
-        if facts.get("base", "") != self._base:
-            raise Rejected("base", "the frozen parts of its network are not the server's; give both the same files.")
-        own_data, own_tests = fact(facts, "own", bool), fact(facts, "tests", bool)
-        rows = fact(facts, "clients", list)
-        if len(rows) > self._total:
-            raise Rejected("header", f"it names {len(rows)} clients; the experiment has {self._total}.")
-        clients = [_read_client(row, self._fleet.labels.shape[1]) for row in rows]
-        if self.own_data is not None and own_data != self.own_data:
-            raise Rejected("report", "some nodes have data of their own and others those of the experiment.")
-        places = {number: at for at, number in enumerate(self._clients)}
-        for client in clients:
-            at = client.number if own_data and client.number < self._total else places.get(client.number)
-            if at is None:
-                raise Rejected("client", f"client {client.number} is not one of the fleet.")
-            ours = int(self._fleet.examples[at]), self._fleet.labels[at].tolist()
-            if not own_data and (client.examples, client.labels) != ours:
-                raise Rejected("report", f"its client {client.number} has other data than the experiment's.")
+        """Enter a node's clients; `Rejected` if version, code, key or data do not fit the run."""
+        hello = read_hello(facts, self._terms, self._mailbox.keys.get(node))
+        if self._own_data not in (None, hello.own_data):
+            raise _other_kind(hello)
+        for client in hello.clients if hello.own_data else ():
             before = self.reported.get(client.number, client)
             if before != client:
                 raise Rejected(
@@ -139,33 +147,40 @@ class Roster:
                     f"{before.examples}, of {before.labels}, when the run first saw it; a run goes on with the data "
                     "that it began with.",
                 )
-        self.own_data, self.own_tests = own_data, self.own_tests or own_tests
-        self._enter(node, clients)
-        self._life[node] = facts.get("life")
+        self._enter(node, hello)
+        self._life[node] = hello.life
         self.entered(node)
 
-    def _enter(self, node: int, clients: list[ReportedClient]) -> None:
+    def _enter(self, node: int, hello: Hello) -> None:
         """A node hosts these clients and no others; those that it hosts already keep their place."""
-        named = {client.number for client in clients}
-        before = {number for number, nodes in self._hosts.items() if node in nodes}
-        if gone := sorted(before - named):
-            log.warning("node %d no longer hosts clients %s", node, _listed(gone))
-        for number in gone:
-            self._hosts[number].remove(node)
-        for client in clients:
-            others = self._hosts.setdefault(client.number, [])
-            if node not in others:
-                if self._connected & set(others):
-                    log.warning(
-                        "client %d is hosted by two nodes; the first counts while it is connected", client.number
-                    )
-                others.append(node)
-            self.reported.setdefault(client.number, client)
+        named = {client.number for client in hello.clients}
+        before = self._hellos.get(node)
+        if before is not None and (gone := sorted({client.number for client in before.clients} - named)):
+            log.warning("%s no longer hosts clients %s", self.name(node), _listed(gone))
+        for other, one in self._hellos.items():
+            both = named & {client.number for client in one.clients}
+            if other != node and other in self._connected and both:
+                log.warning(
+                    "clients %s are hosted by two nodes; the first counts while it is connected", _listed(sorted(both))
+                )
+        self._hellos[node] = hello
+        if hello.own_data:
+            self.reported |= {client.number: client for client in hello.clients}
+
+    @property
+    def connected(self) -> frozenset[int]:
+        """The nodes that Flower took to be connected at the last look."""
+        return frozenset(self._connected)
 
     def present(self) -> dict[int, int]:
         """Place in the fleet -> node, of the clients whose node is connected."""
-        nodes = {n: [node for node in hosts if node in self._connected] for n, hosts in self._hosts.items()}
-        return {at: nodes[number][0] for at, number in enumerate(self.numbers) if nodes.get(number)}
+        hosts: dict[int, int] = {}  # number -> node
+        kind = self.own_data
+        for node, hello in self._hellos.items():
+            if node in self._connected and hello.own_data == kind:
+                for client in hello.clients:
+                    hosts.setdefault(client.number, node)
+        return {at: hosts[number] for at, number in enumerate(self.numbers) if number in hosts}
 
     def missing(self) -> list[int]:
         """The numbers of the clients that no connected node hosts."""
@@ -201,9 +216,7 @@ def _listed(numbers: list[int]) -> str:
     return str(numbers) if len(numbers) <= 20 else f"[{', '.join(map(str, numbers[:20]))}, ...]"
 
 
-def _read_client(row: Any, classes: int) -> ReportedClient:
-    """A client of a node's answer, checked."""
-    whole = isinstance(row, list) and len(row) == 3 and isinstance(row[2], list) and len(row[2]) == classes
-    if not whole or any(type(n) is not int or not 0 <= n < 2**53 for n in (row[0], row[1], *row[2])) or row[1] < 1:
-        raise Rejected("header", f"a client is {said(row, 100)}; expected number, examples, {classes} label counts.")
-    return ReportedClient(*row)
+def _other_kind(hello: Hello) -> Rejected:
+    """The refusal of a node whose data are of the other kind than those of most clients."""
+    ours, theirs = ("the experiment's", "its own") if hello.own_data else ("the nodes' own", "the experiment's")
+    return Rejected("report", f"its data are {theirs}, and those of this run are {ours}; give all nodes the same kind.")

@@ -45,7 +45,7 @@ def fingerprint(experiment: Experiment, prepared: Prepared) -> dict[str, str]:
         "data": _hash(inputs.test.x, inputs.test.y, inputs.train.x, inputs.train.y),
         "partition": _hash(repr(inputs.shards.sizes), inputs.shards.examples),
         "fleet": _hash(repr(len(devices)), *devices, *trace),
-        **{f"{what}'s file": _hash(file.read_text()) for what, file in _own_files(experiment)},
+        **{f"{what}'s file": _hash(file.read_text()) for what, file in own_files(experiment)},
     }
 
 
@@ -88,7 +88,7 @@ def changes(before: Any, now: Any, key: str = "") -> dict[str, tuple[Any, Any]]:
     return {} if before == now else {key: (before, now)}
 
 
-def _own_files(experiment: Experiment) -> Iterator[tuple[str, Path]]:
+def own_files(experiment: Experiment) -> Iterator[tuple[str, Path]]:
     """The user's own Python files, by what they define."""
     augments = [(f"augment {place}", chosen) for place, chosen in enumerate(experiment.augment, 1)]
     named = (("method", experiment.method), ("model", experiment.model), ("goal", experiment.goal), *augments)

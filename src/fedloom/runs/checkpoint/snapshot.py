@@ -11,12 +11,15 @@ from fedloom.core.flight import Flight
 from fedloom.core.types import State
 from fedloom.method import SERVER_SLOTS, Memory
 from fedloom.runs.build import Prepared
+from fedloom.runs.checkpoint.flight import load_flight, save_flight
 from fedloom.runs.checkpoint.store import Found, tensors
 from fedloom.runs.checkpoint.tensors import pack
 from fedloom.runs.inputs import Inputs
 from fedloom.runs.ledger import Ledger
+from fedloom.step import begin_flight
 
 SERVER, ENGINE, COLUMNS, ROWS = "server.safetensors", "engine.safetensors", "ledger.safetensors", "rounds.parquet"
+FLIGHT = "flight.safetensors"  # where rounds have no barrier
 
 
 class Progress(NamedTuple):
@@ -26,6 +29,7 @@ class Progress(NamedTuple):
     model: Tensor  # [P]
     memory: Memory
     flight: Flight | None = None  # where rounds have no barrier; it changes in place
+    seconds: float = 0.0  # virtual, where evaluations go by them
 
 
 class Snapshot(NamedTuple):
@@ -42,8 +46,8 @@ class Snapshot(NamedTuple):
 
     def copied(self) -> Snapshot:
         """A copy on the host, in memory that no later round writes to."""
-        copies = {file: {n: v.cpu() if v.is_cuda else v.clone() for n, v in own.items()}
-                  for file, own in self.tensors.items()}  # fmt: skip
+        copies = {file: {n: v.cpu() if v.is_cuda or file == FLIGHT else v.clone() for n, v in own.items()}
+                  for file, own in self.tensors.items()}  # fmt: skip  # nothing writes to what a flight holds
         return self._replace(tensors=copies)
 
     def files(self) -> dict[str, Iterable[bytes | memoryview]]:
@@ -58,16 +62,18 @@ def take_snapshot(prepared: Prepared, ledger: Ledger, at: Progress) -> Snapshot:
     """Take a snapshot; its tensors are views, which the next round may write to."""
     server = {"model": at.model, **_named("memory", at.memory)}
     rows, columns, kept = ledger.save()
-    return Snapshot(
-        at.round,
-        {SERVER: server, ENGINE: prepared.engine.save(), COLUMNS: _named("ledger", {"clients": columns, "kept": kept})},
-        rows,
-    )
+    tables = _named("ledger", {"clients": columns, "kept": kept})
+    flight = {} if at.flight is None else {FLIGHT: save_flight(at.flight)}
+    return Snapshot(at.round, {SERVER: server, ENGINE: prepared.engine.save(), COLUMNS: tables, **flight}, rows)
 
 
 def restore_snapshot(prepared: Prepared, ledger: Ledger, found: Found) -> Progress:
     """Restore the run as it was when the checkpoint was taken."""
-    at = server_of(prepared.inputs, found)
+    at, method, setting = server_of(prepared.inputs, found), prepared.inputs.method, prepared.inputs.setting
+    if not method.pace.barrier:
+        flight = begin_flight(method, setting, at.model)
+        load_flight(flight, tensors(found, FLIGHT), method, setting)
+        at = at._replace(flight=flight)
     prepared.engine.load(tensors(found, ENGINE))
     ledger.load(*ledger_of(found))
     return at
