@@ -189,6 +189,21 @@ def test_states_by_round(where: str, tmp_path: Path) -> None:
         box.start_of(3, 6)
 
 
+def test_without_a_barrier_a_task_in_flight_can_be_begun_again(tmp_path: Path) -> None:
+    """At the checkpoint of step 6 the task of round 4 was in flight; it came back, and the client was asked again."""
+    for barrier, found in ((False, 2), (True, None)):
+        folder, known = str(tmp_path / str(barrier)), history((1, 0), kept=(5, 6))
+        for number, kept in ((2, known), (4, known), (8, known)):
+            box = StateStore({}, folder, "run", kept, barrier)
+            box.put(3, number, 1, box.start_of(3, number), {"w": torch.ones(1)})
+        box = StateStore({}, folder, "run", history((1, 0), (2, 6), kept=(5, 6)), barrier)
+        if found is None:
+            with pytest.raises(Rejected, match="not kept any more"):
+                box.start_of(3, 4)
+        else:
+            assert box.start_of(3, 4).round == found
+
+
 def test_a_state_that_cannot_be_read_is_as_if_lost(tmp_path: Path) -> None:
     box = StateStore({}, str(tmp_path), "run", history())
     box.put(3, 1, 1, Start(0, None), {"w": torch.ones(2)})

@@ -23,14 +23,8 @@ from fedloom.evaluate.score import Score
 from fedloom.files import replace_file
 from fedloom.layout import Layout
 from fedloom.runs.checkpoint.tensors import pack
-from fedloom.runs.columns import Columns, as_tensors, by_number, cat_columns, row_sums, run_sums
+from fedloom.runs.columns import PERSONAL, Columns, as_tensors, by_number, cat_columns, row_names, row_sums, run_sums
 from fedloom.runs.unfinished import unfinished_rows
-
-PERSONAL = "personal_score"
-COLUMNS = (
-    *("training_loss", "clients", "arrived", "rejected", "examples_trained", "bytes_down", "bytes_up"),
-    *("virtual_seconds", "joules", "wall_seconds", "evaluation_seconds"),
-)
 
 
 class Ledger:
@@ -232,11 +226,6 @@ class Ledger:
         replace_file(folder / "clients.parquet", [column_bytes(as_tensors(columns), self._names)])
         if tensors := self.tensors:
             replace_file(folder / "kept.safetensors", pack(tensors))
-
-
-def row_names(metrics: Sequence[str], own: str) -> list[str]:
-    """The names in every row of a run with these metrics, of which clients' own models are judged by `own`."""
-    return ["round", "score", *metrics, "loss", PERSONAL, f"personal_{own}", *COLUMNS]
 
 
 def _fetched(entries: list[dict[str, Any]]) -> dict[int, NDArray[Any]]:

@@ -13,9 +13,8 @@ from fedloom.reading.tensors import read_tensors
 from fedloom.runs.checkpoint import store
 from fedloom.runs.checkpoint.snapshot import SERVER, ledger_of
 from fedloom.runs.checkpoint.tensors import names, pack
-from fedloom.runs.columns import WHOLE, run_sums
+from fedloom.runs.columns import WHOLE, row_names, run_sums
 from fedloom.runs.folder import LOCK, about_of, change_about
-from fedloom.runs.ledger import row_names
 from fedloom.runs.lock import locked
 from fedloom.runs.log_file import add_to_log
 

@@ -51,14 +51,8 @@ def _answer(kind: str, message: NodeMessage, hosted: HostedClients, context: Con
         facts["base"] = hash_of_base(hosted.inputs.network, hosted.inputs.setting.layout)
         return NodeMessage({**facts, "tests": hosted.inputs.own_test is not None}, [])
     round_id = RoundId.read(message.facts)
-    history = History.read(message.facts)
-    store = StateStore(
-        context.state,
-        str(context.node_config.get("state", "")),
-        round_id.run,
-        history,
-        hosted.inputs.method.pace.barrier,
-    )
+    folder, barrier = str(context.node_config.get("state", "")), hosted.inputs.method.pace.barrier
+    store = StateStore(context.state, folder, round_id.run, History.read(message.facts), barrier)
     if kind == "evaluate":
         from fedloom.flower.node.personal import personal_scores
 
