@@ -165,8 +165,7 @@ def _rebased(method: Method, flight: Flight, taken: Sequence[Asked], task: Task)
         steps = torch.full((len(some),), flight.staleness(first), device=now.model.device)
         sent = first.wave.version
         if flight.staleness(first):
-            bases, given = sent.model.expand(len(some), -1), None if task.mask is None else task.mask[rows]
-            part = stale.rebase(now.model, bases, part, given)
+            part = stale.rebase(now.model, sent.model, part, None if task.mask is None else task.mask[rows])
         if now.counts is not None and sent.counts is not None:
             steps = by_numbers(now.counts, sent.counts.expand(len(some), -1), steps)
         parts.append(part)

@@ -52,6 +52,11 @@ class Pace(ServerPart):
         return 1
 
     @property
+    def steps_a_round(self) -> int:
+        """How many steps are about the work of a round of ten clients; experiments are as many times as long."""
+        return 1 if self.barrier else self.groups * max(1, 10 // self.goal)
+
+    @property
     def one_by_one(self) -> bool:
         """Whether clients are asked between two steps, when others are in flight."""
         return False

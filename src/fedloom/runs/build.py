@@ -28,6 +28,7 @@ from fedloom.runs.base import hash_of_base
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.inputs import Inputs, clients_of, inputs_of
 from fedloom.runs.threads import round_of, threads_for
+from fedloom.runs.without_barrier import pace_notes
 from fedloom.world.attack import Attacked
 from fedloom.world.channel import Pieces
 from fedloom.world.message_parts import MessageParts
@@ -142,7 +143,7 @@ def trainer_of(
 def notes_of(experiment: Experiment, inputs: Inputs) -> list[str]:
     """What should be known before a run begins."""
     rounding = precision_note(experiment.precision, inputs.model.device)
-    own = inputs.method.notes(inputs.setting)
+    own = pace_notes(experiment, inputs.method, inputs.setting) + inputs.method.notes(inputs.setting)
     own += [] if inputs.repeatable else [UNREPEATABLE]
     if inputs.method.of_neurons:
         neurons = inputs.setting.neurons  # which warns of layers that are kept whole

@@ -96,9 +96,10 @@ class Network:
         hosts = self._roster.present()
         for client, code in zip(reply.ids.tolist(), reply.rejected.tolist()):
             if code and client not in self._named:
+                host = self._roster.name(hosts[client]) if client in hosts else "gone"
                 log.warning(
                     "a reply of client %d in round %d was refused: %s; its node is %s",
-                    *(client, self.round, REASONS[code], hosts.get(client, "gone")),
+                    *(client, self.round, REASONS[code], host),
                 )
 
     def _wait_for_any(self, ids: Tensor) -> None:

@@ -19,10 +19,13 @@ from fedloom.evaluate.wording import label_of, number
 from fedloom.files import resume_with
 from fedloom.flower.protocol.code import code_of
 from fedloom.flower.protocol.experiment import read_experiment
+from fedloom.flower.protocol.figures import figures_served
 from fedloom.flower.protocol.owners import Owner, read_owners
 from fedloom.flower.protocol.pace import pace_pulls
 from fedloom.flower.protocol.packing import Packing
+from fedloom.flower.server.arrivals import pull_as_they_come
 from fedloom.flower.server.attempts import Attempts
+from fedloom.flower.server.changed_owners import ChangedOwners
 from fedloom.flower.server.checks import with_checks
 from fedloom.flower.server.closing import Closing
 from fedloom.flower.server.hello import Terms
@@ -31,6 +34,7 @@ from fedloom.flower.server.network import Network
 from fedloom.flower.server.reported_fleet import enter, recall, remember, with_reported_fleet
 from fedloom.flower.server.roster import Roster
 from fedloom.flower.server.run_state import stated
+from fedloom.flower.server.status import SERVER, STEPS, STUCK, WAITING, Observed, Status
 from fedloom.flower.server.stream import Stream
 from fedloom.runs.base import hash_of_base
 from fedloom.runs.build import Prepared, notes_of
@@ -63,6 +67,7 @@ class RunConfig(NamedTuple):
     closing: Closing = Closing()
     resume_with: str = ""  # the command that resumes the run, for messages
     owners: tuple[Owner, ...] = ()  # whose key hosts which clients
+    metrics: int = 0  # a port of loopback for figures and a health check; 0: none
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> RunConfig:
@@ -82,6 +87,7 @@ class RunConfig(NamedTuple):
             ),
             str(config.get("resume-with", "")),
             read_owners(str(config.get("nodes", ""))),
+            int(config.get("metrics", 0)),
         )
         for name, value in (("deadline", found.deadline), ("quorum", found.quorum), ("patience", found.patience)):
             if not value > 0:
@@ -107,20 +113,31 @@ def serve(
     """Run the run config's experiment on the nodes of `grid`, which have waited for `age` seconds."""
     began = time.monotonic() - age
     pace_pulls()
+    pull_as_they_come()
     with stated(Path(str(config["out"])) if config.get("out") else None):
         if "experiment" not in config:
             raise BadExperiment("run config: 'experiment' is missing; it is the experiment as JSON text.")
         experiment, run_config = read_experiment(str(config["experiment"])), RunConfig.read(config)
         command = run_config.resume_with.replace("{", "{{").replace("}", "}}") or resume_with.get()
         before = resume_with.set(command)
+        score, limit = experiment.build_goal().score, max(2 * run_config.deadline, run_config.patience) + STUCK
+        status = Status(run_config.out, experiment.rounds, limit, label_of(score))
+        tell = status.noting(watch or _round_logger(score))
         try:
-            return _serve(grid, experiment, run_config, watch, interval, began)
+            with figures_served(run_config.metrics, status.figures, status.health):
+                return _serve(grid, experiment, run_config, tell, interval, began, status)
         finally:
             resume_with.reset(before)
 
 
 def _serve(
-    grid: Grid, experiment: Experiment, config: RunConfig, watch: Watch | None, interval: float, began: float
+    grid: Grid,
+    experiment: Experiment,
+    config: RunConfig,
+    watch: Watch,
+    interval: float,
+    began: float,
+    status: Status,
 ) -> Result:
     """Run an experiment on the nodes of `grid`."""
     out, resume, deadline = config.out, config.resume, config.deadline
@@ -134,10 +151,12 @@ def _serve(
         inputs.clients, inputs.setting.fleet, experiment.clients, fedloom.__version__, code_of(experiment), base,
         config.owners,
     )  # fmt: skip
-    roster = Roster(mailbox, terms)
+    roster = Roster(mailbox, terms, ChangedOwners(out).read)
+    roster.looked = partial(status.seen, roster)
     if resume:
         recall(out, roster)
-    roster.wait(config.patience, log.info)
+    with status.doing(WAITING):
+        roster.wait(config.patience, log.info)
     if lacking := roster.lacking(config.start_with):
         nobody = "" if roster.present() else "no node that hosts a client was there: "
         raise RunStopped(
@@ -158,12 +177,10 @@ def _serve(
     )  # fmt: skip
     inputs = inputs._replace(method=with_checks(inputs.method, experiment.admit.name, network.log_refused))
     stream = Stream(network, mailbox, roster, packing, attempts, deadline)
-    prepared = Prepared(inputs, network, notes_of(experiment, inputs), timed=stream)
-    with threads_for([inputs]), computing(experiment.precision):
-        return play(
-            experiment, prepared, out, watch or _round_logger(inputs.setting.goal.score), resume=resume,
-            checkpoints=config.checkpoints, tell=log.info,
-        )  # fmt: skip
+    prepared = Prepared(inputs, Observed(network, status), notes_of(experiment, inputs), timed=stream)
+    phase = SERVER if inputs.method.pace.barrier else STEPS
+    with threads_for([inputs]), computing(experiment.precision), status.doing(phase):
+        return play(experiment, prepared, out, watch, resume=resume, checkpoints=config.checkpoints, tell=log.info)
 
 
 def _entered(fleet: Fleet, roster: Roster, out: Path | None, node: int) -> None:
