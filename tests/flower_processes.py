@@ -7,12 +7,14 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import fedloom
 from fedloom.flower.deploy.processes import Processes, marked_processes
 from fedloom.flower.deploy.trial import environment, free_port
+from fedloom.flower.protocol.figures import METRICS
 from fedloom.runs.experiment import Experiment
 
 BIN = Path(sys.executable).parent
@@ -37,6 +39,7 @@ deadline = 60.0
 checkpoint-every = "1"
 quorum = 1
 patience = 120.0
+metrics = 0
 """
 
 
@@ -63,6 +66,7 @@ class Trial:
         self._start("link", "flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port),
                     "--disable-runtime-dependency-installation")  # fmt: skip
         self._wait_for_link(port, patience)
+        self.pages = [free_port() for _ in nodes]  # of a warm node's figures
         for number, clients in enumerate(nodes):
             self.start_node(number, clients)
 
@@ -72,8 +76,9 @@ class Trial:
 
     def _start_node(self, number: int, config: str) -> None:
         before = ["python", "-m", "fedloom.flower.warm"] if self._warm else []
-        self._start(f"node{number}", *before, "flower-supernode", "--insecure", "--superlink", self.link,
-                    "--port", str(free_port()), "--node-config", config)  # fmt: skip
+        words = ["flower-supernode", "--insecure", "--superlink", self.link, "--port", str(free_port())]
+        extra = {METRICS: str(self.pages[number])}
+        self._start(f"node{number}", *before, *words, "--node-config", config, extra=extra)
 
     def run(self, experiment: Experiment, seconds: float = 120.0, **config: Any) -> str:
         """Run an experiment to its end; what was printed. The run folder is `config["out"]`."""
@@ -113,8 +118,8 @@ class Trial:
         """End everything that was started here."""
         self.processes.stop()
 
-    def _start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
-        self.processes.start(name, [str(BIN / command[0]), *command[1:]])
+    def _start(self, name: str, *command: str, extra: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+        self.processes.start(name, [str(BIN / command[0]), *command[1:]], extra)
         return self.processes.heads[name]
 
     def _wait_for_link(self, port: int, seconds: float) -> None:

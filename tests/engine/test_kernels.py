@@ -50,6 +50,27 @@ def test_convolutions(shape: tuple[int, ...], last: bool) -> None:
     torch.testing.assert_close(bias, sums, rtol=1e-5, atol=1e-4)
 
 
+def test_convolutions_by_views_of_all_of_a_clients_numbers() -> None:
+    """As rules see them that correct gradients: weights and biases are no tensors of their own."""
+    torch.manual_seed(0)
+    clients, outputs, inputs, kernel = 3, 4, 2, 3
+    x, how = draw(clients * 2, inputs, 6, 6), ((1, 1), (2, 2), (2, 2))
+    flat = draw(clients, 5 + outputs * (inputs * kernel**2 + 1))
+    w = flat[:, 5:-outputs].unflatten(1, (outputs, inputs, kernel, kernel))
+    b = flat[:, -outputs:]
+    found = convolve(x, w, b, how, "float32")
+    torch.testing.assert_close(found, convolve(x, w.contiguous(), b.contiguous(), how, "float32"), rtol=0, atol=0)
+    wanted = torch.cat([F.conv2d(part, own, bias, *how) for part, own, bias in zip(x.chunk(clients), w, b)])
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-4)
+    g = torch.randn_like(found)
+    ours, theirs = (input_gradient(g, weight, x, how, "float32") for weight in (w, w.contiguous()))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+    for one, other in zip(
+        weight_gradient(g, x, w, how, "float32"), weight_gradient(g, x, w.contiguous(), how, "float32")
+    ):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("ends", [(True, True), (True, False), (False, True)], ids=["both", "inputs", "outputs"])
 def test_convolutions_of_the_first_channels(shape: tuple[int, ...], ends: tuple[bool, bool]) -> None:

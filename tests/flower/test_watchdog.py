@@ -19,6 +19,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.app.metadata import Metadata
 from flwr.supernode.runtime import run_clientapp as app_module
 
+from fedloom.flower.deploy.trial import free_port
 from fedloom.flower.node.fork import Fork, Stuck
 from fedloom.flower.node.reports import Heard, Reports
 from fedloom.flower.node.supernode import Watchdog
@@ -27,6 +28,7 @@ from fedloom.runs.experiment import Experiment
 from fedloom.runs.parquet import table_rows
 from flower_link import FakeLink, node_at
 from flower_processes import Trial
+from pages import get, scraped
 
 LONG = 120.0  # seconds; on a busy machine
 
@@ -174,13 +176,30 @@ def train(message, context):
 
 
 def test_a_killed_app_is_reported_at_once(tmp_path: Path) -> None:
-    """The round does not wait for its deadline, the run's log says why, and the node takes part in the next round."""
+    """The round does not wait for its deadline, the run's log says why, and the node takes part in the next round.
+
+    Meanwhile the figures of server and node are scraped.
+    """
     trial = Trial(tmp_path, ["0-2", "3-5"], warm=True)
     try:
         lives = tmp_path / "lives"
         (tmp_path / "app" / "trial_app" / "client.py").write_text(CLIENT.replace("{lives}", str(lives)))
         experiment = Experiment(method="fedavg", clients=6, rounds=3, training={"epochs": 1}, device="cpu")
-        trial.run(experiment, out=str(tmp_path / "run"), deadline=100.0)
+        port, seen = free_port(), dict[str, float]()
+        run = trial.begin(experiment, out=str(tmp_path / "run"), deadline=100.0, metrics=port)
+        ends = time.monotonic() + LONG
+        while run.poll() is None:
+            assert time.monotonic() < ends, trial.log("run")
+            seen = scraped(port) or seen
+            time.sleep(0.1)
+        assert seen["fedloom_round"] >= 1
+        assert seen["fedloom_replies_accepted_total"] in (6, 9, 15)
+        assert seen["fedloom_nodes{hosting}"] == 2
+        node = scraped(trial.pages[0])
+        assert node["fedloom_node_errors_total"] == 1
+        assert node["fedloom_node_messages_answered_total"] >= 3
+        assert node["fedloom_node_memory_bytes{node}"] > 2**20
+        assert get(trial.pages[0], "/health").status == 200
         rows = table_rows(tmp_path / "run" / "rounds.parquet")
         assert [row["arrived"] for row in rows] == [6, 3, 6]
         assert rows[1]["wall_seconds"] < 20.0

@@ -15,6 +15,7 @@ from fedloom.cli.experiment_options import TYPED, ExperimentOptions, experiment_
 from fedloom.cli.options import (
     EveryOption,
     JsonOption,
+    KeepOption,
     ResumeOption,
     checkpoints_of,
     new_folder_for,
@@ -33,6 +34,16 @@ SlackOption = Annotated[
     float,
     typer.Option(
         min=0, help="a round waits so many times the median node's seconds for slower ones; 0: until the deadline"
+    ),
+]
+MetricsOption = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        max=65000,
+        metavar="PORT",
+        help="figures for Prometheus and a health check: the server's on this port of its loopback, node N's on the "
+        "port N + 1 after it; 0: none",
     ),
 ]
 QuorumOption = Annotated[int, typer.Option(min=1, help="replies without which a round leaves the model as it was")]
@@ -74,6 +85,8 @@ def deploy_command(
     slack: SlackOption = 3.0,
     quorum: QuorumOption = 1,
     checkpoint_every: EveryOption = "1",
+    keep: KeepOption = 5,
+    metrics: MetricsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Write all that METHOD needs to run on several machines with Flower: app, certificates, keys, services.
@@ -89,7 +102,7 @@ def deploy_command(
     experiment = shared.experiment(method=method)
     checkpoints_of(checkpoint_every)
     config = {**CONFIG, "out": run_folder, "deadline": deadline, "slack": slack, "quorum": quorum}
-    config["checkpoint-every"] = checkpoint_every
+    config |= {"checkpoint-every": checkpoint_every, "keep": keep, "metrics": metrics}
     if like is not None:
         for name in ("nodes", "host", "port", "control"):
             if context.get_parameter_source(name) is TYPED:
@@ -161,6 +174,8 @@ def trial_command(
     ] = None,
     resume: ResumeOption = False,
     checkpoint_every: EveryOption = "1",
+    keep: KeepOption = 2,
+    metrics: MetricsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Run METHOD on a real Flower link and real nodes on this machine, with TLS and node authentication.
@@ -186,7 +201,8 @@ def trial_command(
         with progress(console, name, experiment.rounds, experiment.build_goal().score) as watch:
             found = run_trial(
                 experiment, nodes, out=folder, resume=resume, deadline=deadline, slack=slack,
-                checkpoint_every=checkpoint_every, work=work, watch=watch, tell=note_printer(console),
+                checkpoint_every=checkpoint_every, keep=keep, metrics=metrics, work=work, watch=watch,
+                tell=note_printer(console),
             )  # fmt: skip
     except KeyboardInterrupt:
         errors.print(

@@ -20,12 +20,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from fedloom.flower.deploy.processes import memory_of
 from fedloom.flower.node.drain import DRAIN
+from fedloom.flower.node.figures import NodeFigures
 from fedloom.flower.node.fork import STOPPING, Fork, Stuck, runtime_client
 from fedloom.flower.node.reports import Heard, Reports, Verdict
 from fedloom.flower.node.supernode import run_node
 from fedloom.flower.protocol.code import code_of_fedloom
 from fedloom.flower.protocol.exit_codes import AGAIN
+from fedloom.flower.protocol.figures import METRICS, figures_web
 from fedloom.flower.protocol.pace import pace_pulls
 from fedloom.flower.protocol.process_age import LIFE
 
@@ -47,12 +50,16 @@ class Node:
         hearing, telling = os.pipe()
         self._address, self._heard, self._forks = address, Heard(hearing), list[Fork]()
         self._patience = time.monotonic() + START  # until when it may do nothing
+        self._figures = NodeFigures(self._heard, self._memory, time.time())
+        port = int(os.environ.get(METRICS) or 0)
+        self._web = figures_web(port, self._figures.figures, self._figures.health, threads=False) if port else None
         self._stopped = False  # whether this process was asked to end
         self._drained = inf  # until when the node may go on with the message in its hands
         self._code: int | None = None  # the exit code of the node's process
         self._pid = os.fork()
         if self._pid == 0:
             os.close(hearing)
+            self._let_go()
             run_node([*words, "--isolation", "process"], Reports(telling))
         os.close(telling)
 
@@ -64,6 +71,16 @@ class Node:
             return
         self._stopped = True
         self._ask()
+
+    def _let_go(self) -> None:
+        """In a fork: the port of the figures belongs to the process that forked."""
+        if self._web is not None:
+            self._web.close()
+
+    def _memory(self) -> dict[str, float]:
+        """Bytes of memory by kind of process."""
+        found = {"warm": float(memory_of(os.getpid())), "node": float(memory_of(self._pid))}
+        return {**found, "apps": float(sum(memory_of(fork.pid) for fork in self._forks))}
 
     def resume(self, number: int = 0, frame: FrameType | None = None) -> None:
         """It works; or both processes were stopped, and go on."""
@@ -77,6 +94,8 @@ class Node:
                 while not self._stopped and self._heard.verdict is None and self._running():
                     self._collect()
                     self._look(runtime)
+                    if self._web is not None:
+                        self._web.answer()
                     time.sleep(INTERVAL)
                     if time.monotonic() > self._drained:
                         raise Stuck(f"it did not answer within {DRAINING:.0f} s when it was asked to end")
@@ -96,7 +115,8 @@ class Node:
         self._heard.read()
         token, answers = _next_message(runtime)
         if token is not None:
-            self._forks.append(Fork(self._address, token))
+            self._forks.append(Fork(self._address, token, self._let_go))
+        self._figures.busy = len(self._forks)
         if answers and (self._forks or self._heard.looks != looks):
             self.resume()
         if time.monotonic() > self._patience:
@@ -107,7 +127,7 @@ class Node:
         for fork in list(self._forks):
             if (code := fork.ended()) is not None:
                 self._forks.remove(fork)
-                fork.close(code)
+                self._figures.ended(fork.close(code))
 
     def _running(self) -> bool:
         """Whether the node's process has not ended; else its exit code is known."""

@@ -158,7 +158,8 @@ def convolve(
     clients, outputs, _, *kernel = w.shape
     sizes = [_after(x.shape[2 + a], kernel[a], how[0][a], how[1][a], how[2][a]) for a in (0, 1)]
     out = _images((len(x), outputs, *sizes), x)
-    _launch(x, w, b, out, (w.stride(1), w.stride(2)), clients, how, precision, False, kept, tile)
+    bias = None if b is None else b.contiguous()  # it may be a view of all of a client's numbers, and is read in a row
+    _launch(x, w, bias, out, (w.stride(1), w.stride(2)), clients, how, precision, False, kept, tile)
     return out
 
 

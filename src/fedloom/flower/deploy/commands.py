@@ -19,6 +19,7 @@ from fedloom.flower.deploy.folder import (
     Gateway,
     gate_command,
     link_command,
+    metrics_port,
     node_command,
     shipped,
     write_folder,
@@ -90,7 +91,7 @@ def write_texts(made: Deployment, experiment: Experiment, gateway: Gateway) -> C
     """Write services and README.md; also returns the commands. Settings that are there keep all but their clients."""
     from fedloom import __version__
 
-    typed, services = commands(made, gateway), made.root / "services"
+    typed, services, metrics = commands(made, gateway), made.root / "services", metrics_port(made.app)
     services.mkdir(exist_ok=True)
     files = {"fedloom-link.service": link_unit(gateway.control), GATE: gate_unit(gateway)}
     files |= {"fedloom-run.service": run_unit(), "fedloom-node@.service": node_unit()}
@@ -99,7 +100,7 @@ def write_texts(made: Deployment, experiment: Experiment, gateway: Gateway) -> C
         (services / name).write_text(text)
     for key, clients in zip(made.keys, made.clients):
         file = settings_file(made.root, key.number)
-        usual = node_settings(gateway.host, key.number, clients)
+        usual = node_settings(gateway.host, key.number, clients, metrics)
         file.write_text(with_clients(file.read_text(), clients) if file.exists() else usual)
     (made.root / "README.md").write_text(_readme(made, typed, gateway, shipped(experiment)))
     return typed

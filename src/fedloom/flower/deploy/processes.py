@@ -77,7 +77,7 @@ class Processes:
         sizes = dict.fromkeys(groups.values(), 0)
         for number, group in _all_processes():
             if group in groups:
-                sizes[groups[group]] += _memory(number)
+                sizes[groups[group]] += memory_of(number)
         for name, size in sizes.items():
             self.peaks[name] = max(size, self.peaks.get(name, 0))
 
@@ -110,7 +110,7 @@ def _all_processes() -> Iterator[tuple[int, int]]:
             yield int(file.parent.name), int(fields[2])
 
 
-def _memory(number: int) -> int:
+def memory_of(number: int) -> int:
     """Bytes that a process holds; of pages shared by several processes, its part."""
     with suppress(OSError, ValueError, IndexError):
         lines = (PROC / str(number) / "smaps_rollup").read_text().splitlines()

@@ -10,6 +10,7 @@ from fedloom.flower.deploy.address import Address, address_of
 from fedloom.flower.deploy.certificates import files_in
 from fedloom.flower.deploy.folder import NODE_PORT, QUIET, WARM, Gateway, gate_command, link_command, node_command
 from fedloom.flower.protocol.exit_codes import REFUSED, REMOVED
+from fedloom.flower.protocol.figures import METRICS, port_of_node
 
 HOME = "/var/lib/fedloom"  # on the machine that runs a service
 FILES = "/etc/fedloom"  # certificates, keys and settings there
@@ -97,9 +98,11 @@ WantedBy=multi-user.target
 """
 
 
-def node_settings(gate: Address, number: int, clients: str) -> str:
+def node_settings(gate: Address, number: int, clients: str, metrics: int = 0) -> str:
     """A node's own settings, for its unit or its container; Flower calls the gate, as any of its links, a link."""
-    return f"LINK={gate}\nPORT={NODE_PORT + number}\nCLIENTS={clients}\nDATA=\n"
+    settings = {"LINK": gate, "PORT": NODE_PORT + number, "CLIENTS": clients, "DATA": ""}
+    settings[METRICS] = port_of_node(metrics, number)
+    return "".join(f"{name}={value}\n" for name, value in settings.items())
 
 
 def settings_file(root: Path, number: int) -> Path:

@@ -31,6 +31,7 @@ from fedloom.flower.deploy.largest_reply import largest_reply
 from fedloom.flower.deploy.processes import Processes, stopped_by_signals
 from fedloom.flower.deploy.relay import Relay, Traffic
 from fedloom.flower.deploy.trial_result import TrialResult, read_result
+from fedloom.flower.protocol.figures import METRICS, port_of_node
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.folder import check, check_engine, resume_command
 from fedloom.runs.inputs import Inputs, inputs_of
@@ -42,8 +43,9 @@ SLACK = 3.0  # times the median node's seconds that a round waits for the others
 POLLING = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds until Flower starts an app for a message
 TRIAL_AGAIN = "fedloom trial --resume"
 CONFIG: dict[str, Any] = {
-    "out": "", "resume": False, "deadline": 300.0, "checkpoint-every": "1", "quorum": 1, "patience": PATIENCE,
-    "start-with": 0.5, "slack": SLACK, "close-at": 0.5, "resume-with": "", "nodes": "",
+    "out": "", "resume": False, "deadline": 300.0, "checkpoint-every": "1", "keep": 2, "quorum": 1,
+    "patience": PATIENCE, "start-with": 0.5, "slack": SLACK, "close-at": 0.5, "resume-with": "", "metrics": 0,
+    "nodes": "",
 }  # fmt: skip
 
 
@@ -59,6 +61,7 @@ class Trial:
     gateway: Gateway
     states: Path  # folder of the nodes' client states
     lasting: bool  # whether the link's own state is in a file, so that it can be started again
+    metrics: int = 0  # the server's port for figures, and after it the nodes'; 0: none
     numbers: list[int] = field(default_factory=list)  # Flower's numbers of the nodes
     times: dict[str, float] = field(default_factory=dict)  # seconds of each stage
     traffic: list[Traffic] = field(default_factory=list)  # on each node's connections during the run
@@ -81,7 +84,8 @@ class Trial:
         words = node_command(
             str(made.certificates.authority), str(made.keys[number].private), link, config, free_port()
         )
-        self.processes.start(name, [sys.executable, *WARM[1:], *words], {"FLWR_HOME": str(made.root / "homes" / name)})
+        extra = {"FLWR_HOME": str(made.root / "homes" / name), METRICS: str(port_of_node(self.metrics, number))}
+        self.processes.start(name, [sys.executable, *WARM[1:], *words], extra)
 
     def wait_for_nodes(self, patience: float = PATIENCE) -> None:
         """Wait until all nodes are online."""
@@ -169,8 +173,8 @@ def started(
         relay = stack.enter_context(Relay(*gate))
         processes = stack.enter_context(Processes(made.root / "logs", environment(made.home, nodes)))
         control = stack.enter_context(Control(str(link), made.certificates.authority))
-        gateway = Gateway(gate, gate, link, reply)
-        trial = Trial(experiment, made, processes, relay, control, gateway, states.absolute(), lasting)
+        gateway, metrics = Gateway(gate, gate, link, reply), int((config or {}).get("metrics", 0))
+        trial = Trial(experiment, made, processes, relay, control, gateway, states.absolute(), lasting, metrics)
         trial.times["folder and keys"] = time.perf_counter() - began
         with trial.timed("link up"):
             trial.start_gate()
@@ -194,6 +198,8 @@ def run_trial(
     deadline: float = CONFIG["deadline"],
     slack: float = SLACK,
     checkpoint_every: str = CONFIG["checkpoint-every"],
+    keep: int = CONFIG["keep"],
+    metrics: int = 0,
     work: Path | None = None,
     watch: Watch | None = None,
     tell: Callable[[str], None] = lambda note: None,
@@ -208,6 +214,8 @@ def run_trial(
         deadline: seconds that a round waits for replies.
         slack: times the median node's seconds that a round waits for slower ones; 0: until the deadline.
         checkpoint_every: when checkpoints are written, as on the command line.
+        keep: how many of the latest checkpoints are kept.
+        metrics: a port of loopback for the server's figures, and those after it for the nodes'; 0: none.
         work: folder of app, keys and logs; a temporary folder if left out.
         watch: called with every round's row of the table.
         tell: called with messages for the user.
@@ -226,7 +234,8 @@ def run_trial(
     with ExitStack() as stack:
         root = work or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedloom-trial-")))
         stop = time.perf_counter()
-        with started(experiment, nodes, root, states, {"checkpoint-every": checkpoint_every}, inputs=inputs) as trial:
+        terms = {"checkpoint-every": checkpoint_every, "keep": keep, "metrics": metrics}
+        with started(experiment, nodes, root, states, terms, inputs=inputs) as trial:
             tell(f"a link, its gate and {nodes} nodes are up on 127.0.0.1, with TLS and a key each")
             config: Scalars = {"out": str(out), "resume": resume, "deadline": deadline, "slack": slack}
             config["resume-with"] = again

@@ -35,12 +35,14 @@ class Stuck(Exception):
 class Fork:
     """A fork that answers one message. It tells its message's metadata, and how far its reply is, through a pipe."""
 
-    def __init__(self, address: str, token: str) -> None:
+    def __init__(self, address: str, token: str, let_go: Callable[[], None] = lambda: None) -> None:
+        """Fork; `let_go` is called there, and closes what belongs to the process that forked."""
         self._address, self._token, self._data = address, token, b""
         self._pipe, writing = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self._pipe)
+            let_go()
             _answer(address, token, writing)
         os.close(writing)
         os.set_blocking(self._pipe, False)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fedloom.codec import Rejected
-from fedloom.flower.protocol.owners import owner_of
+from fedloom.flower.protocol.owners import Owner, owner_of
 from fedloom.flower.protocol.records import NodeMessage
 from fedloom.flower.protocol.said import said
 from fedloom.flower.server.hello import Hello, ReportedClient, Terms, read_hello
@@ -22,15 +22,20 @@ ASK_AGAIN = 60.0  # seconds until a node is asked anew that did not say which cl
 
 
 class Roster:
-    """Which node hosts which client. Where the deployment says whose key is whose, a node hosts its own clients only;
-    elsewhere the first node to name a client hosts it.
+    """Which node hosts which client.
+
+    Where the deployment says whose key is whose, a node hosts its own clients only; elsewhere the first node to name a
+    client hosts it.
 
     Every node is asked when it is first seen, when it was away, and after anything went wrong with it (`doubt`).
     Whether nodes have data of their own is what most clients' nodes say until `settle`.
     """
 
-    def __init__(self, mailbox: Mailbox, terms: Terms) -> None:
-        self._mailbox, self._terms = mailbox, terms
+    def __init__(
+        self, mailbox: Mailbox, terms: Terms, changed_owners: Callable[[], tuple[Owner, ...]] = lambda: ()
+    ) -> None:
+        """`changed_owners`: whose key hosts which clients from now on; none if that is as before."""
+        self._mailbox, self._terms, self._changed_owners = mailbox, terms, changed_owners
         self._queries: dict[str, int] = {}  # message id -> node, of queries without an answer
         self._queried: dict[int, float] = {}  # node -> when it was asked; nodes that are not here are asked next
         self._connected: set[int] = set()
@@ -41,6 +46,7 @@ class Roster:
         self._had_tests = False  # whether that was said when the run was begun
         self.reported: dict[int, ReportedClient] = {}  # clients with data of their own, as first reported, by number
         self.entered: Callable[[int], None] = lambda node: None  # called when a node's clients were entered
+        self.looked: Callable[[], None] = lambda: None  # called after every look
 
     @property
     def own_data(self) -> bool | None:
@@ -85,6 +91,9 @@ class Roster:
         now = time.monotonic()
         if at_once or now - self._looked >= LOOK_EVERY:
             self._looked, before, self._connected = now, self._connected, self._mailbox.nodes()
+            if owners := self._changed_owners():
+                self._terms = self._terms._replace(owners=owners)
+                self._queried.clear()  # all are asked again
             if self._terms.owners and not self._connected <= self._mailbox.keys.keys():
                 self._mailbox.learn_keys()
             for node in before - self._connected:
@@ -102,6 +111,13 @@ class Roster:
                 self._take(node, answer.facts)
             except Rejected as why:
                 self._refuse(node, why)
+        self.looked()
+
+    def counts(self) -> dict[str, int]:
+        """Nodes by status; `away` where the deployment says which nodes there are."""
+        hosting, connected = len(self._hellos.keys() & self._connected), len(self._connected)
+        found = {"hosting": hosting, "idle": connected - hosting}
+        return {**found, "away": max(0, len(self._terms.owners) - connected)} if self._terms.owners else found
 
     def _ask(self, node: int, now: float) -> None:
         """Ask a node which clients it hosts."""
