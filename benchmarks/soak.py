@@ -34,7 +34,7 @@ import numpy as np
 
 from fedloom.flower.deploy.processes import marked_processes
 from fedloom.flower.deploy.relay import CHUNK, Relay, reset
-from fedloom.flower.deploy.trial import Trial, started
+from fedloom.flower.deploy.trial import Trial, rounds_reporter, started
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.parquet import table_rows
 
@@ -167,15 +167,14 @@ def soaked(nodes: int, rounds: int, seed: int, bad: bool, root: Path) -> dict[st
                 trial.processes.heads[f"node-{node}"].terminate()
                 trial.processes.heads[f"node-{node}"].wait()
                 trial.start_node(node)
-            looks = Memory(trial.processes.mark), Disturber(trial, list(range(last)), random.Random(seed))
+            sizes, disturber = Memory(trial.processes.mark), Disturber(trial, list(range(last)), random.Random(seed))
+            looks = sizes.look, disturber.look, rounds_reporter(run, shown)
 
             def look() -> None:
-                if not bad or trial.processes.running(f"node-{last}"):
-                    pass
-                else:
+                if bad and not trial.processes.running(f"node-{last}"):
                     trial.start_node(last)
                 for one in looks:
-                    one.look()
+                    one()
 
             began = time.monotonic()
             number = trial.control.start(trial.deployment.app, {"out": str(run), "deadline": DEADLINE})
@@ -184,10 +183,15 @@ def soaked(nodes: int, rounds: int, seed: int, bad: bool, root: Path) -> dict[st
             idle = memory(trial.processes.mark)
     return {
         "outcome": status.outcome, "seconds": seconds, "slow": slow,
-        "events": Counter(how for _, how, _ in looks[1].events),
-        "left": len(marked_processes(trial.processes.mark)), "memory": looks[0].summary(), "at the end": idle,
+        "events": Counter(how for _, how, _ in disturber.events),
+        "left": len(marked_processes(trial.processes.mark)), "memory": sizes.summary(), "at the end": idle,
         **verdict(run, last),
     }  # fmt: skip
+
+
+def shown(row: dict[str, Any]) -> None:
+    """Print a round."""
+    print(f"round {row['round']}: {row['arrived']} of {row['clients']}, {row['wall_seconds']:.1f} s", file=sys.stderr)
 
 
 def verdict(run: Path, last: int) -> dict[str, Any]:

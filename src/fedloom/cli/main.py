@@ -157,15 +157,11 @@ def compare_command(
     """
     from fedloom.cli.show import comparison_rows, comparison_table, progress
     from fedloom.evaluate.judge import check_target
-    from fedloom.runs.experiment import Experiment
-    from fedloom.runs.set_values import with_settings
-    from fedloom.studies.compare import compare, fitting
+    from fedloom.studies.compare import compare
+    from fedloom.studies.forms import experiment_of
 
     pairs = shared.settings
-    experiments = {
-        name: Experiment(**with_settings({**shared.values, "method": name}, fitting(name, pairs, methods)))
-        for name in methods
-    }
+    experiments = {name: experiment_of(name, shared.values, pairs, methods) for name in methods}
     score = next(iter(experiments.values())).build_goal().score
     if target is not None:
         check_target(score, target)

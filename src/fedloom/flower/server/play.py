@@ -26,6 +26,8 @@ from fedloom.flower.protocol.owners import Owner, read_owners
 from fedloom.flower.protocol.pace import pace_pulls
 from fedloom.flower.protocol.packing import Packing
 from fedloom.flower.protocol.run_file import RUN_FILE
+from fedloom.flower.server.arrivals import pull_as_they_come
+from fedloom.flower.server.changed_owners import ChangedOwners
 from fedloom.flower.server.checks import with_checks
 from fedloom.flower.server.closing import Closing
 from fedloom.flower.server.hello import Terms
@@ -113,6 +115,7 @@ def serve(
     """Run the run config's experiment on the nodes of `grid`, which have waited for `age` seconds."""
     began = time.monotonic() - age
     pace_pulls()
+    pull_as_they_come()
     with stated(Path(str(config["out"])) if config.get("out") else None):
         if "experiment" not in config:
             raise BadExperiment("run config: 'experiment' is missing; it is the experiment as JSON text.")
@@ -150,7 +153,7 @@ def _serve(
         inputs.clients, inputs.setting.fleet, experiment.clients, fedloom.__version__, code_of(experiment), base,
         config.owners,
     )  # fmt: skip
-    roster = Roster(mailbox, terms)
+    roster = Roster(mailbox, terms, ChangedOwners(out).read)
     roster.looked = partial(status.seen, roster)
     if resume:
         recall(out, roster)
