@@ -23,6 +23,20 @@ def _named(name: str, **settings: Any) -> dict[str, Any]:
     return {"name": name, "settings": settings}
 
 
+def _recipe(
+    name: str,
+    about: str | None,
+    experiments: dict[str, Experiment],
+    claims: list[Claim],
+    notes: tuple[str, ...],
+    less: str,
+    quick: bool,
+) -> Recipe:
+    """The recipe; `less` is what a quick one has of the whole."""
+    more = (f"smaller: {less}",) if quick else ()
+    return Recipe(name, about or "", experiments, tuple(claims), (*notes, *more), quick=quick)
+
+
 def speedup(quick: bool = False) -> Recipe:
     """FedBuff against synchronous rounds and FedAsync, with as many clients at a time."""
     at_once, rounds = 50, 8 if quick else 60
@@ -72,7 +86,7 @@ def speedup(quick: bool = False) -> Recipe:
         "FedBuff's paper says up to 3.3 times as efficient as synchronous training and up to 2.5 times as asynchronous "
         "training, on fleets of its own: only the direction is judged.",
     )
-    return Recipe("fedbuff-speedup", speedup.__doc__ or "", experiments, tuple(claims), notes, quick=quick)
+    return _recipe("fedbuff-speedup", speedup.__doc__, experiments, claims, notes, f"{rounds} rounds of 60", quick)
 
 
 DISCOUNTS = {
@@ -109,7 +123,9 @@ def staleness(quick: bool = False) -> Recipe:
         "accuracy is the mean of the last ten evaluations, 25 steps apart, since single ones fluctuate.",
         "The paper draws staleness up to 4 or 16; here it follows from the devices, with a mean of 4 and 19.",
     )
-    return Recipe("fedasync-staleness", staleness.__doc__ or "", experiments, tuple(claims), notes, quick=quick)
+    return _recipe(
+        "fedasync-staleness", staleness.__doc__, experiments, claims, notes, f"{steps} steps of 1,500", quick
+    )
 
 
 METHODS: dict[str, tuple[dict[str, Any], str]] = {
@@ -168,4 +184,6 @@ def partial_models(quick: bool = False) -> Recipe:
         "replies in all.",
         "FedSPU is judged by clients' own models, the others by the global one.",
     )
-    return Recipe("partial-buffered", partial_models.__doc__ or "", experiments, tuple(claims), notes, quick=quick)
+    return _recipe(
+        "partial-buffered", partial_models.__doc__, experiments, claims, notes, f"{rounds} steps of 150", quick
+    )

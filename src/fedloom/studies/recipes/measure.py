@@ -69,7 +69,7 @@ def _gigabytes(rows: Rows) -> float:
 
 def _own(rows: Rows) -> Rows:
     """The rows, judged by clients' own models."""
-    return [{**row, "score": row["personal_score"]} for row in rows]
+    return [{**row, "score": row.get("personal_score", row.get("personal_accuracy"))} for row in rows]
 
 
 def _same_group(rows: Rows) -> float:
