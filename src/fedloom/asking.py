@@ -26,6 +26,7 @@ class Chosen(NamedTuple):
     client: int
     wave: Wave
     row: int
+    reply: Reply | None  # of the wave, where clients are trained when they are asked
 
 
 class Asking:
@@ -58,11 +59,11 @@ class Asking:
             chosen = self._waved(sorted(self._next(some, wish)))
         flight, timeout = self.flight, self.method.pace.timeout
         asked = []
-        for client, wave, row in sorted(chosen, key=lambda one: one.client):
+        for client, wave, row, reply in sorted(chosen, key=lambda one: one.client):
             task = Asked(flight.next_serial, client, wave, row, flight.now)
             task.end = end_of(task, timeout)
-            if wave.reply is not None and task.received:
-                task.trained, task.place = wave.reply, row
+            if reply is not None and task.received:
+                task.trained, task.place = reply, row
             flight.add(task, timeout)
             asked.append(task)
             if task.foreseen == UNAVAILABLE:
@@ -108,8 +109,8 @@ class Asking:
         if self.world.foresees and not self.method.masks_known:  # what comes back, and when, follows from training
             reply = self._trained(clients, task, seen)
             seen = self.world.foresee(clients, task, self.chance, now, reply)
-        wave = Wave(version, task, seen.table(), seen.end.tolist(), seen.fate.tolist(), seen.pieces, reply)
-        return [Chosen(client, wave, row) for row, client in enumerate(ids)]
+        wave = Wave(version, task, seen.table(), seen.end.tolist(), seen.fate.tolist(), seen.pieces)
+        return [Chosen(client, wave, row, reply) for row, client in enumerate(ids)]
 
     def _trained(self, clients: Tensor, task: Task, seen: Journey) -> Reply:
         """The replies of all who get their task; the rows of the others hold the model."""

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedloom.asking import Asking
 from fedloom.chance import Chance
+from fedloom.core.compact import compact
 from fedloom.core.costs import Costs
 from fedloom.core.flight import ARRIVED, TOO_OLD, UNREACHED, Asked, Flight, Version, pieces_of, task_of
 from fedloom.core.rows import cat_rows, scattered
@@ -87,6 +88,7 @@ def make_step(
         model, memory, reply = take_replies(method, memory, task, setting, reply, chance)
     counts = None if version.counts is None else count_step(version.counts, reply)
     flight.close(closed, Version(version.number + 1, model, version.moves + bool(taken), counts))
+    compact(flight)
     return Step(model, memory, task, reply)
 
 

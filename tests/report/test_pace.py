@@ -77,7 +77,7 @@ def test_the_timeline_has_every_task(groups):
         (2, 0.0, (2.0, 4.0, 2.0), 10.0, COUNTED, 1),
         (3, 6.0, (3.0, 1.0, 0.0), None, "in flight", 1),
     ]
-    assert (chart.oldest, list(chart.fates), lanes.unit) == (1, ["upload lost", "in flight"], "s")
+    assert (lanes.oldest, list(chart.fates), lanes.unit) == (1, ["upload lost", "in flight"], "s")
     assert notes == ["fedavg: seed 0, all clients at work."]
 
 

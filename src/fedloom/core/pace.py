@@ -67,6 +67,11 @@ class Pace(ServerPart):
         return True
 
     @property
+    def lighter(self) -> str | None:
+        """What to set so that clients in flight take less memory, if there is such a setting."""
+        return None
+
+    @property
     def recall(self) -> bool:
         """Whether a step ends all tasks that it does not take: they no longer count, and their clients are free."""
         return False

@@ -46,7 +46,8 @@
     for (const trace of traces) {
       if (trace.colorscale) trace.colorscale = scales[trace.colorscale];
       if (trace.marker?.colorscale) trace.marker.colorscale = scales[trace.marker.colorscale];
-      for (const part of [trace.line, trace.marker]) if (part?.color === "soft") part.color = css("--soft");
+      if (narrow && trace.mode === "text") trace.visible = false;
+      for (const part of [trace.line, trace.marker, trace.textfont]) if (part?.color === "soft") part.color = css("--soft");
     }
     if (chart.scale) {
       const said = resolve(chart.scale, chart.state);

@@ -36,14 +36,15 @@ def timeline_of(groups: Timed) -> tuple[Timeline | None, list[str]]:
         own = wide if ALIKE * lasts[group.label] >= wide else min(_window(run, tasks), lasts[group.label])
         starts = {WHOLE: 0.0} if short else {BEGIN: 0.0, END: max(0.0, lasts[group.label] - own)}
         windows = {name: _lanes(run, tasks, start, own) for name, start in starts.items()}
-        by[group.label] = {name: lanes for name, (lanes, _) in windows.items()}
+        stale = [span.staleness for lanes, _ in windows.values() for span in lanes.spans if span.fate == COUNTED]
+        oldest = max(stale, default=0)
+        by[group.label] = {name: lanes._replace(oldest=oldest) for name, (lanes, _) in windows.items()}
         said = dict.fromkeys(note for _, note in windows.values())
         notes.append((group.label, f"seed {run.experiment['seed']}, {'; '.join(said)}."))
     every = [span for windows in by.values() for lanes in windows.values() for span in lanes.spans]
     occur = {span.fate for span in every}
     fates = {fate: (word_of(fate), colour) for fate, colour in FATE_COLOURS.items() if fate in occur}
-    oldest = max((span.staleness for span in every if span.fate == COUNTED), default=0)
-    return Timeline(by, fates, oldest), merged(notes)
+    return Timeline(by, fates), merged(notes)
 
 
 def _window(run: Recorded, tasks: Tasks) -> float:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
+from fedloom.accel.machine import size
 from fedloom.accel.precision import precision_note
 from fedloom.chance import Chance
 from fedloom.core.goal import Goal, Transform
@@ -134,7 +135,7 @@ def trainer_of(
         if not worth:
             return engines.ways()[0], ()
         with threads_for([inputs]):
-            return fastest_way(engines, inputs.method.select.cohort_size(inputs.setting.fleet.size))
+            return fastest_way(engines, inputs.method.cohort_size(inputs.setting.fleet.size))
 
     sliced, pinned = experiment.execution == "sliced", None if experiment.way == "auto" else experiment.way
     return local_engine(clients, inputs.placement.chunk, experiment.precision, sliced, chosen, way=pinned, pick=pick)
@@ -148,7 +149,19 @@ def notes_of(experiment: Experiment, inputs: Inputs) -> list[str]:
     if inputs.method.of_neurons:
         neurons = inputs.setting.neurons  # which warns of layers that are kept whole
         own += [WHOLE] if neurons.note is None and not neurons.size else []
+    own += [crowded_note(inputs)] if inputs.placement.crowded else []
     return [*own, str(inputs.placement), *([] if rounding is None else [rounding])]
+
+
+def crowded_note(inputs: Inputs) -> str:
+    """Clients in flight that do not fit into memory, and what to do."""
+    placement, pace = inputs.placement, inputs.method.pace
+    lighter = "" if pace.lighter is None else f"{pace.lighter}, "
+    return (
+        f"up to {min(pace.slots, inputs.setting.fleet.size):,} clients in flight take about "
+        f"{size(placement.flight_bytes)}, and the run has {size(placement.budget)} in all: {lighter}have fewer "
+        "in flight, or give it more memory."
+    )
 
 
 def _in_world(

@@ -61,7 +61,7 @@ def left_to_pace(method: Method, given: Mapping[str, Any], fleet: str) -> dict[s
     steps = method.pace.steps_a_round
     if "rounds" not in given:
         found["rounds"] = ROUNDS * steps
-    if "evaluate_every" not in given:
+    if "evaluate_every" not in given and given.get("evaluate_seconds") is None:
         found["evaluate_every"] = steps
     return found
 

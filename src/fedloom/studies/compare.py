@@ -10,12 +10,10 @@ from typing import Any
 from fedloom.core.metric import Metric
 from fedloom.errors import BadExperiment
 from fedloom.evaluate.targets import Cost, Interval, interval, spent, to_target
-from fedloom.runs.experiment import Experiment, method_maker
+from fedloom.runs.experiment import Experiment
 from fedloom.runs.many_runs import run_all
 from fedloom.runs.result import Result
-from fedloom.runs.settings import settings_of
 from fedloom.runs.watch import Watch
-from fedloom.runs.without_barrier import INSTEAD
 
 
 @dataclass(frozen=True)
@@ -56,22 +54,6 @@ def ratio_of(ours: Contender, theirs: Contender, target: float | None, what: str
     if not values or any(a is None or not b for a, b in values):
         return None
     return interval([a / b for a, b in values])
-
-
-def takes(method: str, key: str) -> bool:
-    """Whether a method has this setting.
-
-    `per_round` belongs to methods whose selection takes a count, a deadline and the like to rounds with a barrier.
-    """
-    if key in INSTEAD or f"world.{key}" in INSTEAD:
-        built = Experiment(method=method).build_method()
-        return built.pace.barrier and (key != "per_round" or built.select.with_count(1) is not None)
-    return key.removeprefix("method.") in settings_of(method_maker(method))
-
-
-def fitting(method: str, pairs: dict[str, Any], methods: Sequence[str]) -> dict[str, Any]:
-    """The settings for one of several methods; one that no method takes is common to all, or refused later."""
-    return {k: v for k, v in pairs.items() if takes(method, k) or not any(takes(other, k) for other in methods)}
 
 
 def compare(
