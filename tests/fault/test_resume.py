@@ -121,8 +121,18 @@ def test_a_stopped_run_goes_on_to_the_same_bits(kind, tmp_path):
     assert [row["round"] for row in result.rounds] == [1, 2, 3, 4]
 
 
+FEW = {"name": "buffered", "settings": {"buffer": 2, "in_flight": 4}}
+
+
 @pytest.mark.parametrize(
-    "evaluate", [{}, {"evaluate_every": 3}, {"fleet": "equal", "evaluate_seconds": 3.0}], ids=["1", "3", "seconds"]
+    "evaluate",
+    [
+        {},
+        {"evaluate_every": 3},
+        {"fleet": "equal", "evaluate_seconds": 3.0},
+        {"fleet": "iot", "evaluate_seconds": 3.0, "pace": FEW, "per_round": None},
+    ],
+    ids=["1", "3", "seconds", "in flight"],
 )
 def test_more_rounds_are_a_run_of_as_many(evaluate, tmp_path):
     run(small(rounds=5, **evaluate), out=tmp_path / "straight")

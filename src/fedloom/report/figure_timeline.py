@@ -63,11 +63,13 @@ def _draw(axes: Any, chart: Timeline, lanes: Lanes, span: Span, colour: Any) -> 
     axes.plot([end + up, span.taken], [span.lane] * 2, color=GREY, lw=0.5, zorder=2)
     axes.plot([span.taken], [span.lane], ".", color=GREY, ms=1.8, zorder=3)
     needed = (len(str(span.staleness)) + 1) * DIGIT * lanes.wide
-    if not lanes.oldest or not lanes.start + needed < end < lanes.end:
+    inside = compute > needed
+    right = end if inside else end + up
+    if not lanes.oldest or sum(span.phases) < needed or not lanes.start + needed < right < lanes.end:
         return
-    if compute > needed:
+    if inside:
         dark = span.staleness > 0.4 * lanes.oldest
-        axes.text(end - needed / 5, span.lane, str(span.staleness), ha="right", va="center_baseline", fontsize=5,
+        axes.text(right - needed / 5, span.lane, str(span.staleness), ha="right", va="center_baseline", fontsize=5,
                   color="white" if dark else "0.15", zorder=4)  # fmt: skip
-    elif sum(span.phases) > needed:
-        axes.text(end + up, span.lane - 0.1, str(span.staleness), ha="right", va="bottom", fontsize=5, color=GREY)
+    else:
+        axes.text(right, span.lane - 0.1, str(span.staleness), ha="right", va="bottom", fontsize=5, color=GREY)

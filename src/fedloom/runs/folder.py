@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -28,6 +28,7 @@ from fedloom.runs.checkpoint.saver import Checkpoints, Saver
 from fedloom.runs.checkpoint.tensors import pack
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.lock import locked
+from fedloom.runs.log_file import log_file
 
 log = logging.getLogger("fedloom")
 
@@ -52,10 +53,25 @@ def new_folder(stem: str) -> Path:
 
 def experiment_in(folder: Path) -> Experiment:
     """The experiment in a run folder."""
+    return Experiment(**about_of(folder)["experiment"])
+
+
+def about_of(folder: Path) -> dict[str, Any]:
+    """What a run folder's `experiment.json` says."""
     about = _about(folder)
     if about is None:
-        raise BadExperiment(f"'{folder}' is not a run folder: it has no {ABOUT}; name the folder of a run to resume.")
-    return Experiment(**about["experiment"])
+        raise BadExperiment(f"'{folder}' is not a run folder: it has no {ABOUT}; name the folder of a run.")
+    return about
+
+
+def change_about(folder: Path, changed: dict[str, Any]) -> None:
+    """Change entries of a run folder's `experiment.json`."""
+    _write_about(folder, {**about_of(folder), **changed})
+
+
+def _write_about(folder: Path, about: dict[str, Any]) -> None:
+    """Write `experiment.json`."""
+    replace_file(folder / ABOUT, [f"{json.dumps(about, indent=2)}\n".encode()])
 
 
 def base_in(folder: Path) -> str:
@@ -139,7 +155,7 @@ def open_folder(
             stack.enter_context(locked(folder / LOCK, f"folder '{folder}'"))
         check(folder, experiment, resume)  # another process may have been quicker
         with writing(folder):
-            stack.enter_context(_log_file(folder))
+            stack.enter_context(log_file(folder))
         found = newest_checkpoint(folder) if resume else None
         now, here = fingerprint(experiment, prepared), surroundings(prepared.inputs.model.device)
         if found is not None:
@@ -147,7 +163,9 @@ def open_folder(
         with writing(folder):
             _describe(folder, experiment, prepared, here, found)
         facts = {"format": FORMAT, "experiment": experiment.model_dump(mode="json"), "fingerprint": now}
-        saver = Saver(folder, when, {**facts, "surroundings": here}, [] if found is None else [found.path])
+        paths = store.list_all(folder / "checkpoint")
+        good = [] if found is None else paths[paths.index(found.path) :]
+        saver = Saver(folder, when, {**facts, "surroundings": here}, good[::-1])
         saver.begin(0 if found is None else found.facts["round"])
         yield Opened(saver, found)
 
@@ -211,7 +229,7 @@ def _describe(
     if before:
         own = {"round": 0 if found is None else found.facts["round"], **here}
         about = {**before, "experiment": about["experiment"], "resumed": [*before.get("resumed", []), own]}
-    replace_file(folder / ABOUT, [f"{json.dumps(about, indent=2)}\n".encode()])
+    _write_about(folder, about)
     for note in (prepared.inputs.dealt, *prepared.notes):
         log.info(note)
 
@@ -241,35 +259,3 @@ def _score(goal: Goal) -> dict[str, Any]:
         for one in goal.metrics
     ]
     return {**metrics[0], "personal": goal.personal.name, "metrics": metrics}
-
-
-class _File(logging.FileHandler):
-    """A log file that is silent on a full disk, which the run itself reports."""
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        """Drop the line."""
-
-    def close(self) -> None:
-        """Close; lines that cannot be written are dropped."""
-        with suppress(OSError):
-            super().close()
-
-
-@contextmanager
-def _log_file(folder: Path) -> Iterator[None]:
-    """Write fedloom's log records into `log.txt`."""
-    handler = _File(folder / "log.txt")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    log.addHandler(handler)
-    level = log.level
-    log.setLevel(logging.INFO)
-    try:
-        yield
-        log.info("finished")
-    except BaseException as problem:
-        log.info("stopped: %s", str(problem) or type(problem).__name__)
-        raise
-    finally:
-        log.setLevel(level)
-        log.removeHandler(handler)
-        handler.close()

@@ -22,8 +22,14 @@ from fedloom.flower.deploy.folder import (
 from fedloom.flower.deploy.keys import key_in, write_key
 from fedloom.flower.deploy.moves import Hosted, moved, with_nodes, without_node
 from fedloom.flower.deploy.opened import Opened, open_folder
-from fedloom.flower.deploy.registered import retired_keys
-from fedloom.flower.deploy.rotate import drop_old_authority, retire, rotate_authority, rotate_link, rotate_node
+from fedloom.flower.deploy.rotate import (
+    drop_old_authority,
+    old_keys,
+    retire,
+    rotate_authority,
+    rotate_link,
+    rotate_node,
+)
 from fedloom.flower.deploy.service_files import FILES, GATE, HOME, settings_file
 from fedloom.flower.protocol.assignment import deal_clients, format_ranges
 from fedloom.flower.protocol.experiment import read_experiment
@@ -151,7 +157,7 @@ def add_nodes(root: Path, count: int, wanted: Sequence[int] = ()) -> Change:
     """More nodes, which host these clients, or those without a node, or their part of all."""
     opened = open_folder(root)
     before, names = opened.hosted, [key.number for key in opened.made.keys]
-    names += [int(file.name.partition(".")[0].rpartition("-")[2]) for file in retired_keys(opened)]
+    names += [int(file.name.partition(".")[0].rpartition("-")[2]) for file in old_keys(opened.made.root / "keys")]
     new = [max(names) + 1 + at for at in range(count)]
     after = with_nodes(before, new, opened.experiment.clients, wanted)
     for number in new:
