@@ -167,6 +167,21 @@ def test_a_round_with_too_few_waits_for_all_that_are_awaited() -> None:
     assert float(reply.costs.duration) == float(reply.report["seconds"].max())
 
 
+def test_a_round_whose_replies_are_not_timed_lasts_as_long_as_it_lasted() -> None:
+    """As on a real network, where the engine measures rounds alone."""
+    here, method = equipped(), small(safa(0.25))
+    engine = simulated(here, method)
+
+    def send(ids: Tensor, task: Task, chance: Chance) -> Reply:
+        reply = engine.train(ids, task, chance)
+        return reply._replace(report={name: value for name, value in reply.report.items() if name != "seconds"})
+
+    reply = play(here, method, engine_of(send), rounds=1).replies[0]
+    assert reply.costs is not None
+    assert reply.costs.duration == engine.costs.duration > 0
+    assert reply.ids[reply.arrived].tolist() == [0, 1, 2]
+
+
 def test_nobody_who_comes_after_the_deadline_is_picked() -> None:
     here, method = equipped(made(cycles=[1e9] * 6 + [1e3] * 6)), small(safa(1.0, lag=2))
     run = play(here, method, simulated(here, method, deadline=200.0))

@@ -63,7 +63,7 @@ class ExperimentOptions:
             metavar="KEY=VALUE",
             help="any other setting, such as rate=0.05, epochs=5, method.mu=0.1, partition.alpha=0.5, per_round=20, "
             "augment=[crop,flip], goal.loss=huber, "
-            "channel.up=0.3, world.deadline=60; repeat as needed",
+            "channel.up=0.3, world.deadline=60, pace=buffered; repeat as needed",
         ),
     ] = None
 

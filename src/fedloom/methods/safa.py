@@ -161,8 +161,9 @@ class FirstComers(Admit):
         reply = once(Cohort(task.ids, task.authorised), model, reply)  # a client is picked once, and read if it is not
         size = setting.fleet.size
         quota, here = ceil(self.share * size - 1e-9), _of_fleet(reply.ids, reply.arrived, size)  # 0.07 * 100 is above 7
-        seconds = reply.report.get("seconds", torch.zeros(len(reply.ids), dtype=torch.float64, device=reply.ids.device))
-        timed = torch.where(reply.arrived, seconds, torch.inf)
+        seconds = reply.report.get("seconds")
+        timed = torch.zeros_like(reply.ids, dtype=torch.float64) if seconds is None else seconds
+        timed = torch.where(reply.arrived, timed, torch.inf)
         came = torch.full((size,), torch.inf, dtype=timed.dtype, device=timed.device)
         came = came.scatter_reduce(0, reply.ids, timed, "amin")  # [N]
         turn = torch.where(here, (memory["picked"] & self.compensate).byte(), 2)
@@ -176,14 +177,14 @@ class FirstComers(Admit):
         return reply, {**own, "picked": picked}
 
 
-def _ended(costs: Costs, spare: Tensor, counts: Tensor, seconds: Tensor, quota: int) -> Costs:
-    """The costs of a round that ends with the last of those who count [C], if they are a `quota`."""
+def _ended(costs: Costs, spare: Tensor, counts: Tensor, seconds: Tensor | None, quota: int) -> Costs:
+    """The costs of a round that ends with the last of those who count [C], if they are a `quota` and are timed."""
     columns, duration, sent = dict(costs.columns or {}), costs.duration, costs.sent
     if sent is None:
         sent = costs.up.total * (counts | spare)
     if "fate" in columns:
         columns["fate"] = torch.where(spare, SPARE, columns["fate"])
-    if duration is not None:
+    if duration is not None and seconds is not None:
         last = torch.where(counts, seconds, 0).max()
         duration = torch.where(counts.sum() >= quota, last.to(duration), duration)
     return costs._replace(columns=columns, duration=duration, sent=sent)
