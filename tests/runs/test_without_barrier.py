@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from fedloom import Experiment, run
@@ -311,3 +312,14 @@ def test_the_list_shows_them(kind: str) -> None:
     names = {"paces": ("barrier", "buffered", "windowed", "by-tier"), "staleness": ("change", "model")}[kind]
     assert all(name in shown.output for name in names)
     assert "work" not in shown.output
+
+
+@pytest.mark.parametrize("method", ["fedasync", {"name": "fedat", "settings": {"tiers": 3, "per_tier": 2}}])
+def test_a_resumed_run_ends_in_the_same_bits(method: Any, tmp_path: Path) -> None:
+    whole = {"clients": 12, "seed": 2, "rounds": 12, "method": method}
+    straight = run(Experiment(**whole))
+    run(Experiment(**{**whole, "rounds": 5}), out=tmp_path / "run")
+    again = run(Experiment(**whole), out=tmp_path / "run", resume=True)
+    assert [row["virtual_seconds"] for row in again.rounds] == [row["virtual_seconds"] for row in straight.rounds]
+    for name, value in straight.model.state_dict().items():
+        assert torch.equal(value, again.model.state_dict()[name])
