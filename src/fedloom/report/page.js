@@ -52,7 +52,7 @@
     if (chart.scale) {
       const said = resolve(chart.scale, chart.state);
       const scale = scales[said.colours || "sequential"];
-      const strip = element("i", "strip");
+      const strip = element("i", said.high ? "strip" : "chip");
       strip.style.background = `linear-gradient(to right, ${scale.map((stop) => stop[1]).join(", ")})`;
       const legend = document.getElementById("legend-" + chart.key);
       const ends = element("span", "ends");
