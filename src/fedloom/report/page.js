@@ -59,7 +59,8 @@
       ends.append(element("span", "", said.low), strip, element("span", "", said.high));
       const runs = chart.controls.find((control) => control.name === "run");
       const run = runs ? runs.options.find((option) => option[0] === chart.state.run)[1] : "";
-      legend.replaceChildren(element("span", "printed", run), element("span", "", said.text), ends, ...chips(chart));
+      const words = element("span", "", said.text);
+      legend.replaceChildren(element("span", "printed", run), ...(said.high ? [words, ends] : [ends, words]), ...chips(chart));
       legend.classList.add("scale");
     }
     for (const trace of traces) if (trace.error_y) trace.error_y.color = css("--soft");
