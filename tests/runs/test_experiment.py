@@ -25,7 +25,7 @@ from fedloom.parts.select.uniform import Uniform
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.play import run
 from fedloom.runs.set_values import with_settings
-from fedloom.studies.compare import takes
+from fedloom.studies.forms import takes
 
 SMALL: dict[str, Any] = {"clients": 4, "per_round": 2, "rounds": 1, "training": {"epochs": 1}}
 

@@ -30,6 +30,7 @@ CHOSEN: dict[str, dict[str, Any]] = {
 }
 
 CONTRACTS = tuple(f"fedloom.core.{name}" for name in ("part", "pace", "stale", "rule"))
+ROOMS = ("fedloom.core.", "fedloom.parts.", "fedloom.methods.")  # of parts that a method is made of
 
 
 class Row(NamedTuple):
@@ -71,13 +72,8 @@ def _parts() -> list[Row]:
     while waiting:
         part = waiting.pop()
         waiting += part.__subclasses__()
-        if not inspect.isabstract(part) and part is not ServerPart and part.__module__.startswith("fedloom."):
-            slot = next(
-                base.__name__.lower()
-                for base in part.__mro__
-                if base.__module__
-                in ("fedloom.core.part", "fedloom.core.pace", "fedloom.core.stale", "fedloom.core.rule")
-            )
+        if not inspect.isabstract(part) and part is not ServerPart and part.__module__.startswith(ROOMS):
+            slot = next(base.__name__.lower() for base in part.__mro__ if base.__module__ in CONTRACTS)
             found.append(Row(f"{slot.replace('localrule', 'local')}: {part.__name__}", _settings(part), _about(part)))
     return sorted(found)
 
