@@ -104,7 +104,7 @@ def queue(options: argparse.Namespace) -> None:
                 iter(flight.free.nonzero()[0].tolist()),
             )
             while (taken := pace.due({}, flight, False)) is None:
-                while pace.wish({}, flight).clients:
+                while pace.wish({}, flight, flight.free).clients:
                     client, serial = next(free), flight.next_serial
                     flight.add(Asked(serial, client, wave, client, flight.now, flight.now + seconds[serial]))
                 flight.advance(flight.next_event())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,9 +47,12 @@ class Asking:
 
     def fill(self) -> None:
         """Ask as many clients as the pace wishes and are free."""
-        while (wish := self.method.pace.wish(self.memory["pace"], self.flight)).clients > 0:
+        able = np.ones_like(self.flight.free)
+        while (wish := self.method.pace.wish(self.memory["pace"], self.flight, able)).clients > 0:
             if not self._ask(wish):
-                break
+                if wish.among is None:
+                    break
+                able &= ~wish.among
 
     def _ask(self, wish: Wish) -> bool:
         """Ask at most as many as are wished; whether anybody was."""

@@ -103,6 +103,14 @@ KINDS = {
                 "per_round": None},
     "early stopping": {"method": {"name": "fedspu", "settings": {"early_stopping": True}}, "split": (0.7, 0.0, 0.3)},
     "seldom evaluated": {"evaluate_every": 3},
+    "in flight, personal models": {
+        "method": "fedspu", "fleet": "table4", "split": (0.7, 0.0, 0.3), "per_round": None,
+        "pace": {"name": "buffered", "settings": {"buffer": 1, "in_flight": 5}},
+    },
+    "in flight, evaluated by the virtual second": {
+        "method": "fedbuff", "fleet": "table4", "per_round": None, "evaluate_seconds": 0.05,
+        "pace": {"name": "buffered", "settings": {"buffer": 1, "in_flight": 5}},
+    },
     "loop": {"engine": "loop", "training": {"momentum": 0.9, "fresh": False, "epochs": 1}},
     "safari": {"method": "safari", "fleet": "equal", "channel": {"name": "bernoulli", "settings": {"up": 0.5}},
                "per_round": None},

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import stat
 import subprocess
 import sys
 import time
@@ -34,7 +35,7 @@ from flower_disturbed import assert_right
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=why_not() or "")
 
-LONG = 240.0  # seconds; on a busy machine
+LONG = 600.0  # seconds; on a busy machine
 FAST = 1e9  # bit/s
 IDLE = 200  # connections without a key
 NOISE, PIECE = 100 * 2**20, 2**21  # bytes in all, and in one request
@@ -117,9 +118,12 @@ class Attacked(NamedTuple):
     processes: Processes
     control: Control
 
-    def start(self, name: str, command: str, network: int | None = None, **extra: str) -> None:
-        """Start a printed command, here or in another network."""
-        words = shlex.split(command)
+    def start(
+        self, name: str, command: str, network: int | None = None, home: Path | None = None, **extra: str
+    ) -> None:
+        """Start a printed command after that which is typed first everywhere, here or in another network."""
+        first = self.typed.environment.replace(str(self.made.home), str(home or self.made.home))
+        words = ["sh", "-c", f"{first}; exec {command}"]
         self.processes.start(name, words if network is None else self.networks[network].command(words), extra)
 
     def memory(self) -> int:
@@ -194,7 +198,7 @@ def test_flowers_own_command_fails_from_elsewhere(attacked: Attacked, command: s
     (home / "config.toml").write_text(tomli_w.dumps(config))
     register = shlex.join(["flwr", "supernode", "register", str(attacked.made.keys[0].public), "fedloom"])
     line = {"run": attacked.typed.run, "register": register}[command]
-    attacked.start(f"other-{command}", line, 1, FLWR_HOME=str(home))
+    attacked.start(f"other-{command}", line, 1, home)
     assert attacked.processes.heads[f"other-{command}"].wait(LONG) != 0
     said = " ".join(attacked.processes.output(f"other-{command}").read_text().split())
     assert "The gate refused the request: it asks for what nodes do not need." in said
@@ -208,6 +212,7 @@ def test_a_run_goes_on_while_it_is_attacked(attacked: Attacked) -> None:
     idle = shlex.join([sys.executable, "-c", BE_IDLE, attacked.gate.host, str(attacked.gate.port), str(IDLE)])
     attacked.start("idle", idle, 1)
     until(lambda: "idle" in processes.last_lines("idle"), attacked, "idle")
+    began = time.monotonic()
     attacked.start("node-0", typed.nodes[0], 0)
     assert 'clients="1,4"' in typed.nodes[1]
     attacked.start("node-1", typed.nodes[1].replace('clients="1,4"', 'clients="0,3"'), 1)
@@ -215,6 +220,8 @@ def test_a_run_goes_on_while_it_is_attacked(attacked: Attacked) -> None:
     line = shlex.join([sys.executable, "-c", SEND_NOISE, *words])
     attacked.start("noise", line, 1, FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE=str(PIECE))
     until(lambda: list(attacked.control.nodes().values()).count("online") == 3, attacked, "noise")
+    settings, patience = made.app / "pyproject.toml", 8 + time.monotonic() - began  # longer on a busy machine
+    settings.write_text(settings.read_text().replace("patience = 8.0", f"patience = {patience:.1f}"))
     before = attacked.memory()
     attacked.start("run", typed.supervise)
     for name in ("run", "noise"):
@@ -234,6 +241,8 @@ def test_a_run_goes_on_while_it_is_attacked(attacked: Attacked) -> None:
     taken, refused = (int(said[said.index(name) + 1]) for name in ("taken", "refused"))
     assert PIECE < taken <= 2 * attacked.bound()  # what a gate lets it have at first, and for the message
     assert taken + refused > NOISE
+    for private in (made.root / "link.db", made.root / "run" / "model.safetensors", *(made.root / "states").rglob("*")):
+        assert stat.S_IMODE(private.stat().st_mode) & 0o077 == 0, private
     assert attacked.memory() - before < NOISE / 2
     assert processes.running("idle")
     assert "it sends more than the answers to its messages can have" in processes.output("gate").read_text()

@@ -107,8 +107,11 @@ class Pace(ServerPart):
         return None
 
     @abstractmethod
-    def wish(self, memory: State, flight: Flight) -> Wish:
-        """How many clients to ask now; called at the start of a step and after every instant until a step is due."""
+    def wish(self, memory: State, flight: Flight, able: NDArray[np.bool_]) -> Wish:
+        """How many clients to ask now; called at the start of a step and after every instant until a step is due.
+
+        `able` [N]: False for clients of whom none could be asked now when they were wished for.
+        """
 
     @abstractmethod
     def due(self, memory: State, flight: Flight, quiet: bool) -> list[Asked] | None:

@@ -52,14 +52,15 @@
     if (chart.scale) {
       const said = resolve(chart.scale, chart.state);
       const scale = scales[said.colours || "sequential"];
-      const strip = element("i", "strip");
+      const strip = element("i", said.high ? "strip" : "chip");
       strip.style.background = `linear-gradient(to right, ${scale.map((stop) => stop[1]).join(", ")})`;
       const legend = document.getElementById("legend-" + chart.key);
       const ends = element("span", "ends");
       ends.append(element("span", "", said.low), strip, element("span", "", said.high));
       const runs = chart.controls.find((control) => control.name === "run");
       const run = runs ? runs.options.find((option) => option[0] === chart.state.run)[1] : "";
-      legend.replaceChildren(element("span", "printed", run), element("span", "", said.text), ends, ...chips(chart));
+      const words = element("span", "", said.text);
+      legend.replaceChildren(element("span", "printed", run), ...(said.high ? [words, ends] : [ends, words]), ...chips(chart));
       legend.classList.add("scale");
     }
     for (const trace of traces) if (trace.error_y) trace.error_y.color = css("--soft");

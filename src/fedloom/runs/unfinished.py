@@ -19,11 +19,15 @@ def unfinished_rows(flight: Flight, like: Columns, numbers: NDArray[np.int64]) -
 
     `numbers` [N] are the clients' numbers in the partition. The round is the next one.
     """
+    if not flight.tasks:
+        return {name: values[:0] for name, values in like.items()}
     tasks = sorted(flight.tasks.values(), key=lambda task: task.client)
     facts = facts_of(tasks, flight.version.model.device).cpu().numpy()
     whole = dict(zip(MEASURED, facts.T))
-    asked = np.array([task.asked for task in tasks])
-    done, left = {}, flight.now - asked
+    foreseen = np.isfinite([task.wave.ends[task.row] for task in tasks])
+    whole["seconds_compute"] = np.where(foreseen, whole["seconds_compute"], np.inf)  # on real nodes nobody knows
+    asked, until = (np.array(times) for times in zip(*((task.asked, min(task.end, flight.now)) for task in tasks)))
+    done, left = {}, until - asked
     for name in PHASES:
         done[name] = np.minimum(whole[name], left)
         left = left - done[name]

@@ -63,13 +63,13 @@ class ByTier(Pace):
         """On the host, where clients are asked."""
         return {name: value.clone() for name, value in saved.items()}
 
-    def wish(self, memory: State, flight: Flight) -> Wish:
+    def wish(self, memory: State, flight: Flight, able: NDArray[np.bool_]) -> Wish:
         """The clients of the first tier that has asked nobody since its last step."""
         tier = memory["tier"].numpy()
         asking = {int(tier[task.client]) for task in flight.tasks.values()}
         for one in range(self.tiers):
             among = tier == one
-            if one not in asking and bool((flight.free & among).any()):
+            if one not in asking and bool((flight.free & among & able).any()):
                 return Wish(self.per_tier, among)
         return Wish(0)
 
