@@ -34,7 +34,7 @@ def _recipe(
 ) -> Recipe:
     """The recipe; `less` is what a quick one has of the whole."""
     more = (f"smaller: {less}",) if quick else ()
-    return Recipe(name, about or "", experiments, tuple(claims), (*notes, *more), quick=quick)
+    return Recipe(name, (about or "").rstrip("."), experiments, tuple(claims), (*notes, *more), quick=quick)
 
 
 def speedup(quick: bool = False) -> Recipe:
