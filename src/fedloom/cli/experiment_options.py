@@ -42,6 +42,10 @@ class ExperimentOptions:
             help="what is trained for and judged by: `fedloom list goals`, or my_file.py:my_goal; auto: by the data"
         ),
     ] = "auto"
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="RUN|FILE", help="first weights: a run folder or .safetensors file"),
+    ] = None
     fleet: Annotated[
         str, typer.Option(help="devices: a name from `fedloom list fleets`, your own .csv or .parquet, or none")
     ] = "none"

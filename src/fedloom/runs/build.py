@@ -67,14 +67,16 @@ def prepare(
     goal: Goal | None = None,
     transform: Transform | None = None,
     way: ClientWay | None = None,
+    start: Path | None = None,
 ) -> Prepared:
     """Load, deal, build; things of the user's own may replace what the experiment names.
 
     `sibling` is another run on the same `data` and device: its examples are used again, and so is its gradient where
-    the networks differ in nothing but their weights. `way`: how clients shared the cores when the run was begun.
+    the networks differ in nothing but their weights. `way`: how clients shared the cores when the run was begun, and
+    `start`: its copy of the weights that it began with.
     """
     own = None if sibling is None else sibling.inputs
-    inputs = inputs_of(experiment, method, model, data, own, goal=goal, transform=transform)
+    inputs = inputs_of(experiment, method, model, data, own, goal=goal, transform=transform, start=start)
     lead = experiment.engine != "distributed" or ranks_here(str(inputs.model.device)).rank == 0
     setting, trainer = inputs.setting, trainer_of(experiment, inputs, sibling, way, measure=lead)
     engine: Engine = trainer
@@ -146,6 +148,7 @@ def notes_of(experiment: Experiment, inputs: Inputs) -> list[str]:
     rounding = precision_note(experiment.precision, inputs.model.device)
     own = pace_notes(experiment, inputs.method, inputs.setting) + inputs.method.notes(inputs.setting)
     own += [] if inputs.repeatable else [UNREPEATABLE]
+    own += [] if experiment.start is None else [f"the model begins with the weights of '{experiment.start}'"]
     if inputs.method.of_neurons:
         neurons = inputs.setting.neurons  # which warns of layers that are kept whole
         own += [WHOLE] if neurons.note is None and not neurons.size else []

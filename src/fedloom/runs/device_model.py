@@ -63,7 +63,7 @@ def device_model(
     Where the method says nothing about smaller networks (FedAvg, FedSPU), a share keeps the strongest neurons.
     """
     folder = Path(run)
-    experiment = experiment_in(folder).model_copy(update={"engine": "local", "device": "cpu"})
+    experiment = experiment_in(folder).model_copy(update={"engine": "local", "device": "cpu", "start": None})
     if share is not None and not 0 < share <= 1:
         raise BadExperiment(f"share is {share}; expected a fraction above 0 and at most 1, such as 0.5.")
     inputs = inputs_of(experiment, method, model, None if data is None else as_dataset(data))

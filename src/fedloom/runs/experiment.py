@@ -70,6 +70,7 @@ class Experiment(Section):
     model: Named = Choice(name=AUTO)
     goal: Named = Choice(name=AUTO)
     augment: tuple[Named, ...] = Field((), description="transforms of training examples, in order: crop, flip")
+    start: str | None = Field(None, description="a run folder or a .safetensors file with the model's first weights")
     fleet: Named = Choice(name="none")
     channel: Named = Choice(name="bernoulli")
     aggregate: Named = Choice(name="own")

@@ -33,7 +33,7 @@ from fedloom.runs.log_file import log_file
 log = logging.getLogger("fedloom")
 
 FORMAT = 3  # of checkpoints
-ABOUT, LOCK = "experiment.json", "checkpoint/lock"
+ABOUT, LOCK, START = "experiment.json", "checkpoint/lock", "start.safetensors"
 
 
 class Opened(NamedTuple):
@@ -83,6 +83,11 @@ def way_in(folder: Path) -> ClientWay | None:
     """How the clients of the run in a folder share the cores; None: it does not say."""
     plan = ((_about(folder) or {}).get("engine") or {}).get("plan") or {}
     return plan["clients"] if plan.get("clients") in get_args(ClientWay) else None
+
+
+def start_in(folder: Path | None) -> Path | None:
+    """A run's own copy of the weights that it began with; None: it has none."""
+    return folder / START if folder is not None and (folder / START).is_file() else None
 
 
 def check(folder: Path | None, experiment: Experiment, resume: bool) -> None:
@@ -161,7 +166,7 @@ def open_folder(
         if found is not None:
             _compare(found, experiment, now, here)
         with writing(folder):
-            _describe(folder, experiment, prepared, here, found)
+            _describe(folder, experiment, prepared, now, here, found)
         facts = {"format": FORMAT, "experiment": experiment.model_dump(mode="json"), "fingerprint": now}
         paths = store.list_all(folder / "checkpoint")
         good = [] if found is None else paths[paths.index(found.path) :]
@@ -205,9 +210,14 @@ def _compare(found: store.Found, experiment: Experiment, now: dict[str, str], he
 
 
 def _describe(
-    folder: Path, experiment: Experiment, prepared: Prepared, here: dict[str, str], found: store.Found | None
+    folder: Path,
+    experiment: Experiment,
+    prepared: Prepared,
+    now: dict[str, str],
+    here: dict[str, str],
+    found: store.Found | None,
 ) -> None:
-    """Write `experiment.json`: what is run and when it was resumed."""
+    """Write `experiment.json`: what is run and when it was resumed; and a copy of the weights that it began with."""
     before = _about(folder) or {}
     about = {
         "experiment": experiment.model_dump(mode="json"),
@@ -224,12 +234,15 @@ def _describe(
         "class_names": prepared.inputs.class_names,
         "memory": prepared.inputs.placement.record(),
         "engine": prepared.engine.describe(),
+        "start": now.get("start"),
         "notes": prepared.notes,
     }
     if before:
         own = {"round": 0 if found is None else found.facts["round"], **here}
         about = {**before, "experiment": about["experiment"], "resumed": [*before.get("resumed", []), own]}
     _write_about(folder, about)
+    if "start" in now and start_in(folder) is None:
+        replace_file(folder / START, pack(prepared.inputs.setting.layout.split(prepared.inputs.model)))
     for note in (prepared.inputs.dealt, *prepared.notes):
         log.info(note)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +37,7 @@ from fedloom.models.check import FIRST, check_buffers, check_network, moving_buf
 from fedloom.runs.augment import every_transform
 from fedloom.runs.dealing import client_names, dataset_of, deal
 from fedloom.runs.experiment import Experiment
+from fedloom.runs.start import begin_with
 from fedloom.runs.without_barrier import check_pace
 from fedloom.world.fleets import make_devices
 
@@ -82,11 +84,12 @@ def inputs_of(
     *,
     goal: Goal | None = None,
     transform: Transform | None = None,
+    start: Path | None = None,
 ) -> Inputs:
     """Load, deal and place; things of the user's own may replace what the experiment names.
 
     `sibling`: the inputs of another run on the same `data`, which are ready for its goal, and on the same device; its
-    examples are used again.
+    examples are used again. `start`: the run's own copy of the weights that it begins with.
     """
     _check_kind("method", method, Method)
     _check_kind("model", model, nn.Module)
@@ -111,6 +114,8 @@ def inputs_of(
     x, y = (tensor_of(part[:FIRST]).to(device) for part in (dataset.x_train, dataset.y_train))
     layout = layout_of(module, moving_buffers(module, x))
     check_buffers(module, layout)
+    if (source := start or experiment.start) is not None:
+        begin_with(source, layout, module, network)
     draws = draws_of(module, x)
     setting = Setting(fleet, module, layout, goal, x[:2], transform, draws.keyed)
     _check_classes(method, setting)
@@ -118,14 +123,14 @@ def inputs_of(
         if transform is not None:
             check_transform(transform, x, y, goal)
         check_network(module, goal, x, y, outputs)
-    start = flatten(module, setting.layout)
-    method.pace.init(setting, start)  # refuses a fleet that is too small, before anything is written
-    placement = _placement(experiment, method, setting, start, dataset, Lists.of(dealt.clients).at(present))
+    weights = flatten(module, setting.layout)
+    method.pace.init(setting, weights)  # refuses a fleet that is too small, before anything is written
+    placement = _placement(experiment, method, setting, weights, dataset, Lists.of(dealt.clients).at(present))
     train, shards, held_out, own_test, test = _examples(
         experiment, method, setting, dataset, dealt, parts, present, placement, outputs, sibling
     )
     return Inputs(
-        method, setting, network, start, train, shards, held_out, own_test, test, outputs, present.tolist(),
+        method, setting, network, weights, train, shards, held_out, own_test, test, outputs, present.tolist(),
         placement, dealt.note, dealt.name, client_names(dataset, dealt), dataset.class_names,
         Widths(dataset.classes, dataset.vocabulary, outputs), _strata(dataset, parts.train.at(present), device),
         len(parts.train), not draws.unkeyed,

@@ -28,7 +28,7 @@ from fedloom.runs.checkpoint.saver import Checkpoints, Saver
 from fedloom.runs.checkpoint.snapshot import Progress, restore_snapshot, take_snapshot
 from fedloom.runs.checkpoint.store import Found
 from fedloom.runs.experiment import Experiment
-from fedloom.runs.folder import check, check_engine, experiment_in, open_folder, save_model, way_in
+from fedloom.runs.folder import check, check_engine, experiment_in, open_folder, save_model, start_in, way_in
 from fedloom.runs.inputs import Inputs
 from fedloom.runs.interrupt import delayed_interrupt
 from fedloom.runs.ledger import Ledger
@@ -54,6 +54,7 @@ def run(
     loss: Loss | None = None,
     metrics: Sequence[Any] | None = None,
     transform: Transform | None = None,
+    start: str | Path | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     checkpoints: Checkpoints | None = None,
@@ -71,6 +72,7 @@ def run(
         loss: a loss of your own in place of the goal's: `(outputs, targets) -> [B]`, one number per example.
         metrics: metrics of your own in place of the goal's; the first is the score.
         transform: a change of training examples `(x, y, keys) -> x, y`, after those of `experiment.augment`.
+        start: a run folder or a .safetensors file whose weights the model begins with, in place of the experiment's.
         out: the run folder; None writes nothing.
         resume: go on from the last checkpoint in `out`, if there is one; of the settings only `rounds` may be larger.
         checkpoints: when the run is saved; every 30 seconds and at the end if left out.
@@ -81,6 +83,8 @@ def run(
         The trained network and one row per round. On Ctrl-C the round is finished and saved, and then the interrupt is
         raised; a second Ctrl-C does not wait for the round.
     """
+    if start is not None:
+        experiment = Experiment(**{**experiment.model_dump(), "start": str(start)})
     if loss is not None or metrics is not None:
         goal = changed(goal or experiment.build_goal(), loss, metrics)
     given = None if data is None else as_dataset(data, tell)
@@ -112,7 +116,7 @@ def _run(
     check(folder, experiment, resume)
     if resume and folder is not None:
         check_engine(folder, network=False)
-    prepared = made(way=way_in(folder)) if resume and folder is not None else made()
+    prepared = made(way=way_in(folder), start=start_in(folder)) if resume and folder is not None else made()
     for note in prepared.notes:
         tell(note)
     with threads_for([prepared.inputs]), computing(experiment.precision), kept_memory():

@@ -109,7 +109,7 @@ def write_texts(made: Deployment, experiment: Experiment, gateway: Gateway) -> C
 def reply_of(experiment: Experiment, hosted: int) -> int:
     """Bytes of the answer of a node that hosts so many clients at most, by the experiment's model."""
     try:
-        inputs = inputs_of(experiment)
+        inputs = inputs_of(experiment.model_copy(update={"start": None}))
     except BadData as problem:
         raise BadData(
             f"{problem} How long an answer of a node can be follows from the model, and the model's shape from the "
@@ -158,6 +158,8 @@ def _readme(made: Deployment, typed: Commands, gateway: Gateway, experiment: Exp
     chosen = (experiment.method, experiment.model, experiment.data, experiment.fleet)
     files = [one.name if one.own is None else one.own.file for one in chosen if one.name.startswith("/")]
     needed = "".join(f"- `{name}` must be at this path on every machine.\n" for name in files)
+    if experiment.start is not None:
+        needed += f"- `{experiment.start}` must be at this path on the link's machine.\n"
     return f"""\
 # {experiment.method.name} on {experiment.data.name}, {len(made.keys)} nodes
 

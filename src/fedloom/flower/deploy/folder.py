@@ -148,6 +148,8 @@ def shipped(experiment: Experiment) -> Experiment:
     for section in ("data", "fleet"):
         if values[section]["name"].endswith(TABLES):
             values[section]["name"] = os.path.abspath(values[section]["name"])
+    if values["start"] is not None:
+        values["start"] = os.path.abspath(values["start"])
     if values["world"]["trace"] is not None:
         values["world"]["trace"] = os.path.abspath(values["world"]["trace"])
     return Experiment(**values)

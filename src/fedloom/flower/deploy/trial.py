@@ -33,7 +33,7 @@ from fedloom.flower.deploy.relay import Relay, Traffic
 from fedloom.flower.deploy.trial_result import TrialResult, read_result
 from fedloom.flower.protocol.figures import METRICS, port_of_node
 from fedloom.runs.experiment import Experiment
-from fedloom.runs.folder import check, check_engine, resume_command
+from fedloom.runs.folder import check, check_engine, resume_command, start_in
 from fedloom.runs.inputs import Inputs, inputs_of
 from fedloom.runs.watch import Watch
 
@@ -229,7 +229,7 @@ def run_trial(
             raise BadExperiment(f"'{out}' is not the run of a trial; go on with `{command}`.")
         if command and command != again:
             raise BadExperiment(f"that run's nodes have their clients' states; go on with `{command}`.")
-    inputs = inputs_of(experiment)
+    inputs = inputs_of(experiment, start=start_in(out))
     states = out.with_name(f"{out.name}-nodes")
     with ExitStack() as stack:
         root = work or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedloom-trial-")))

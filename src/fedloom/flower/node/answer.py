@@ -11,6 +11,7 @@ import fedloom
 from fedloom.accel.precision import computing
 from fedloom.errors import FedloomError
 from fedloom.flower.node.client import train_client
+from fedloom.flower.node.first_weights import begin_with_first_weights
 from fedloom.flower.node.hosted_clients import HostedClients, client_facts, hosted_clients
 from fedloom.flower.node.own_data import OwnData
 from fedloom.flower.node.state_store import StateStore
@@ -34,6 +35,7 @@ def answer(kind: str, content: RecordDict, context: Context, data: OwnData | Non
         message = unpack(content)
         widths = Widths(*(fact(message.facts, name, int) for name in Widths._fields))
         hosted = hosted_clients(context.run_config, context.node_config, data, widths)
+        begin_with_first_weights(hosted, message, context)
         with threads_for([hosted.inputs]), computing(hosted.experiment.precision):
             found = _answer(kind, message, hosted, context)
     except FedloomError as problem:

@@ -42,6 +42,7 @@ def hosted_clients(
 def build_clients(text: str, clients: str, folder: str, data: OwnData | None, widths: Widths) -> HostedClients:
     """Build what trains the clients `0-4,7` of the experiment `text`."""
     experiment, numbers = read_experiment(text), parse_ranges(clients)
+    experiment = experiment.model_copy(update={"start": None})  # weights come in messages
     own_data = data is not None or bool(folder)
     if own_data:
         inputs = inputs_from_own_data(experiment, numbers, data or read_folder(folder), widths)

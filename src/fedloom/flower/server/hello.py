@@ -22,6 +22,7 @@ class Terms(NamedTuple):
     code: dict[str, str]  # hashes of the files that train
     base: str = ""  # hash of what the network holds besides the numbers that are sent; nodes build it by themselves
     owners: tuple[Owner, ...] = ()  # whose key hosts which clients; none: every node may host any client
+    start: bytes = b""  # the weights that the run began with, where nodes need them and cannot build them
 
 
 class ReportedClient(NamedTuple):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import fedloom
 from fedloom.accel.precision import computing
+from fedloom.codec import base_hash
 from fedloom.core.metric import Metric
 from fedloom.core.types import Fleet
 from fedloom.errors import BadExperiment, RunStopped
@@ -20,6 +21,7 @@ from fedloom.files import resume_with
 from fedloom.flower.protocol.code import code_of
 from fedloom.flower.protocol.experiment import read_experiment
 from fedloom.flower.protocol.figures import figures_served
+from fedloom.flower.protocol.first_weights import START, needed, packed
 from fedloom.flower.protocol.owners import Owner, read_owners
 from fedloom.flower.protocol.pace import pace_pulls
 from fedloom.flower.protocol.packing import Packing
@@ -40,7 +42,7 @@ from fedloom.runs.base import hash_of_base
 from fedloom.runs.build import Prepared, notes_of
 from fedloom.runs.checkpoint.saver import Checkpoints, checkpoints_of
 from fedloom.runs.experiment import Experiment
-from fedloom.runs.folder import check, check_engine
+from fedloom.runs.folder import check, check_engine, start_in
 from fedloom.runs.inputs import inputs_of
 from fedloom.runs.play import play
 from fedloom.runs.result import Result
@@ -144,12 +146,14 @@ def _serve(
     check(out, experiment, resume)
     if resume and out is not None:
         check_engine(out, network=True)
-    inputs = inputs_of(experiment)
-    mailbox = Mailbox(grid, inputs.widths._asdict(), 2 * deadline + 60, interval, began)
+    inputs = inputs_of(experiment, start=start_in(out) if resume else None)
+    begins = experiment.start is not None and needed(inputs.method)
+    common = inputs.widths._asdict() | ({START: base_hash(inputs.model)} if begins else {})
+    mailbox = Mailbox(grid, common, 2 * deadline + 60, interval, began)
     base = hash_of_base(inputs.network, inputs.setting.layout)
     terms = Terms(
         inputs.clients, inputs.setting.fleet, experiment.clients, fedloom.__version__, code_of(experiment), base,
-        config.owners,
+        config.owners, packed(inputs.model) if begins else b"",
     )  # fmt: skip
     roster = Roster(mailbox, terms, ChangedOwners(out).read)
     roster.looked = partial(status.seen, roster)

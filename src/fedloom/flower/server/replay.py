@@ -25,7 +25,7 @@ from fedloom.errors import BadData, BadExperiment
 from fedloom.flower.server.checks import with_checks
 from fedloom.runs.build import Prepared, prepare
 from fedloom.runs.experiment import Experiment
-from fedloom.runs.folder import experiment_in, saved_model
+from fedloom.runs.folder import experiment_in, saved_model, start_in
 from fedloom.runs.play import play
 from fedloom.runs.result import Result
 from fedloom.runs.threads import threads_for
@@ -115,7 +115,7 @@ def replay(folder: Path, watch: Watch | None = None, tell: Callable[[str], None]
         raise BadExperiment(f"the nodes of '{folder}' had data of their own, which cannot be replayed without them.")
     if experiment.fleet.name == "none":
         experiment = Experiment(**{**experiment.model_dump(), "fleet": "equal"})  # a simulated world has devices
-    prepared = prepare(experiment)
+    prepared = prepare(experiment, start=start_in(folder))
     record = read_record(folder, prepared.inputs.clients)
     prepared = _recorded(experiment, prepared, record)
     with threads_for([prepared.inputs]), computing(experiment.precision):

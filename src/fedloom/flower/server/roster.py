@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from fedloom.codec import Rejected
+from fedloom.flower.protocol.first_weights import START
 from fedloom.flower.protocol.owners import Owner, owner_of
-from fedloom.flower.protocol.records import NodeMessage
+from fedloom.flower.protocol.records import NodeMessage, Payload
 from fedloom.flower.protocol.said import said
 from fedloom.flower.server.hello import Hello, ReportedClient, Terms, read_hello
 from fedloom.flower.server.mailbox import Mailbox
@@ -123,7 +124,8 @@ class Roster:
         """Ask a node which clients it hosts."""
         self._queried[node] = now
         facts = {"hello": self._terms.version}
-        if (message := self._mailbox.send("query", node, facts, [], items=self._terms.total)) is not None:
+        payloads = [Payload({START: True}, self._terms.start)] if self._terms.start else []
+        if (message := self._mailbox.send("query", node, facts, payloads, items=self._terms.total)) is not None:
             self._queries[message] = node
 
     def doubt(self, node: int) -> None:

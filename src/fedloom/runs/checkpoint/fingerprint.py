@@ -37,6 +37,7 @@ def fingerprint(experiment: Experiment, prepared: Prepared) -> dict[str, str]:
     base = hash_of_base(inputs.network, inputs.setting.layout)
     trace = () if prepared.trace is None else prepared.trace[:4]
     return {
+        **({} if experiment.start is None else {"start": _hash(inputs.model)}),
         "method": _shown(inputs.method),
         "goal": _shown(inputs.setting.goal),
         "transform": _shown(inputs.setting.transform),
