@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -28,6 +28,7 @@ from fedloom.runs.checkpoint.saver import Checkpoints, Saver
 from fedloom.runs.checkpoint.tensors import pack
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.lock import locked
+from fedloom.runs.log_files import JSON, TEXT, logged
 
 log = logging.getLogger("fedloom")
 
@@ -110,7 +111,7 @@ def resume_command(folder: Path) -> str:
 def _used(folder: Path) -> bool:
     """Whether the folder holds anything to lose; the files of a run that was killed before it began do not count."""
     inside = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    nothing = {"checkpoint", "log.txt", f".{ABOUT}.new"} if (folder / LOCK).exists() else {"checkpoint"}
+    nothing = {"checkpoint", TEXT, JSON, f".{ABOUT}.new"} if (folder / LOCK).exists() else {"checkpoint"}
     return bool(inside - nothing or store.list_all(folder / "checkpoint"))
 
 
@@ -139,7 +140,7 @@ def open_folder(
             stack.enter_context(locked(folder / LOCK, f"folder '{folder}'"))
         check(folder, experiment, resume)  # another process may have been quicker
         with writing(folder):
-            stack.enter_context(_log_file(folder))
+            stack.enter_context(logged(folder))
         found = newest_checkpoint(folder) if resume else None
         now, here = fingerprint(experiment, prepared), surroundings(prepared.inputs.model.device)
         if found is not None:
@@ -241,35 +242,3 @@ def _score(goal: Goal) -> dict[str, Any]:
         for one in goal.metrics
     ]
     return {**metrics[0], "personal": goal.personal.name, "metrics": metrics}
-
-
-class _File(logging.FileHandler):
-    """A log file that is silent on a full disk, which the run itself reports."""
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        """Drop the line."""
-
-    def close(self) -> None:
-        """Close; lines that cannot be written are dropped."""
-        with suppress(OSError):
-            super().close()
-
-
-@contextmanager
-def _log_file(folder: Path) -> Iterator[None]:
-    """Write fedloom's log records into `log.txt`."""
-    handler = _File(folder / "log.txt")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    log.addHandler(handler)
-    level = log.level
-    log.setLevel(logging.INFO)
-    try:
-        yield
-        log.info("finished")
-    except BaseException as problem:
-        log.info("stopped: %s", str(problem) or type(problem).__name__)
-        raise
-    finally:
-        log.setLevel(level)
-        log.removeHandler(handler)
-        handler.close()

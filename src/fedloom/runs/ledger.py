@@ -27,9 +27,10 @@ from fedloom.runs.columns import Columns, as_tensors, by_number, cat_columns, ro
 from fedloom.runs.unfinished import unfinished_rows
 
 PERSONAL = "personal_score"
+SPENT = ("evaluation_seconds", "personal_seconds")  # the second is a part of the first, where clients' own are tried
 COLUMNS = (
     *("training_loss", "clients", "arrived", "rejected", "examples_trained", "bytes_down", "bytes_up"),
-    *("virtual_seconds", "joules", "wall_seconds", "evaluation_seconds"),
+    *("virtual_seconds", "joules", "wall_seconds", *SPENT),
 )
 
 
@@ -103,18 +104,18 @@ class Ledger:
             "strays": reply.strays,
         })  # fmt: skip
 
-    def score(self, score: Score, personal: Tensor | None, seconds: float | None = None) -> None:
-        """Add the evaluation after the last round, and the seconds that it took."""
-        self._personal = {} if personal is None else {PERSONAL: personal}
+    def score(self, score: Score, personal: Tensor | None, *seconds: float) -> None:
+        """Add the evaluation after the last round, and its seconds: all, and those in which clients' own were tried."""
+        self._personal, spent = {} if personal is None else {PERSONAL: personal}, dict(zip(SPENT, seconds))
         if self._rounds:
-            self._rounds[-1] |= {"score": score, "personal": personal, "evaluation_seconds": seconds}
+            self._rounds[-1] |= {"score": score, "personal": personal, "spent": spent}
         else:
-            self._past[-1] = self._past[-1] | self._scores(_plain(score), personal) | {"evaluation_seconds": seconds}
+            self._past[-1] = self._past[-1] | self._scores(_plain(score), personal) | dict.fromkeys(SPENT) | spent
 
     def drop_score(self) -> None:
         """Remove the evaluation after the last round."""
         self._fetch_all()
-        self._past[-1] = self._past[-1] | self._scores(None, None) | {"evaluation_seconds": None}
+        self._past[-1] = self._past[-1] | self._scores(None, None) | dict.fromkeys(SPENT)
         self._personal = {}
 
     def rounds(self) -> list[dict[str, Any]]:
@@ -274,7 +275,7 @@ def _row(entry: dict[str, Any], rows: Columns, here: dict[int, NDArray[Any]], sc
         "virtual_seconds": None if virtual is None else float(here.get(id(virtual), virtual)),
         "joules": float(rows["joules"].sum()) if "joules" in rows else None,
         "wall_seconds": entry["wall_seconds"],
-        "evaluation_seconds": entry.get("evaluation_seconds"),
+        **{**dict.fromkeys(SPENT), **entry.get("spent", {})},
         **entry["row"],
         **row_sums(rows),
         **{name: float(here[id(value)]) for name, value in entry["recorded"].items()},
