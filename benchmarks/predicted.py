@@ -70,10 +70,10 @@ def fleet_of(link: str, method: str, model: str) -> dict[str, float | str]:
 
 
 def predicted(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """A round of a simulation, without the first."""
+    """Means of a simulation's rounds without the first; FedDD's differ, since it sends the whole model now and then."""
     later = rows[1:]
     sizes = {way: mean(row[f"bytes_{way}"] + row[f"transport_{way}"] for row in later) for way in ("up", "down")}
-    return {"seconds": median(row["virtual_seconds"] for row in later), **sizes}
+    return {"seconds": mean(row["virtual_seconds"] for row in later), **sizes}
 
 
 def off(cell: dict[str, Any], what: str) -> float:
@@ -118,8 +118,9 @@ def measure(link: str, wanted: list[tuple[str, str]], rounds: int) -> Any:
                 "method": method,
                 "numbers": sum(value.numel() for value in result.model.parameters()),
                 "predicted": predicted(result.rounds),
-                "measured": {"seconds": median(found.seconds), "up": found.up, "down": found.down},
+                "measured": {"seconds": mean(found.seconds), "up": found.up, "down": found.down},
                 "rounds": [round(seconds, 3) for seconds in found.seconds],
+                "predicted_rounds": [round(row["virtual_seconds"], 3) for row in result.rounds[1:]],
                 "messages": [found.rounds[-1][f"bytes_{way}"] for way in ("up", "down")],
                 "lost": found.lost,
                 "load": os.getloadavg()[0],

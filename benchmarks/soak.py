@@ -31,12 +31,18 @@ from statistics import mean
 from typing import Any
 
 import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from fedloom.flower.deploy.processes import marked_processes
 from fedloom.flower.deploy.relay import CHUNK, Relay, reset
-from fedloom.flower.deploy.trial import Trial, started
+from fedloom.flower.deploy.trial import Trial, rounds_reporter, started
+from fedloom.layout import load
+from fedloom.runs.build import prepare
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.parquet import table_rows
+from flower_disturbed import lost_in, model_of, with_lost
 
 UP, DOWN, DELAY = 2e6 / 8, 10e6 / 8, 0.1  # bytes a second and seconds of a slow link
 DEADLINE = 60.0
@@ -167,15 +173,14 @@ def soaked(nodes: int, rounds: int, seed: int, bad: bool, root: Path) -> dict[st
                 trial.processes.heads[f"node-{node}"].terminate()
                 trial.processes.heads[f"node-{node}"].wait()
                 trial.start_node(node)
-            looks = Memory(trial.processes.mark), Disturber(trial, list(range(last)), random.Random(seed))
+            sizes, disturber = Memory(trial.processes.mark), Disturber(trial, list(range(last)), random.Random(seed))
+            looks = sizes.look, disturber.look, rounds_reporter(run, shown)
 
             def look() -> None:
-                if not bad or trial.processes.running(f"node-{last}"):
-                    pass
-                else:
+                if bad and not trial.processes.running(f"node-{last}"):
                     trial.start_node(last)
                 for one in looks:
-                    one.look()
+                    one()
 
             began = time.monotonic()
             number = trial.control.start(trial.deployment.app, {"out": str(run), "deadline": DEADLINE})
@@ -184,10 +189,32 @@ def soaked(nodes: int, rounds: int, seed: int, bad: bool, root: Path) -> dict[st
             idle = memory(trial.processes.mark)
     return {
         "outcome": status.outcome, "seconds": seconds, "slow": slow,
-        "events": Counter(how for _, how, _ in looks[1].events),
-        "left": len(marked_processes(trial.processes.mark)), "memory": looks[0].summary(), "at the end": idle,
-        **verdict(run, last),
+        "events": Counter(how for _, how, _ in disturber.events),
+        "left": len(marked_processes(trial.processes.mark)), "memory": sizes.summary(), "at the end": idle,
+        **verdict(run, last), **compared(run, experiment, last),
     }  # fmt: skip
+
+
+def compared(run: Path, experiment: Experiment, last: int) -> dict[str, float]:
+    """The run's model and the simulator's that loses the same replies; accuracy if it loses the last node's too."""
+    lost, inputs = lost_in(run), prepare(experiment).inputs
+    gone = lost | {(number, last) for number in range(1, experiment.rounds + 1)}
+    model, honest, without = model_of(run, experiment), with_lost(experiment, lost), with_lost(experiment, gone)
+
+    def accuracy(weights: torch.Tensor) -> float:
+        network = load(inputs.network, inputs.setting.layout, weights).eval()
+        with torch.no_grad():
+            return float((network(inputs.test.x).argmax(1) == inputs.test.y).float().mean())
+
+    return {
+        "largest difference from the simulator": float((model - honest).abs().max()),
+        "accuracy of the model": accuracy(model), "simulated without the last node": accuracy(without),
+    }  # fmt: skip
+
+
+def shown(row: dict[str, Any]) -> None:
+    """Print a round."""
+    print(f"round {row['round']}: {row['arrived']} of {row['clients']}, {row['wall_seconds']:.1f} s", file=sys.stderr)
 
 
 def verdict(run: Path, last: int) -> dict[str, Any]:
@@ -216,6 +243,7 @@ def soak(args: argparse.Namespace) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="fedloom-soak-") as root:
             print(f"{time.strftime('%H:%M:%S')} {name} ...", file=sys.stderr, flush=True)
             found[name] = soaked(args.nodes, args.rounds, args.seed, bad, Path(root))
+        print(json.dumps({name: found[name]}), file=sys.stderr, flush=True)
     one, other = (found[name]["accuracy"] for name in found)
     return {**found, "points lost": 100 * (other - one)}
 

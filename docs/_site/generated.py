@@ -20,7 +20,7 @@ from fedloom.method import SLOTS
 from fedloom.methods import METHODS
 from fedloom.runs.experiment import GROUPS, SECTIONS, Experiment
 
-LISTS = {"data": "data", "admit": "checks"}  # lists that are not named by the plural
+LISTS = {"data": "data", "admit": "checks", "stale": "staleness"}  # lists that are not named by the plural
 DOCS = Path(__file__).parent.parent
 MARK = re.compile(r"^<!-- generated: ([a-z]+)(?: ([a-z]+))? -->$", re.MULTILINE)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,6 +27,7 @@ class Chosen(NamedTuple):
     client: int
     wave: Wave
     row: int
+    reply: Reply | None  # of the wave, where clients are trained when they are asked
 
 
 class Asking:
@@ -45,9 +47,12 @@ class Asking:
 
     def fill(self) -> None:
         """Ask as many clients as the pace wishes and are free."""
-        while (wish := self.method.pace.wish(self.memory["pace"], self.flight)).clients > 0:
+        able = np.ones_like(self.flight.free)
+        while (wish := self.method.pace.wish(self.memory["pace"], self.flight, able)).clients > 0:
             if not self._ask(wish):
-                break
+                if wish.among is None:
+                    break
+                able &= ~wish.among
 
     def _ask(self, wish: Wish) -> bool:
         """Ask at most as many as are wished; whether anybody was."""
@@ -58,11 +63,11 @@ class Asking:
             chosen = self._waved(sorted(self._next(some, wish)))
         flight, timeout = self.flight, self.method.pace.timeout
         asked = []
-        for client, wave, row in sorted(chosen, key=lambda one: one.client):
+        for client, wave, row, reply in sorted(chosen, key=lambda one: one.client):
             task = Asked(flight.next_serial, client, wave, row, flight.now)
             task.end = end_of(task, timeout)
-            if wave.reply is not None and task.received:
-                task.trained, task.place = wave.reply, row
+            if reply is not None and task.received:
+                task.trained, task.place = reply, row
             flight.add(task, timeout)
             asked.append(task)
             if task.foreseen == UNAVAILABLE:
@@ -108,8 +113,8 @@ class Asking:
         if self.world.foresees and not self.method.masks_known:  # what comes back, and when, follows from training
             reply = self._trained(clients, task, seen)
             seen = self.world.foresee(clients, task, self.chance, now, reply)
-        wave = Wave(version, task, seen.table(), seen.end.tolist(), seen.fate.tolist(), seen.pieces, reply)
-        return [Chosen(client, wave, row) for row, client in enumerate(ids)]
+        wave = Wave(version, task, seen.table(), seen.end.tolist(), seen.fate.tolist(), seen.pieces)
+        return [Chosen(client, wave, row, reply) for row, client in enumerate(ids)]
 
     def _trained(self, clients: Tensor, task: Task, seen: Journey) -> Reply:
         """The replies of all who get their task; the rows of the others hold the model."""

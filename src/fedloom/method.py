@@ -70,6 +70,10 @@ class Method:
         """Whether any part chooses whole neurons."""
         return any(getattr(self, slot).of_neurons for slot in SLOTS if slot != "local")
 
+    def cohort_size(self, fleet_size: int) -> int:
+        """At most how many of `fleet_size` clients train in a round; without a barrier, replies that a step takes."""
+        return self.select.cohort_size(fleet_size) if self.pace.barrier else min(self.pace.goal, fleet_size)
+
     def init(self, setting: Setting, model: Tensor) -> Memory:
         """The server's memory before the first round."""
         memory = {slot: getattr(self, slot).init(setting, model) for slot in SERVER_SLOTS}

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedloom.asking import Asking
 from fedloom.chance import Chance
+from fedloom.core.compact import compact
 from fedloom.core.costs import Costs
 from fedloom.core.flight import ARRIVED, TOO_OLD, UNREACHED, Asked, Flight, Version, pieces_of, task_of
 from fedloom.core.rows import cat_rows, scattered
@@ -87,6 +88,7 @@ def make_step(
         model, memory, reply = take_replies(method, memory, task, setting, reply, chance)
     counts = None if version.counts is None else count_step(version.counts, reply)
     flight.close(closed, Version(version.number + 1, model, version.moves + bool(taken), counts))
+    compact(flight)
     return Step(model, memory, task, reply)
 
 
@@ -165,8 +167,7 @@ def _rebased(method: Method, flight: Flight, taken: Sequence[Asked], task: Task)
         steps = torch.full((len(some),), flight.staleness(first), device=now.model.device)
         sent = first.wave.version
         if flight.staleness(first):
-            bases, given = sent.model.expand(len(some), -1), None if task.mask is None else task.mask[rows]
-            part = stale.rebase(now.model, bases, part, given)
+            part = stale.rebase(now.model, sent.model, part, None if task.mask is None else task.mask[rows])
         if now.counts is not None and sent.counts is not None:
             steps = by_numbers(now.counts, sent.counts.expand(len(some), -1), steps)
         parts.append(part)

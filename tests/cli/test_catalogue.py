@@ -27,10 +27,12 @@ from fedloom.methods import METHODS
 from fedloom.models import MODELS
 from fedloom.parts import admit, aggregate, allocate, local, mask, pace, repair, select, stale, upload
 from fedloom.runs.experiment import Experiment
+from fedloom.runs.named_paces import PACES, STALES
 from fedloom.runs.named_parts import ADMITS, AGGREGATES, ATTACKS
 
 TABLES = {"methods": METHODS, "models": MODELS, "partitions": PARTITIONS, "data": DATASETS}
 TABLES |= {"goals": GOALS, "augment": TRANSFORMS, "aggregates": AGGREGATES, "checks": ADMITS, "attacks": ATTACKS}
+TABLES |= {"paces": PACES, "staleness": STALES}
 SECTIONS = {"methods": "method", "models": "model", "partitions": "partition", "goals": "goal"}
 SLOTS = (select, allocate, mask, local, upload, admit, repair, stale, aggregate, pace)
 PARTS = (ServerPart, Upload, Stale, LocalRule)

@@ -11,9 +11,10 @@ import torch
 
 from fedloom.engine.local import Local
 from fedloom.engine.storage.offload import OffloadedShards
-from fedloom.engine.storage.placement import Budget, Placement, Sizes, place
+from fedloom.engine.storage.placement import Budget, Placement, Sizes, flight_bytes, place
 from fedloom.errors import BadExperiment
 from fedloom.method import Method
+from fedloom.parts.pace.buffered import Buffered
 from fedloom.parts.select.everyone import SomeSend
 from fedloom.parts.select.uniform import Uniform
 from fedloom.runs.build import prepare
@@ -80,7 +81,44 @@ def test_refusals_say_what_would_fit() -> None:
         place(NEED, Budget(39, 0, 10**6))
 
 
+def test_clients_in_flight_take_memory_where_there_is_enough() -> None:
+    found = place(NEED._replace(flight=300), Budget(2010, 0, 0))
+    assert (found.examples, found.states, found.chunk, found.crowded) == ("device", "device", 50, False)
+    assert place(NEED._replace(flight=300), Budget(2009, 500, 0)).states == "host"
+    crowded = place(NEED._replace(flight=1691), Budget(1710, 0, 0))  # 10 for replies and 9 are left for one client
+    assert (crowded.examples, crowded.states, crowded.chunk, crowded.crowded) == ("device", "device", 50, True)
+    assert str(crowded).endswith("(chunk 50), clients in flight about 1.7 kB")
+
+
+def test_what_clients_in_flight_take() -> None:
+    here = prepare(Experiment(method="scaffold", fleet="mobile-4g", clients=20))
+    setting, total = here.inputs.setting, here.inputs.setting.layout.total
+    assert flight_bytes(here.inputs.method, setting, 100) == 0
+    rows, bases = (
+        flight_bytes(Method(pace=Buffered(5, 10, hold=hold)), setting, 100)
+        for hold in ("rows", "bases")  # type: ignore[arg-type]
+    )
+    assert bases == 5 * 6 * total  # models of staleness 0 to 4, with counts
+    assert rows - bases == 10 * (16 * total + 100)
+    assert (
+        flight_bytes(Method(pace=Buffered(1, 50, hold="bases")), setting, 0) == 20 * 6 * total
+    )  # the fleet is smaller
+
+
+@pytest.mark.parametrize("hold", ["rows", "bases"])
+def test_too_many_clients_in_flight_are_noted_before_the_run(hold: str) -> None:
+    experiment = Experiment(fleet="mobile-4g", clients=40, memory=0.01, training={"batch": 10})
+    method = Method(pace=Buffered(2, 40, hold=hold))  # type: ignore[arg-type]
+    said = " ".join(prepare(experiment, method).notes)
+    if hold == "rows":
+        assert "up to 40 clients in flight take about" in said
+        assert "the run has 10.7 MB in all: set pace.hold=bases, so that" in said
+    assert ("set pace.hold=bases" in said) == (hold == "rows")
+
+
 def test_all_train_where_only_some_send() -> None:
+    assert Method(select=Uniform(10), pace=Buffered(4, 50)).cohort_size(100) == 4
+    assert Method(select=Uniform(10)).cohort_size(100) == 10
     assert Method(select=Uniform(10)).select.cohort_size(100) == 10
     assert Method(select=Uniform(10)).select.cohort_size(7) == 7
     assert Method(select=SomeSend(10)).select.cohort_size(100) == 100

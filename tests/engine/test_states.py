@@ -94,3 +94,50 @@ def test_only_selected_clients_have_states() -> None:
     engine = here.local(method)
     run = play(here, method, engine, rounds=1)
     assert engine.clients.states.known().tolist() == run.replies[0].ids.tolist()
+
+
+# ---- states that wait until a task has ended
+
+
+def trained(ids: list[int], value: float) -> tuple[list[int], dict[str, Tensor]]:
+    """Clients and what they have after training, each with a number of its own."""
+    own = torch.tensor(ids, dtype=torch.float32) + value
+    return ids, {"own": own[:, None].repeat(1, 3), "count": own}
+
+
+def test_a_state_that_waits_is_not_read_until_it_is_settled() -> None:
+    states = ClientStates(10, CPU, waits=True)
+    states.put(*trained([3, 5, 8], 0.5))
+    assert states.get([3, 5], newborn(0.0))["count"].tolist() == [0.0, 0.0]
+    states.settle([5, 1])  # nothing waits of client 1
+    assert states.get([3, 5, 8], newborn(0.0))["count"].tolist() == [0.0, 5.5, 0.0]
+    assert states.known().tolist() == [5]
+
+
+def test_rows_are_made_in_the_order_of_settling_whoever_trained_together() -> None:
+    states = ClientStates(10, CPU, waits=True)
+    states.put(*trained([1, 3], 0.5))
+    states.put(*trained([2, 4], 0.5))
+    states.settle([1, 2, 3])
+    assert states.save()["client"].tolist() == [1, 2, 3]
+
+
+def test_what_waits_is_saved_and_loaded() -> None:
+    states, other = (ClientStates(10, CPU, waits=True) for _ in range(2))
+    states.put(*trained([3, 5, 8], 0.5))
+    states.settle([5])
+    other.load({name: value.clone() for name, value in states.save().items()})
+    for one in (states, other):
+        one.settle([3, 8])
+        assert one.get([3, 5, 8], newborn(0.0))["count"].tolist() == [3.5, 5.5, 8.5]
+
+
+def test_at_most_twice_the_states_that_wait_are_kept() -> None:
+    states, ids = ClientStates(100, CPU, waits=True), list(range(64))
+    states.put(*trained(ids, 0.5))
+    while ids:
+        gone, ids = ids[:5], ids[5:]
+        states.settle(gone)
+        kept = {id(own): len(own["own"]) for own, _ in states._aside.values()}
+        assert sum(kept.values()) <= 2 * len(ids)
+        assert states.get(gone, newborn(0.0))["count"].tolist() == [client + 0.5 for client in gone]

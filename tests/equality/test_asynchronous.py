@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from asynchronous_worlds import Flown, around, fly
-from fedloom.core.devices import Devices
+from asynchronous_worlds import COHORTS, LOSSY, around, assert_same, both, fly, memory_of
 from fedloom.core.flight import ARRIVED, FATES
 from fedloom.core.part import Select
 from fedloom.core.types import State
@@ -27,74 +26,18 @@ from fedloom.parts.stale.as_change import AsChange
 from fedloom.parts.stale.as_model import AsModel
 from fedloom.parts.stale.discounts import Constant, Cutoff, Hinge, Polynomial
 from fedloom.world.channel import Bernoulli
-from world.made import FLEET, Watched, equipped, made, simulated
+from world.made import FLEET, equipped, made, simulated
 from worlds import (
     METHODS,
-    Run,
-    World,
     assert_close,
     assert_identical,
     everything,
     play,
     scattered_parts,
     small,
-    states_of,
 )
 
-LOSSY = Bernoulli(up=0.3, down=0.2)
 BY_NAME = dict(METHODS)
-COHORTS = [
-    (name, make())
-    for name, make in METHODS
-    if make().select.asks_one_by_one and name.split("-")[0] not in ("oort", "safa")  # a budget; rounds of its own
-]
-
-
-def memory_of(flown: Flown) -> State:
-    """The model and all the server remembers, by name, as `everything`."""
-    rest = {f"{slot}.{name}": value for slot, own in flown.memory.items() for name, value in own.items()}
-    return {"model": flown.steps[-1].model, **rest}
-
-
-def seconds_of(here: World, method: Method, world: Watched, rounds: int) -> list[float]:
-    """The virtual second at the end of every round."""
-    found: list[float] = []
-
-    class Noted(Watched):
-        def train(self, *given: Any) -> Any:
-            reply = super().train(*given)
-            found.append(float(self.now))
-            return reply
-
-    world.__class__ = Noted
-    play(here, method, world, rounds)
-    return found
-
-
-def both(
-    method: Method, free: Method, rounds: int = 4, devices: Devices | None = None, **settings: Any
-) -> tuple[Run, Flown, list[float]]:
-    """Rounds of `method` and steps of `free` in one world; settings of `deadline` and `first` are for rounds alone."""
-    here = equipped(devices or made(availability=0.8))
-    barrier = {name: settings.pop(name) for name in ("deadline", "first") if name in settings}
-    ours = simulated(here, method, **settings, **barrier)
-    run = play(here, method, ours, rounds)
-    flown = fly(here, free, around(here, free, **settings), rounds)
-    ids = list(range(FLEET))
-    assert_identical(
-        states_of(flown.world.engine, ids, here.model),
-        states_of(ours.engine, ids, here.model),  # type: ignore[arg-type]
-    )
-    return run, flown, seconds_of(here, method, simulated(here, method, **settings, **barrier), rounds)
-
-
-def assert_same(run: Run, flown: Flown, seconds: list[float]) -> None:
-    """Models, memories and virtual seconds to the bit."""
-    for model, step in zip(run.models, flown.steps, strict=True):
-        assert torch.equal(model, step.model)
-    assert_identical(memory_of(flown), everything(run))
-    assert flown.seconds == seconds
-
 
 # ---- a buffer of the cohort
 

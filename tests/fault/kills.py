@@ -19,7 +19,15 @@ from pathlib import Path
 import torch
 from forked import child, command, ended, result_of
 
+
+def settings(*values: str) -> tuple[str, ...]:
+    """Each as an option `--set`."""
+    return tuple(word for value in values for word in ("--set", value))
+
+
 WORLD = ("--fleet", "table4")
+LOSSES = settings("channel.up=0.3", "channel.down=0.2")
+FLIGHT = settings("pace=buffered", "pace.buffer=2", "pace.in_flight=5")
 CASES: dict[str, tuple[str, ...]] = {
     "fedavg": ("fedavg",),
     "scaffold": ("scaffold",),
@@ -33,6 +41,16 @@ CASES: dict[str, tuple[str, ...]] = {
     "scaffold, bursts of losses": ("scaffold", *WORLD, "--set", "channel=bursty", "--set", "channel.enter=0.4"),
     "kept momentum, one by one": ("fedavg", "--engine", "loop", "--set", "momentum=0.9", "--set", "fresh=false"),
     "loom, personal models": ("loom", *WORLD, "--set", "channel.up=0.3", "--set", "split=[0.7,0.0,0.3]"),
+    "in flight: fedbuff, losses": ("fedbuff", *WORLD, *LOSSES, *settings("method.buffer=2", "method.in_flight=5")),
+    "in flight: fedspu, personal models": ("fedspu", *WORLD, *FLIGHT, *settings("split=[0.7,0.0,0.3]")),
+    "in flight: scaffold": ("scaffold", *WORLD, *LOSSES, *FLIGHT),
+    "in flight: feddd, trained when asked": ("feddd", *WORLD, *FLIGHT, *settings("pace.refill=step")),
+    "in flight: a window": ("fjord", *WORLD, *settings("pace=windowed", "pace.seconds=0.3", "pace.in_flight=5")),
+    "in flight: tiers": ("fedat", *WORLD, *settings("method.tiers=2", "method.per_tier=2")),
+    "in flight: int8 with feedback": (
+        *("fedavg", *WORLD, *FLIGHT),
+        *settings("codec.values=int8", "codec.feedback=true", "pace.hold=bases"),
+    ),
 }
 SMALL = ("--clients", "8", "--rounds", "10", "--device", "cpu", "--set", "epochs=1", "--set", "batch=32")
 SMALL += ("--set", "model.widths=[16]", "--checkpoint-every", "1", "--json")
@@ -83,14 +101,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--signal", choices=["KILL", "INT"], default="KILL")
     chosen = parser.parse_args()
     by = signal.Signals[f"SIG{chosen.signal}"]
     chance, same = random.Random(chosen.seed), 0
     known: dict[str, tuple[str, float]] = {}
+    names = [name for name in CASES if chosen.only in name]
     print(f"{by.name}; seed {chosen.seed}; torch {torch.__version__}, Python {platform.python_version()}, CPU")
     for number in range(chosen.runs):
-        name = list(CASES)[number % len(CASES)]
+        name = names[number % len(names)]
         with tempfile.TemporaryDirectory() as place:
             if name not in known:
                 known[name] = undisturbed(name, Path(place))

@@ -103,6 +103,14 @@ KINDS = {
                 "per_round": None},
     "early stopping": {"method": {"name": "fedspu", "settings": {"early_stopping": True}}, "split": (0.7, 0.0, 0.3)},
     "seldom evaluated": {"evaluate_every": 3},
+    "in flight, personal models": {
+        "method": "fedspu", "fleet": "table4", "split": (0.7, 0.0, 0.3), "per_round": None,
+        "pace": {"name": "buffered", "settings": {"buffer": 1, "in_flight": 5}},
+    },
+    "in flight, evaluated by the virtual second": {
+        "method": "fedbuff", "fleet": "table4", "per_round": None, "evaluate_seconds": 0.05,
+        "pace": {"name": "buffered", "settings": {"buffer": 1, "in_flight": 5}},
+    },
     "loop": {"engine": "loop", "training": {"momentum": 0.9, "fresh": False, "epochs": 1}},
     "safari": {"method": "safari", "fleet": "equal", "channel": {"name": "bernoulli", "settings": {"up": 0.5}},
                "per_round": None},
@@ -121,8 +129,18 @@ def test_a_stopped_run_goes_on_to_the_same_bits(kind, tmp_path):
     assert [row["round"] for row in result.rounds] == [1, 2, 3, 4]
 
 
+FEW = {"name": "buffered", "settings": {"buffer": 2, "in_flight": 4}}
+
+
 @pytest.mark.parametrize(
-    "evaluate", [{}, {"evaluate_every": 3}, {"fleet": "equal", "evaluate_seconds": 3.0}], ids=["1", "3", "seconds"]
+    "evaluate",
+    [
+        {},
+        {"evaluate_every": 3},
+        {"fleet": "equal", "evaluate_seconds": 3.0},
+        {"fleet": "iot", "evaluate_seconds": 3.0, "pace": FEW, "per_round": None},
+    ],
+    ids=["1", "3", "seconds", "in flight"],
 )
 def test_more_rounds_are_a_run_of_as_many(evaluate, tmp_path):
     run(small(rounds=5, **evaluate), out=tmp_path / "straight")

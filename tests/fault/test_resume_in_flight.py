@@ -12,12 +12,15 @@ import worlds
 from fault.resumes import assert_same, played, prepared, saved, start
 from fedloom.codec import Codec
 from fedloom.method import Method
+from fedloom.methods.fedat import fedat
 from fedloom.parts.pace.buffered import Buffered
+from fedloom.parts.pace.by_tier import ByTier
 from fedloom.parts.pace.windowed import Windowed
 from fedloom.parts.stale.as_change import AsChange
 from fedloom.parts.stale.as_model import AsModel
 from fedloom.parts.stale.discounts import Polynomial
 from fedloom.runs.checkpoint import store
+from fedloom.runs.checkpoint.flight import save_flight
 from fedloom.runs.checkpoint.snapshot import FLIGHT, restore_snapshot, take_snapshot
 from fedloom.runs.play import ledger_of
 from world.made import equipped, made
@@ -43,6 +46,9 @@ KINDS: dict[str, tuple[Method, Codec]] = {
     "recalled": (of("fedspu", Buffered(3, 8, refill="step", recall=True)), PLAIN),
     "a window": (of("fedavg", Windowed(0.8, 8)), PLAIN),
     "a window of parts": (of("fjord", Windowed(0.8, 8)), PLAIN),
+    "tiers": (of("fedavg", ByTier(2, 3)), PLAIN),
+    "tiers of parts": (of("fedrolex", ByTier(3, 2)), PLAIN),
+    "fedat": (worlds.small(fedat(2, 3)), PLAIN),
     "bases": (of("scaffold", Buffered(2, 8, hold="bases")), PLAIN),
     "fedspu": (of("fedspu"), PLAIN),
     "fedspu by numbers": (of("fedspu", stale=AsChange(Polynomial(0.5), by="numbers")), PLAIN),
@@ -84,3 +90,24 @@ def test_a_run_resumed_at_any_step_is_the_straight_one(kind: str, tmp_path: Path
         for snapshot in snapshots[step:]:
             again = played(other, table, again, 1)
             assert_same(snapshot, take_snapshot(other, table, again))
+
+
+def test_what_tasks_share_is_saved_once_and_only_rows_that_are_needed(tmp_path: Path) -> None:
+    method = of("scaffold", Buffered(1, 8))
+    here = equipped(made(up=3e3))
+    straight = prepared(method, PLAIN, here)
+    at = played(straight, ledger_of(straight.inputs), start(straight), 5)
+    assert at.flight is not None
+    tasks, held = list(at.flight.tasks.values()), save_flight(at.flight)
+    bases = {task.base for task in tasks}
+    trained = [task for task in tasks if task.trained is not None]
+    assert len(held["rows.reply.params"]) == len(trained) < len(tasks) == 7
+    assert len(held["rows.task.extras.control"]) == len(bases) < len(tasks)
+    assert {name for name in held if name.startswith("model.")} == {f"model.{base}" for base in bases}
+
+
+def test_runs_with_a_barrier_are_saved_as_before(tmp_path: Path) -> None:
+    method = BY_NAME["fedavg"]()
+    straight = prepared(method, PLAIN, equipped())
+    ledger = ledger_of(straight.inputs)
+    assert FLIGHT not in take_snapshot(straight, ledger, played(straight, ledger, start(straight), 1)).tensors

@@ -31,6 +31,17 @@ def test_twenty_killed_runs_resume_to_the_undisturbed_result():
     assert said.count("SIGKILL after") == 20
 
 
+@pytest.mark.slow
+def test_runs_killed_with_clients_in_flight_resume_to_the_undisturbed_result():
+    said = script("kills.py", "--runs", "20", "--seed", "1", "--only", "in flight")
+    assert "20 of 20 resumed to the undisturbed result" in said
+
+
+def test_ctrl_c_with_clients_in_flight_finishes_the_step_and_resumes():
+    said = script("kills.py", "--runs", "2", "--seed", "3", "--signal", "INT", "--only", "in flight: f")
+    assert "2 of 2 resumed to the undisturbed result" in said
+
+
 def test_ctrl_c_at_any_time_ends_with_130_and_resumes():
     assert "4 of 4 resumed to the undisturbed result" in script(
         "kills.py", "--runs", "4", "--seed", "3", "--signal", "INT"

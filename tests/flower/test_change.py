@@ -20,13 +20,13 @@ from fedloom.flower.deploy.address import Address
 from fedloom.flower.deploy.change import add_nodes, like, remove_node, rotate_a_node
 from fedloom.flower.deploy.commands import deploy
 from fedloom.flower.deploy.folder import CONTROL, Deployment
-from fedloom.flower.deploy.keys import fingerprint
 from fedloom.flower.deploy.moves import moved, with_nodes, without_node
 from fedloom.flower.deploy.opened import open_folder
 from fedloom.flower.deploy.rotate import drop_old_authority, rotate_authority, rotate_link, validity
 from fedloom.flower.deploy.service_files import read_settings, settings_file
 from fedloom.flower.deploy.trial import CONFIG
 from fedloom.flower.protocol.assignment import deal_clients
+from fedloom.flower.protocol.owners import fingerprint, read_owners
 from fedloom.runs.experiment import Experiment
 from flower.test_certificates import shake_hands
 
@@ -53,6 +53,15 @@ def contents(root: Path) -> dict[str, bytes]:
     return {str(file.relative_to(root)): file.read_bytes() for file in root.rglob("*") if file.is_file()}
 
 
+def owners(root: Path) -> dict[int, list[int]]:
+    """Whose key hosts which clients, as the app says; each is the key of its node."""
+    opened = open_folder(root)
+    found = read_owners(opened.config["nodes"])
+    keys = {key.private.name: fingerprint(key.public.read_bytes()) for key in opened.made.keys}
+    assert {one.name: one.key for one in found} == keys
+    return {int(one.name[5:]): sorted(one.clients) for one in found}
+
+
 def test_a_folder_says_all_of_its_deployment(made: Deployment) -> None:
     opened = open_folder(made.root)
     assert opened.made == made
@@ -61,7 +70,7 @@ def test_a_folder_says_all_of_its_deployment(made: Deployment) -> None:
     assert opened.gateway.reply > 100_000
     assert opened.experiment == Experiment(method="fedspu", clients=7)
     assert opened.config.keys() == CONFIG.keys()
-    assert opened.hosted == {0: [0, 3, 6], 1: [1, 4], 2: [2, 5]}
+    assert opened.hosted == owners(made.root) == {0: [0, 3, 6], 1: [1, 4], 2: [2, 5]}
     with pytest.raises(BadExperiment, match="is not a deployment"):
         open_folder(made.app)
 
@@ -78,6 +87,7 @@ def test_another_experiment_on_the_same_nodes(made: Deployment, tmp_path: Path) 
     assert {name for name in after if name.startswith(("certificates/", "keys/", "services/"))} <= same
     assert opened.experiment.method.name == "feddd"
     assert opened.hosted == open_folder(made.root).hosted
+    assert owners(tmp_path / "second") == owners(made.root) == {0: [0, 3, 4, 6], 2: [1, 2, 5]}
     assert opened.config["out"] == str(tmp_path / "second" / "run")
     assert [name for name, _ in change.copies] == ["app/ and home/"]  # to the link, if a service starts the run
     for secret in [*(tmp_path / "second" / "keys").glob("node-?"), tmp_path / "second" / "certificates" / "ca.key"]:
@@ -162,13 +172,14 @@ def test_certificates_that_end_soon_are_warned_of(made: Deployment, monkeypatch,
 
 
 def test_a_nodes_key_is_changed(made: Deployment) -> None:
-    before, env = fingerprint(made.keys[1].public), settings_file(made.root, 1).read_text()
+    before, env = fingerprint(made.keys[1].public.read_bytes()), settings_file(made.root, 1).read_text()
     change = rotate_a_node(made.root, 1)
     old = made.root / "keys" / "retired" / "node-1.1.pub"
-    assert fingerprint(old) == before != fingerprint(made.keys[1].public)
+    assert fingerprint(old.read_bytes()) == before != fingerprint(made.keys[1].public.read_bytes())
     assert stat.S_IMODE(made.keys[1].private.stat().st_mode) == 0o600
     assert settings_file(made.root, 1).read_text() == env
-    assert [name for name, _ in change.copies] == ["keys/node-1"]
+    assert [name for name, _ in change.copies] == ["keys/node-1", "app/"]
+    assert owners(made.root) == open_folder(made.root).hosted
     rotate_a_node(made.root, 1)  # before the link refuses the first
     assert {file.name for file in old.parent.iterdir()} == {"node-1.1.pub", "node-1.2.pub"}
     with pytest.raises(BadExperiment, match="node is 3; the deployment has 0-2"):
@@ -192,7 +203,7 @@ def test_nodes_come_and_go(made: Deployment) -> None:
     add_nodes(made.root, 1)  # in its place, and not under its name, which its states go by
     assert open_folder(made.root).hosted == {0: [0], 1: [1, 4], 2: [2, 5], 3: [6], 5: [3]}
     remove_node(made.root, 0, deal=True)
-    assert open_folder(made.root).hosted == {1: [1, 4], 2: [2, 5], 3: [0, 6], 5: [3]}
+    assert open_folder(made.root).hosted == owners(made.root) == {1: [1, 4], 2: [2, 5], 3: [0, 6], 5: [3]}
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,14 @@ import torch
 
 pytest.importorskip("flwr")
 
-from fedloom.flower.deploy.folder import node_command
+from fedloom.files import replace_file
+from fedloom.flower.deploy.folder import node_command, nodes_text
 from fedloom.flower.deploy.keys import Key
 from fedloom.flower.deploy.opened import Opened
 from fedloom.flower.deploy.registered import register_nodes, restart_nodes, unregister_retired
 from fedloom.flower.deploy.rotate import rotate_link, rotate_node
 from fedloom.flower.deploy.trial import free_port, wait_for_port
+from fedloom.flower.protocol.run_file import NODES_FILE
 from fedloom.runs.experiment import Experiment
 from flower_disturbed import LONG, Disturbed, disturbed, lost_in, model_of, with_lost
 
@@ -31,6 +33,12 @@ def opened(now: Disturbed) -> Opened:
     """The trial's deployment."""
     trial = now.trial
     return Opened(trial.deployment, trial.gateway, (), trial.experiment, {})
+
+
+def new_nodes(now: Disturbed) -> str:
+    """Whose key hosts which clients from now on."""
+    made = now.trial.deployment
+    return nodes_text(made.keys, made.clients)
 
 
 def came_back(now: Disturbed, node: int, sent: int) -> None:
@@ -64,6 +72,7 @@ def test_nodes_restart_and_change_keys_in_a_run(tmp_path: Path) -> None:
         key, old = now.trial.deployment.keys[0], Key(tmp_path / "old", tmp_path / "old.pub")
         shutil.copy(key.private, old.private)
         rotate_node(key)
+        replace_file(run / "checkpoint" / NODES_FILE, [new_nodes(now).encode()])  # as `fedloom supervise` does
         register_nodes(deployment, now.trial.control, print)
         sent = now.sent(0)
         restart(now, deployment, 0)
@@ -78,6 +87,7 @@ def test_nodes_restart_and_change_keys_in_a_run(tmp_path: Path) -> None:
         now.over(number)
         assert certificate(now) == changed
         assert "Failed to activate" in refused(now, old)
+    assert "who hosts whom has changed: 2 nodes" in (run / "log.txt").read_text()
     assert lost_in(run) == set()
     torch.testing.assert_close(model_of(run, experiment), with_lost(experiment, set()), rtol=0, atol=1e-5)
 

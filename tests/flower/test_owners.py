@@ -25,6 +25,7 @@ from fedloom.flower.deploy.keys import Key, write_key
 from fedloom.flower.protocol.code import check_code, code_of, code_of_fedloom
 from fedloom.flower.protocol.owners import Owner, check_owner, fingerprint, read_owners, write_owners
 from fedloom.flower.protocol.records import NodeMessage, pack, unpack
+from fedloom.flower.protocol.run_file import NODES_FILE
 from fedloom.runs.experiment import Experiment
 from flower_fake import FakeGrid
 from flower_world import NODES, assert_same, fake, served, simulated, tiny, tiny_data
@@ -135,6 +136,36 @@ def test_a_claim_on_anothers_clients_is_refused_and_named(
     asked = {message.metadata.dst_node_id for message in grid.sent if message.metadata.message_type == "train"}
     assert asked == OWNED.keys() - {intruder}
     assert f"node-{intruder} ({intruder}) takes no part: it names clients 3-4, who belong to node-12" in caplog.text
+
+
+def test_a_change_of_owners_counts_in_the_run_that_goes_on(
+    experiment: Experiment, keys: dict[int, Key], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Node 13 gets the clients of 12 before round 3; 12 goes on naming them. What is there before the run is old."""
+    grid, terms = keyed(experiment, keys)
+    file = tmp_path / "run" / "checkpoint" / NODES_FILE
+    moved = {**{node: sorted(own) for node, own in OWNED.items()}, 12: [9], 13: [3, 4, 5, 6, 7]}
+
+    def before(node: int, message: Message) -> None:
+        if unpack(message.content).facts.get("round") == 2 and node == 11:
+            file.write_text("no JSON")
+        if unpack(message.content).facts.get("round") == 2 and node == 12:
+            grid.contexts[13].node_config["clients"] = "3-7"
+            file.write_text(
+                write_owners(
+                    Owner(f"node-{node}", fingerprint(key.public.read_bytes()), frozenset(moved[node]))
+                    for node, key in keys.items()
+                )
+            )
+
+    grid.before = before
+    with caplog.at_level(logging.INFO, "fedloom"):
+        found = served(grid, experiment, out=str(tmp_path / "run"), **terms)
+    assert [row["arrived"] for row in found.rounds] == [8] * experiment.rounds
+    [change] = [line for line in caplog.messages if "who hosts whom has changed" in line]
+    refused = [line for line in caplog.messages if "takes no part" in line]
+    assert any("node-12" in line and "clients 3-4, who belong to node-13" in line for line in refused)
+    assert "nodes.json" in change
 
 
 def test_a_key_that_is_not_of_the_run_is_refused(

@@ -11,7 +11,10 @@ from emulated_trial import deployed, measured
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.play import run
 
-pytestmark = pytest.mark.skipif(why_not() is not None, reason=why_not() or "")
+pytestmark = [
+    pytest.mark.skipif(why_not() is not None, reason=why_not() or ""),
+    pytest.mark.slow,  # half a minute, and seconds mean something only where other work leaves a core
+]
 LINK = {"up": 2e5, "down": 1e6, "latency": 0.1, "cycles_per_example": 2e4}  # so slow that a busy machine adds little
 ROUNDS = 5
 

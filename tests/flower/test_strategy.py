@@ -107,6 +107,9 @@ def test_every_method_is_played_or_refused_by_name() -> None:
             for make in (strategy, masked):
                 with pytest.raises(BadExperiment, match=r"use fedloom\.flower\.client_app\(\)"):
                     make(name, net, example)
+        elif not BY_NAME[name]().pace.barrier:
+            with pytest.raises(BadExperiment, match="takes replies as they come"):
+                strategy(name, net, example)
         else:
             assert not needs_mod(strategy(name, net, example).method) or masked(name, net, example)
     assert set(BY_NAME) > REFUSED

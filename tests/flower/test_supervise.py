@@ -23,10 +23,11 @@ from fedloom.errors import BadExperiment, RunStopped
 from fedloom.flower.deploy import supervise
 from fedloom.flower.deploy.commands import deploy
 from fedloom.flower.deploy.control import UNKNOWN, RunStatus
-from fedloom.flower.deploy.folder import write_app, write_home
+from fedloom.flower.deploy.folder import write_app, write_home, write_nodes
 from fedloom.flower.deploy.processes import marked_processes
 from fedloom.flower.deploy.supervise import Deployed, End, Supervisor, read_deployment
 from fedloom.flower.deploy.trial import CONFIG, Trial, started
+from fedloom.flower.protocol.run_file import NODES_FILE
 from fedloom.flower.server.run_state import read_state, stated
 from fedloom.runs.checkpoint.store import list_all
 from fedloom.runs.experiment import Experiment
@@ -100,6 +101,31 @@ def ends(out: Path, problem: Exception | None = None) -> Callable[[], RunStatus]
         return DONE
 
     return end
+
+
+def test_a_change_of_the_deployment_reaches_the_run(out: Path, pauses: list[float]) -> None:
+    """What it was started with is not said again; a folder that is being copied is waited for."""
+    file = out / "checkpoint" / NODES_FILE
+    file.parent.mkdir(parents=True)
+    write_app(out / "app", EXPERIMENT, {**CONFIG, "nodes": "before"})
+    app, said = out / "app" / "pyproject.toml", list[str | None]()
+
+    def then(change: Callable[[], object]) -> Callable[[], RunStatus]:
+        def step() -> RunStatus:
+            said.append(file.read_text() if file.exists() else None)
+            change()
+            return RUNNING
+
+        return step
+
+    whole = app.read_text()
+    steps = [
+        then(lambda: write_nodes(out / "app", "after")), then(lambda: app.write_text("half [")), then(file.unlink),
+        then(lambda: app.write_text(whole)), then(lambda: None), ends(out),
+    ]  # fmt: skip
+    deployed = Deployed(out / "app", EXPERIMENT, out, "", out)
+    assert Supervisor(deployed, Link(steps), print).run().state == "finished"  # type: ignore[arg-type]
+    assert said == [None, "after", "after", None, "before"]
 
 
 def test_it_is_started_again_until_it_is_finished(out: Path, pauses: list[float]) -> None:

@@ -193,7 +193,7 @@ def test_every_figure_is_one_that_plotly_knows(groups):
         state = {control["name"]: control["options"][-1][0] for control in chart["controls"]}
         traces = resolve(chart["traces"], {**chart.get("state", {}), **state})
         for trace in traces:  # the page puts in colours
-            for part in (trace, trace.get("marker", {}), trace.get("line", {})):
+            for part in (trace, *(trace.get(name, {}) for name in ("marker", "line", "textfont"))):
                 part.pop("colorscale", None)
                 if part.get("color") == "soft":
                     part.pop("color")

@@ -77,7 +77,7 @@ def test_the_timeline_has_every_task(groups):
         (2, 0.0, (2.0, 4.0, 2.0), 10.0, COUNTED, 1),
         (3, 6.0, (3.0, 1.0, 0.0), None, "in flight", 1),
     ]
-    assert (chart.oldest, list(chart.fates), lanes.unit) == (1, ["upload lost", "in flight"], "s")
+    assert (lanes.oldest, list(chart.fates), lanes.unit) == (1, ["upload lost", "in flight"], "s")
     assert notes == ["fedavg: seed 0, all clients at work."]
 
 
@@ -90,6 +90,24 @@ def test_a_large_run_is_thinned(tmp_path):
         assert len(lanes.spans) <= SPANS
         assert all(span.start < lanes.end for span in lanes.spans)
     assert "24 of the clients at work" in notes[0]
+
+
+def test_a_crowded_window_is_shorter(tmp_path, monkeypatch):
+    run = small(tmp_path / "run", fleet="iot", clients=30, per_round=20, rounds=8)
+    groups = timed(read_groups([run])[0])
+    before = timeline_of(groups)[0].by["fedavg"]["end"]
+    monkeypatch.setattr("fedloom.report.timeline.SPANS", 60)
+    windows = timeline_of(groups)[0].by["fedavg"]
+    assert list(windows) == ["beginning", "end"]
+    tasks = groups[0][1][0][1]
+    for lanes in windows.values():
+        assert 0 < len(lanes.spans) <= 60
+        assert lanes.wide < before.wide
+        here = (
+            (tasks.end > lanes.start) & (tasks.asked < lanes.end) & np.isin(tasks.client, [int(n) for n in lanes.names])
+        )
+        assert abs(here.sum() - len(lanes.spans)) <= len(lanes.names), "all that is there, but for what is rounded"
+    assert windows["end"].end == pytest.approx(before.end, rel=1e-3)
 
 
 def test_seconds_are_split_by_fate(groups):

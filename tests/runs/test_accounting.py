@@ -16,6 +16,7 @@ from fedloom.core.flight import FATES
 from fedloom.core.pace import Pace
 from fedloom.methods import fedavg
 from fedloom.parts.pace.buffered import Buffered
+from fedloom.parts.pace.by_tier import ByTier
 from fedloom.parts.pace.windowed import Windowed
 from fedloom.parts.stale.as_change import AsChange
 from fedloom.runs.experiment import Experiment
@@ -37,6 +38,7 @@ PACES: dict[str, Pace] = {
     "timeout": Buffered(3, M, timeout=8.0),
     "given up": Buffered(3, M, timeout=8.0, late=False),
     "recall": Buffered(4, M, recall=True),
+    "tiers": ByTier(3, 4),
 }
 
 

@@ -124,10 +124,14 @@ def refuses(method, goal: str) -> str | None:
     return None
 
 
+FEW = {"fedbuff": {"buffer": 2}, "fedat": {"tiers": 2}}  # settings for four clients
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_take_goals_without_classes_or_say_what_to_set(name):
-    assert refuses(name, "classes") is None
-    why = refuses(name, "numbers")
+    method = {"name": name, "settings": FEW.get(name, {})}
+    assert refuses(method, "classes") is None
+    why = refuses(method, "numbers")
     if name == "heterofl":
         assert why is not None
         assert "set method.mask_labels=false" in why

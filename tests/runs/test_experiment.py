@@ -25,6 +25,7 @@ from fedloom.parts.select.uniform import Uniform
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.play import run
 from fedloom.runs.set_values import with_settings
+from fedloom.studies.compare import takes
 
 SMALL: dict[str, Any] = {"clients": 4, "per_round": 2, "rounds": 1, "training": {"epochs": 1}}
 
@@ -281,8 +282,8 @@ positive = st.floats(1e-6, 1e3)
 def experiments(draw: st.DrawFn) -> dict[str, Any]:
     """The values of an experiment that must be accepted."""
     method = draw(st.sampled_from(sorted(METHODS)))
-    takes = {"fedprox": "mu", "feddyn": "alpha", "feddc": "alpha"}
-    settings = {takes[method]: draw(shares)} if method in takes else {}
+    known = {"fedprox": "mu", "feddyn": "alpha", "feddc": "alpha"}
+    settings = {known[method]: draw(shares)} if method in known else {}
     tested = draw(shares)
     optimiser = draw(st.sampled_from(["sgd", "adam"]))
     return {
@@ -299,7 +300,7 @@ def experiments(draw: st.DrawFn) -> dict[str, Any]:
             )
         ),
         "clients": draw(st.integers(1, 1000)),
-        "per_round": draw(st.none() | st.integers(1, 1000)) if hasattr(METHODS[method]().select, "count") else None,
+        "per_round": draw(st.none() | st.integers(1, 1000)) if takes(method, "per_round") else None,
         "rounds": draw(st.integers(1, 1000)),
         "seed": draw(st.integers(0, 2**63 - 1)),
         "split": (1 - tested, 0.0, tested),

@@ -40,16 +40,20 @@ def experiment(method: Any, **changes: Any) -> Experiment:
     )
 
 
-@pytest.mark.parametrize("method", METHODS)
+NAMES = [{"name": name, "settings": {"buffer": 3} if name == "fedbuff" else {}} for name in METHODS]
+every_method = pytest.mark.parametrize("method", [pytest.param(one, id=one["name"]) for one in NAMES])
+
+
+@every_method
 @pytest.mark.parametrize("network", [linear, head])
-def test_every_method_trains_them_whole(method: str, network: Callable[[], nn.Module]) -> None:
+def test_every_method_trains_them_whole(method: Any, network: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
     model = network()
     ends = [run(experiment(method, engine=engine), model=model).model.state_dict() for engine in ("local", "loop")]
     start = model.state_dict()
     assert any(not torch.equal(start[key], value) for key, value in ends[0].items())
     assert all(torch.allclose(value, ends[1][key], atol=1e-5) for key, value in ends[0].items())
-    assert (WHOLE in prepare(experiment(method), model=model).notes) == (method in SAY)
+    assert (WHOLE in prepare(experiment(method), model=model).notes) == (method["name"] in SAY)
 
 
 class Branching(nn.Module):
@@ -68,17 +72,17 @@ class Branching(nn.Module):
         return scores
 
 
-@pytest.mark.parametrize("method", METHODS)
+@every_method
 def test_code_that_decides_by_values_is_kept_whole_in_one_sentence(
-    method: str, caplog: pytest.LogCaptureFixture
+    method: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     torch.manual_seed(0)
-    settings = {"mask_labels": False} if method == "heterofl" else {}  # it needs outputs that can be told apart
-    named = {"name": method, "settings": settings}
+    told = {"mask_labels": False} if method["name"] == "heterofl" else {}  # it needs outputs that can be told apart
+    named = {**method, "settings": {**method["settings"], **told}}
     model = Branching()
     prepare(experiment(named), model=model)
     notes = [record.getMessage() for record in caplog.records if "kept whole" in record.getMessage()]
-    assert len(notes) == (method in SAY)
+    assert len(notes) == (method["name"] in SAY)
     assert all("Branching" in note for note in notes)
     ends = [run(experiment(named, engine=engine), model=model).model.state_dict() for engine in ("local", "loop")]
     assert all(torch.allclose(value, ends[1][key], atol=1e-5) for key, value in ends[0].items())

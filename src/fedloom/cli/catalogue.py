@@ -16,11 +16,18 @@ from fedloom.goals import GOALS
 from fedloom.methods import METHODS
 from fedloom.models import MODELS
 from fedloom.runs.experiment import CHANNELS, SUPPLIED
+from fedloom.runs.named_paces import PACES, STALES
 from fedloom.runs.named_parts import ADMITS, AGGREGATES, ATTACKS, FACTS
 from fedloom.runs.settings import settings_of
 from fedloom.world.fleets import FLEETS, TRANSPORTS
 
-CHOSEN: dict[str, dict[str, Any]] = {"aggregates": AGGREGATES, "checks": ADMITS, "attacks": ATTACKS}
+CHOSEN: dict[str, dict[str, Any]] = {
+    "paces": PACES,
+    "staleness": STALES,
+    "aggregates": AGGREGATES,
+    "checks": ADMITS,
+    "attacks": ATTACKS,
+}
 
 CONTRACTS = tuple(f"fedloom.core.{name}" for name in ("part", "pace", "stale", "rule"))
 

@@ -45,7 +45,9 @@ class ExperimentOptions:
     fleet: Annotated[
         str, typer.Option(help="devices: a name from `fedloom list fleets`, your own .csv or .parquet, or none")
     ] = "none"
-    rounds: Annotated[int, typer.Option(help="how many rounds")] = 50
+    rounds: Annotated[
+        int | None, typer.Option(help="how many rounds, 50 if left out; without a barrier steps, and as much work")
+    ] = None
     seed: Annotated[int, typer.Option(help="the same seed gives the same run")] = 0
     device: DeviceOption = "auto"
     precision: Annotated[str, typer.Option(help="of products: default (PyTorch's own), float32, tf32 or bf16")] = (
@@ -67,8 +69,8 @@ class ExperimentOptions:
 
     @property
     def values(self) -> dict[str, Any]:
-        """The keys of an experiment, without those of `--set`."""
-        return {name: value for name, value in asdict(self).items() if name != "set_"}
+        """The keys of an experiment that are not left open, without those of `--set`."""
+        return {name: value for name, value in asdict(self).items() if name != "set_" and value is not None}
 
     @property
     def settings(self) -> dict[str, Any]:

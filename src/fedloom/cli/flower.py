@@ -15,6 +15,7 @@ from fedloom.cli.experiment_options import TYPED, ExperimentOptions, experiment_
 from fedloom.cli.options import (
     EveryOption,
     JsonOption,
+    KeepOption,
     ResumeOption,
     checkpoints_of,
     new_folder_for,
@@ -84,6 +85,7 @@ def deploy_command(
     slack: SlackOption = 3.0,
     quorum: QuorumOption = 1,
     checkpoint_every: EveryOption = "1",
+    keep: KeepOption = 5,
     metrics: MetricsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -100,7 +102,7 @@ def deploy_command(
     experiment = shared.experiment(method=method)
     checkpoints_of(checkpoint_every)
     config = {**CONFIG, "out": run_folder, "deadline": deadline, "slack": slack, "quorum": quorum}
-    config |= {"checkpoint-every": checkpoint_every, "metrics": metrics}
+    config |= {"checkpoint-every": checkpoint_every, "keep": keep, "metrics": metrics}
     if like is not None:
         for name in ("nodes", "host", "port", "control"):
             if context.get_parameter_source(name) is TYPED:
@@ -172,6 +174,7 @@ def trial_command(
     ] = None,
     resume: ResumeOption = False,
     checkpoint_every: EveryOption = "1",
+    keep: KeepOption = 2,
     metrics: MetricsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -198,7 +201,8 @@ def trial_command(
         with progress(console, name, experiment.rounds, experiment.build_goal().score) as watch:
             found = run_trial(
                 experiment, nodes, out=folder, resume=resume, deadline=deadline, slack=slack,
-                checkpoint_every=checkpoint_every, metrics=metrics, work=work, watch=watch, tell=note_printer(console),
+                checkpoint_every=checkpoint_every, keep=keep, metrics=metrics, work=work, watch=watch,
+                tell=note_printer(console),
             )  # fmt: skip
     except KeyboardInterrupt:
         errors.print(

@@ -25,6 +25,7 @@ from fedloom.cli.options import (
     EngineOption,
     EveryOption,
     JsonOption,
+    KeepOption,
     MlflowOption,
     ResumeOption,
     StackOption,
@@ -42,6 +43,7 @@ from fedloom.cli.options import (
 from fedloom.cli.replay import replay_command
 from fedloom.cli.report import report_command, watch_command
 from fedloom.cli.reproduce import reproduce_command
+from fedloom.cli.rollback import rollback_command
 from fedloom.cli.supervise import supervise_command
 from fedloom.errors import FedloomError, RunStopped
 
@@ -75,6 +77,7 @@ def run_command(
     out: Annotated[Path | None, typer.Option(help="the run folder; a new one under runs/ if left out")] = None,
     resume: ResumeOption = False,
     checkpoint_every: EveryOption = "30s",
+    keep: KeepOption = 2,
     tensorboard: TensorboardOption = None,
     mlflow: MlflowOption = None,
     explain: Annotated[
@@ -103,7 +106,7 @@ def run_command(
         return
     console, name = errors if as_json else Console(), experiment.method.name
     folder = out or new_folder_for(experiment)
-    when = checkpoints_of(checkpoint_every)
+    when = checkpoints_of(checkpoint_every, keep)
     try:
         with (
             progress(console, name, experiment.rounds, experiment.build_goal().score) as bar,
@@ -157,15 +160,11 @@ def compare_command(
     """
     from fedloom.cli.show import comparison_rows, comparison_table, progress
     from fedloom.evaluate.judge import check_target
-    from fedloom.runs.experiment import Experiment
-    from fedloom.runs.set_values import with_settings
-    from fedloom.studies.compare import compare, fitting
+    from fedloom.studies.compare import compare
+    from fedloom.studies.forms import experiment_of
 
     pairs = shared.settings
-    experiments = {
-        name: Experiment(**with_settings({**shared.values, "method": name}, fitting(name, pairs, methods)))
-        for name in methods
-    }
+    experiments = {name: experiment_of(name, shared.values, pairs, methods) for name in methods}
     score = next(iter(experiments.values())).build_goal().score
     if target is not None:
         check_target(score, target)
@@ -242,6 +241,7 @@ app.command("supervise")(supervise_command)
 app.command("report")(report_command)
 app.command("export")(export_command)
 app.command("watch")(watch_command)
+app.command("rollback")(rollback_command)
 
 
 class Kind(StrEnum):
@@ -255,6 +255,8 @@ class Kind(StrEnum):
     partitions = "partitions"
     fleets = "fleets"
     channels = "channels"
+    paces = "paces"
+    staleness = "staleness"
     aggregates = "aggregates"
     checks = "checks"
     attacks = "attacks"

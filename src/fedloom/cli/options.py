@@ -51,6 +51,9 @@ EveryOption = Annotated[
         help="when the run is saved: 30s, 5m or 1h, a number of rounds, both joined by a comma (10,5m), or end",
     ),
 ]
+KeepOption = Annotated[
+    int, typer.Option(min=1, help="how many of the latest checkpoints are kept, to go back to with `fedloom rollback`")
+]
 TensorboardOption = Annotated[
     Path | None, typer.Option(metavar="DIR", help="write the rounds for TensorBoard too, under this folder")
 ]

@@ -24,6 +24,7 @@ from fedloom.studies.chart import letters
 from fedloom.studies.compare import Contender, ratio_of
 from fedloom.studies.plan import Plan
 
+STEPS = "without a barrier a round is a step"
 LINES = 10  # of progress without a terminal
 
 
@@ -128,6 +129,7 @@ def comparison_table(contenders: list[Contender], target: float | None) -> Table
     what = "of the whole run" if target is None else f"to reach {name} {target:g}"
     caption = f"mean over seeds ± 95 % interval; costs {what}, below them relative to {rows[0]['method']}, seed by seed"
     caption += f"; {name}: {direction(score)}" if direction(score) else ""
+    caption += f"; {STEPS}" if any("in_flight" in c.results[0].rounds[-1] for c in contenders) else ""
     table = Table(
         Column("method", no_wrap=True), Column(name, min_width=wide), "reached", title="comparison", caption=caption
     )
@@ -172,9 +174,11 @@ def plan_table(plan: Plan) -> Table:
     best = {what: plan.best(what) for what in ("seconds", "bytes", "joules")}
     names = {"seconds": "soonest", "bytes": "fewest bytes", "joules": "least energy"}
     caption = "with a letter: on the trade-off between time, bytes and energy, no other is better in all three"
+    every = [option.experiment for option in plan.options] + [one.results[0].experiment for one in plan.missed]
+    caption += "" if all(one.build_method().pace.barrier for one in every) else f"; {STEPS}"
     table = Table(title=f"to reach {label_of(plan.score)} {plan.target:g}", title_justify="left", caption=caption)
     for name in ("", "candidate", "rounds", "time", "bytes", "energy", "best at"):
-        table.add_column(name, no_wrap=name not in ("candidate", "best at"))
+        table.add_column(name, no_wrap=name not in ("candidate", "best at"), overflow="fold")
     marks = letters(plan)
     for option in plan.options:
         cells = [marks.get(option.name, ""), option.name, f"{option.rounds:.1f}", duration(option.seconds)]

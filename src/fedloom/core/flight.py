@@ -69,7 +69,6 @@ class Wave:
     ends: list[float]  # [C] seconds from the task to the reply, or to where it ends
     fates: list[int]  # [C] what becomes of the task if it is awaited
     pieces: Tensor | None = None  # [C, count] which pieces of the reply arrive
-    reply: Reply | None = None  # where clients were trained when they were asked
 
 
 @dataclass(eq=False, slots=True)

@@ -52,6 +52,11 @@ class Pace(ServerPart):
         return 1
 
     @property
+    def steps_a_round(self) -> int:
+        """How many steps are about the work of a round of ten clients; experiments are as many times as long."""
+        return 1 if self.barrier else self.groups * max(1, 10 // self.goal)
+
+    @property
     def one_by_one(self) -> bool:
         """Whether clients are asked between two steps, when others are in flight."""
         return False
@@ -60,6 +65,11 @@ class Pace(ServerPart):
     def holds_rows(self) -> bool:
         """Whether all clients that were sent one version are trained together, and their rows held until needed."""
         return True
+
+    @property
+    def lighter(self) -> str | None:
+        """What to set so that clients in flight take less memory, if there is such a setting."""
+        return None
 
     @property
     def recall(self) -> bool:
@@ -97,8 +107,11 @@ class Pace(ServerPart):
         return None
 
     @abstractmethod
-    def wish(self, memory: State, flight: Flight) -> Wish:
-        """How many clients to ask now; called at the start of a step and after every instant until a step is due."""
+    def wish(self, memory: State, flight: Flight, able: NDArray[np.bool_]) -> Wish:
+        """How many clients to ask now; called at the start of a step and after every instant until a step is due.
+
+        `able` [N]: False for clients of whom none could be asked now when they were wished for.
+        """
 
     @abstractmethod
     def due(self, memory: State, flight: Flight, quiet: bool) -> list[Asked] | None:

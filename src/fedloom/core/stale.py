@@ -39,10 +39,10 @@ class Stale(Part):
 
     @abstractmethod
     def rebase(self, model: Tensor, bases: Tensor, reply: Reply, given: Tensor | None = None) -> Reply:
-        """Return the replies as rows beside `model` [P], given the models [C, P] that their clients were sent.
+        """Return the replies as rows beside `model` [P], given the models that their clients were sent.
 
-        `given` [C, P]: the numbers that they were sent (None: all). Fresh rows are returned to the bit. What a client
-        did not send may be anything, before and after.
+        `bases`: these models [C, P], or one [P] for all. `given` [C, P]: the numbers that they were sent (None: all).
+        Fresh rows are returned to the bit. What a client did not send may be anything, before and after.
         """
 
     @abstractmethod

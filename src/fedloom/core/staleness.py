@@ -38,13 +38,13 @@ def by_numbers(now: Tensor, then: Tensor, steps: Tensor) -> Tensor:
 
 
 def as_change(model: Tensor, bases: Tensor, reply: Reply, given: Tensor | None) -> Reply:
-    """The replies with what they changed put on the model: `w + (x - B)`, and `x` itself where the model is still `B`.
+    """The replies with what they changed put on the model: `x + (w - B)`, and `x` itself where the model is still `B`.
 
-    `bases` [C, P] are the models that the clients were sent, and `given` [C, P] which numbers of them they got (None:
-    all); of the others there is no change, and their `x` stays.
+    `bases` are the models that the clients were sent, [C, P] or one [P] for all, and `given` [C, P] which numbers of
+    them they got (None: all); of the others there is no change, and their `x` stays.
     """
-    still = bases == model if given is None else (bases == model) | ~given
-    return reply._replace(params=torch.where(still, reply.params, (reply.params - bases).add_(model)))
+    moved = reply.params + (model - bases)
+    return reply._replace(params=moved if given is None else torch.where(given, moved, reply.params))
 
 
 def factors(of: Callable[[Tensor], Tensor], staleness: Tensor, like: Tensor) -> Tensor:
@@ -60,8 +60,14 @@ def factors(of: Callable[[Tensor], Tensor], staleness: Tensor, like: Tensor) -> 
 
 def shrink(model: Tensor, reply: Reply, factor: Tensor) -> Reply:
     """The replies with their way from the model multiplied by `factor` [C] or [C, P]; where it is 1 nothing is done."""
+    if factor.device.type == "cpu" and factor.dim() == 1:  # row by row, each of which stays in the processor's cache
+        shrunk = torch.empty_like(reply.params)
+        for own, new, by in zip(reply.params, shrunk, factor.tolist()):
+            if by == 1:
+                new.copy_(own)
+            else:
+                torch.sub(own, model, out=new).mul_(by).add_(model)
+        return reply._replace(params=shrunk)
     factor = column(factor, reply.params) if factor.dim() == 1 else factor
-    if factor.device.type == "cpu" and bool((factor == 1).all()):  # elsewhere a check would wait for the device
-        return reply
     shrunk = (reply.params - model).mul_(factor).add_(model)
     return reply._replace(params=torch.where(factor == 1, reply.params, shrunk))

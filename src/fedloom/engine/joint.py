@@ -109,7 +109,9 @@ def why_apart(engine: Local) -> str | None:
 
 
 def why_rule_apart(method: Method) -> str | None:
-    """Why a rule's rows cannot be trained with another run's: a user's own rule may read `task.model`; ours do not."""
+    """Why a method's rows cannot be trained with another run's; a user's own rule may read `task.model`."""
+    if not method.pace.barrier:
+        return "rounds without a barrier train when replies are needed, each run at its own time"
     names = [type(one).__name__ for one in method.local.members() if not type(one).__module__.startswith("fedloom.")]
     return f"{names[0]} may read the global model, which differs from run to run" if names else None
 

@@ -3,7 +3,10 @@
 from collections.abc import Callable
 
 from fedloom.method import Method
+from fedloom.methods.fedasync import fedasync
+from fedloom.methods.fedat import CrossTier, fedat
 from fedloom.methods.fedavg import fedavg
+from fedloom.methods.fedbuff import fedbuff
 from fedloom.methods.fedcs import fedcs
 from fedloom.methods.feddc import DriftCorrection, feddc
 from fedloom.methods.feddd import feddd
@@ -62,6 +65,9 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fedumf": fedumf,
     "safari": safari,
     "safa": safa,
+    "fedasync": fedasync,
+    "fedbuff": fedbuff,
+    "fedat": fedat,
     "loom": loom,
 }
 
@@ -70,6 +76,7 @@ __all__ = [
     "CachedMean",
     "Complete",
     "ControlVariates",
+    "CrossTier",
     "DriftCorrection",
     "DynamicRegulariser",
     "Erasing",
@@ -78,7 +85,10 @@ __all__ = [
     "GlobalPart",
     "Refresh",
     "Rescale",
+    "fedasync",
+    "fedat",
     "fedavg",
+    "fedbuff",
     "fedcs",
     "feddc",
     "feddd",

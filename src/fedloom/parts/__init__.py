@@ -56,6 +56,7 @@ from fedloom.parts.mask.regions import Regions
 from fedloom.parts.mask.share_out import ShareOut
 from fedloom.parts.pace.barrier import Barrier
 from fedloom.parts.pace.buffered import Buffered
+from fedloom.parts.pace.by_tier import ByTier
 from fedloom.parts.pace.in_flight import InFlight
 from fedloom.parts.pace.windowed import Windowed
 from fedloom.parts.repair.most_similar import MostSimilar
@@ -91,6 +92,7 @@ __all__ = [
     "Bernoulli",
     "Bounded",
     "Buffered",
+    "ByTier",
     "Chain",
     "Check",
     "Constant",

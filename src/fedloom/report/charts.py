@@ -119,6 +119,12 @@ class Lanes(NamedTuple):
     end: float
     spans: list[Span]
     steps: list[tuple[int, float]]  # number and time of those that are drawn
+    oldest: int = 0  # the largest staleness that is drawn of the run
+
+    @property
+    def wide(self) -> float:
+        """The length of the window."""
+        return self.end - self.start
 
 
 class Timeline(NamedTuple):
@@ -126,7 +132,6 @@ class Timeline(NamedTuple):
 
     by: dict[str, dict[str, Lanes]]  # group's label -> name of the window -> lanes
     fates: dict[str, tuple[str, str]]  # those that occur, but for counted replies: words and colour
-    oldest: int  # the largest staleness that is drawn
 
 
 Chart = Curves | Bars | Maps | Strips | Ranks | Timeline

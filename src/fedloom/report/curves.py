@@ -65,6 +65,8 @@ def curves_of(groups: list[Group], targets: tuple[float, ...]) -> tuple[Curves, 
             lacking = [group.label for group, x, _ in raw if axis not in x]
             if lacking:
                 notes.append(f"no {UNITS[axis][0]} was simulated for {', '.join(lacking)}.")
+    if any("asked" in run.clients for group in groups for run in group.runs) and "time" in axes:
+        axes = {"time": axes["time"], **axes}  # steps of different paces are not alike
     lines = [
         Line(group, {a: [v or 0.0 for v in tidy(x[a] / scale[a])] for a in axes if a in x}, y) for group, x, y in raw
     ]

@@ -23,7 +23,7 @@ def draw_timeline(chart: Timeline, lanes: Lanes) -> Any:
     figure = Figure(figsize=(WIDE, 0.9 + 0.16 * len(lanes.names)), layout="constrained")
     axes = figure.add_subplot()
     colours = LinearSegmentedColormap.from_list("staleness", [FRESH, STALE])
-    scale = Normalize(0, max(1, chart.oldest))
+    scale = Normalize(0, max(1, lanes.oldest))
     for lane in range(len(lanes.names)):
         axes.axhline(lane, color=GRID, lw=0.5, zorder=0)
     for _, at in lanes.steps:
@@ -40,7 +40,7 @@ def draw_timeline(chart: Timeline, lanes: Lanes) -> Any:
              ylabel="clients, the fastest on top")  # fmt: skip
     occur = {span.fate for span in lanes.spans}
     patches = [Patch(color=colour, label=words) for fate, (words, colour) in chart.fates.items() if fate in occur]
-    if chart.oldest:
+    if lanes.oldest:
         from matplotlib.cm import ScalarMappable  # type: ignore[import-not-found, unused-ignore]
 
         bar = figure.colorbar(ScalarMappable(scale, colours), ax=axes, shrink=0.6, pad=0.01, aspect=25)
@@ -57,12 +57,19 @@ def _draw(axes: Any, chart: Timeline, lanes: Lanes, span: Span, colour: Any) -> 
     down, compute, up = span.phases
     begin, end = span.start + down, span.start + down + compute
     axes.broken_barh([(span.start, down), (end, up)], (span.lane - THIN / 2, THIN), color=colour, lw=0, zorder=2)
-    axes.broken_barh([(begin, compute)], (span.lane - THICK / 2, THICK), color=colour, lw=0, zorder=2)
+    axes.broken_barh([(begin, compute)], (span.lane - THICK / 2, THICK), color=colour, lw=0.4, zorder=2)  # to be seen
     if span.taken is None:
         return
     axes.plot([end + up, span.taken], [span.lane] * 2, color=GREY, lw=0.5, zorder=2)
     axes.plot([span.taken], [span.lane], ".", color=GREY, ms=1.8, zorder=3)
-    needed = (len(str(span.staleness)) + 1) * DIGIT * (lanes.end - lanes.start)
-    if chart.oldest and compute > needed and lanes.start + needed < end < lanes.end:
-        axes.text(end - needed / 5, span.lane, str(span.staleness), ha="right", va="center_baseline", fontsize=5,
-                  color="white" if span.staleness > 0.4 * chart.oldest else "0.15", zorder=4)  # fmt: skip
+    needed = (len(str(span.staleness)) + 1) * DIGIT * lanes.wide
+    inside = compute > needed
+    right = end if inside else end + up
+    if not lanes.oldest or sum(span.phases) < needed or not lanes.start + needed < right < lanes.end:
+        return
+    if inside:
+        dark = span.staleness > 0.4 * lanes.oldest
+        axes.text(right - needed / 5, span.lane, str(span.staleness), ha="right", va="center_baseline", fontsize=5,
+                  color="white" if dark else "0.15", zorder=4)  # fmt: skip
+    else:
+        axes.text(right, span.lane - 0.1, str(span.staleness), ha="right", va="bottom", fontsize=5, color=GREY)

@@ -46,19 +46,21 @@
     for (const trace of traces) {
       if (trace.colorscale) trace.colorscale = scales[trace.colorscale];
       if (trace.marker?.colorscale) trace.marker.colorscale = scales[trace.marker.colorscale];
-      for (const part of [trace.line, trace.marker]) if (part?.color === "soft") part.color = css("--soft");
+      if (narrow && trace.mode === "text") trace.visible = false;
+      for (const part of [trace.line, trace.marker, trace.textfont]) if (part?.color === "soft") part.color = css("--soft");
     }
     if (chart.scale) {
       const said = resolve(chart.scale, chart.state);
       const scale = scales[said.colours || "sequential"];
-      const strip = element("i", "strip");
+      const strip = element("i", said.high ? "strip" : "chip");
       strip.style.background = `linear-gradient(to right, ${scale.map((stop) => stop[1]).join(", ")})`;
       const legend = document.getElementById("legend-" + chart.key);
       const ends = element("span", "ends");
       ends.append(element("span", "", said.low), strip, element("span", "", said.high));
       const runs = chart.controls.find((control) => control.name === "run");
       const run = runs ? runs.options.find((option) => option[0] === chart.state.run)[1] : "";
-      legend.replaceChildren(element("span", "printed", run), element("span", "", said.text), ends, ...chips(chart));
+      const words = element("span", "", said.text);
+      legend.replaceChildren(element("span", "printed", run), ...(said.high ? [words, ends] : [ends, words]), ...chips(chart));
       legend.classList.add("scale");
     }
     for (const trace of traces) if (trace.error_y) trace.error_y.color = css("--soft");

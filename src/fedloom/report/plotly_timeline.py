@@ -9,6 +9,7 @@ from fedloom.report.plotly_controls import Json, control, escape, pick
 from fedloom.report.tasks import COUNTED
 
 THIN, THICK = 0.3, 0.78  # of a lane
+SHORT = 0.025  # of a window: what has no room for a number
 LABELS = 12  # steps with a number at most
 HOVER = (
     "client %{customdata[0]}: %{customdata[1]}<br>download %{customdata[2]:.3~g}, training %{customdata[3]:.3~g}, "
@@ -29,20 +30,23 @@ def plotly_timeline(chart: Timeline) -> Json:
     controls = [control("run", "run", labels)] if len(labels) > 1 else []
     controls += [control("when", "show", windows)] if len(windows) > 1 else []
     legend = [[words, colour] for words, colour in chart.fates.values()]
-    scale = {"text": "replies that counted", "low": "", "high": "", "colours": "fresh"}
-    if chart.oldest:
-        scale = {"text": "replies that counted, by staleness", "low": "0", "high": str(chart.oldest)}
-        scale["colours"] = "staleness"
     return {
         "controls": controls,
-        "traces": [chosen({at: own[n] for at, own in traces.items()}) for n in range(2 * len(chart.fates) + 5)],
+        "traces": [chosen({at: own[n] for at, own in traces.items()}) for n in range(2 * len(chart.fates) + 6)],
         "layout": chosen({at: timeline_layout(lanes) for at, lanes in shown.items()}),
         "height": 90 + 21 * max(len(lanes.names) for lanes in shown.values()),
         "tall": True,
         "legend": legend,
         "state": {"run": "0", "when": next(iter(windows))},
-        "scale": scale,
+        "scale": pick("run", {key: _scale(next(iter(chart.by[label].values()))) for key, label in labels.items()}),
     }
+
+
+def _scale(lanes: Lanes) -> Json:
+    """What the colours of counted replies say."""
+    if not lanes.oldest:
+        return {"text": "replies that counted", "low": "", "high": "", "colours": "fresh"}
+    return {"text": "replies that counted, by staleness", "low": "0", "high": str(lanes.oldest), "colours": "staleness"}
 
 
 def timeline_traces(chart: Timeline, lanes: Lanes) -> list[Json]:
@@ -53,7 +57,7 @@ def timeline_traces(chart: Timeline, lanes: Lanes) -> list[Json]:
         ends = [_transfers(span) for span in spans]
         thin = [(span, *part) for span, parts in zip(spans, ends) for part in parts if part[1] > 0]
         thick = [(span, span.start + span.phases[0], span.phases[1]) for span in spans if span.phases[1] > 0]
-        traces += [_bars(chart, fate, thin, THIN), _bars(chart, fate, thick, THICK)]
+        traces += [_bars(chart, lanes, fate, thin, THIN), _bars(chart, lanes, fate, thick, THICK)]
     waits = [span for span in lanes.spans if span.taken is not None]
     x: list[float | None] = [at for span in waits for at in (_end(span), span.taken, None)]
     y: list[int | None] = [at for span in waits for at in (span.lane, span.lane, None)]
@@ -61,11 +65,22 @@ def timeline_traces(chart: Timeline, lanes: Lanes) -> list[Json]:
                    "line": {"width": 1, "color": "soft"}})  # fmt: skip
     traces.append({"type": "scatter", "mode": "markers", "x": [span.taken for span in waits], "hoverinfo": "skip",
                    "y": [span.lane for span in waits], "marker": {"size": 3.5, "color": "soft"}})  # fmt: skip
+    above = [
+        span for span in waits if lanes.oldest and not inside(span, lanes) and sum(span.phases) > SHORT * lanes.wide
+    ]
+    traces.append({"type": "scatter", "mode": "text", "x": [_end(span) for span in above], "hoverinfo": "skip",
+                   "y": [span.lane - 0.1 for span in above], "text": [str(span.staleness) for span in above],
+                   "textposition": "top left", "textfont": {"size": 10, "color": "soft"}})  # fmt: skip
     whole = [(span, span.start, sum(span.phases)) for span in lanes.spans]
     facts = [[escape(lanes.names[s.lane]), _word(chart, s), *s.phases, s.version, _stale(s)] for s in lanes.spans]
     traces.append({**_places(whole, 0.95), "marker": {"color": "rgba(0,0,0,0)"}, "customdata": facts,
                    "hovertemplate": HOVER.replace("UNIT", lanes.unit)})  # fmt: skip
     return traces
+
+
+def inside(span: Span, lanes: Lanes) -> bool:
+    """Whether the bar of the training has room for a number."""
+    return span.phases[1] > SHORT * lanes.wide
 
 
 def timeline_layout(lanes: Lanes) -> Json:
@@ -93,17 +108,18 @@ def timeline_layout(lanes: Lanes) -> Json:
     }  # fmt: skip
 
 
-def _bars(chart: Timeline, fate: str, parts: list[tuple[Span, float, float]], wide: float) -> Json:
+def _bars(chart: Timeline, lanes: Lanes, fate: str, parts: list[tuple[Span, float, float]], wide: float) -> Json:
     """Bars of one fate; those of counted replies are coloured by staleness."""
     trace = {**_places(parts, wide), "hoverinfo": "skip"}
     if fate != COUNTED:
         return {**trace, "marker": {"color": chart.fates[fate][1], "line": {"width": 0}}}
     marker = {"color": [span.staleness for span, *_ in parts], "colorscale": "staleness", "cmin": 0,
-              "cmax": max(1, chart.oldest), "line": {"width": 0}}  # fmt: skip
+              "cmax": max(1, lanes.oldest), "line": {"width": 0}}  # fmt: skip
     trace |= {"marker": marker}
-    if wide == THICK and chart.oldest:
-        trace |= {"text": [str(span.staleness) for span, *_ in parts], "textposition": "inside", "textangle": 0,
-                  "insidetextanchor": "end", "textfont": {"size": 10}}  # fmt: skip
+    if wide == THICK and lanes.oldest:
+        words = [str(span.staleness) if inside(span, lanes) else "" for span, *_ in parts]
+        trace |= {"text": words, "textposition": "inside", "textangle": 0, "insidetextanchor": "end",
+                  "textfont": {"size": 10}}  # fmt: skip
     return trace
 
 

@@ -144,8 +144,8 @@ def _pace(groups: list[Group]) -> list[Section]:
         return []
     lead = "Every bar is a client's task: thin while it downloads or uploads, thick while it trains; a hairline leads "
     lead += "to the step that took the reply. Vertical lines are steps, or rounds, with their numbers on top."
-    if timeline.oldest:
-        lead += " Numbers in bars are staleness: the steps made since the client was sent its model."
+    if any(lanes.oldest for windows in timeline.by.values() for lanes in windows.values()):
+        lead += " Numbers are staleness: the steps made since the client was sent its model."
     found = [Section("timeline", "Who trained when", lead, timeline, notes=notes)]
     lead = "Means over the time between two steps, or over a round."
     found.append(Section("busy", "Clients at work", lead, busy))

@@ -23,27 +23,29 @@ FINE = 4000  # parts of a window to which times are rounded
 def timeline_of(groups: Timed) -> tuple[Timeline | None, list[str]]:
     """The timeline of the first seed of each group, and notes."""
     found = [(group, *runs[0]) for group, runs in groups]
-    if not found:
+    lasts = [float(tasks.taken.max()) for _, _, tasks in found]
+    if not min(lasts, default=0.0):
         return None, []
-    wide = max(_window(run, tasks) for _, run, tasks in found)
-    lasts = {group.label: float(tasks.taken.max()) for group, _, tasks in found}
-    short = max(lasts.values()) <= 1.3 * wide
-    if short:
-        wide = max(lasts.values())
+    common = max(_window(run, tasks) for _, run, tasks in found)  # as long for all, so that they can be compared
+    wides = [
+        _uncrowded(tasks, last, common if ALIKE * last >= common else _window(run, tasks))
+        for (_, run, tasks), last in zip(found, lasts)
+    ]
+    whole = all(wide == last for wide, last in zip(wides, lasts))
     by: dict[str, dict[str, Lanes]] = {}
     notes: list[tuple[str, str]] = []
-    for group, run, tasks in found:
-        own = wide if ALIKE * lasts[group.label] >= wide else min(_window(run, tasks), lasts[group.label])
-        starts = {WHOLE: 0.0} if short else {BEGIN: 0.0, END: max(0.0, lasts[group.label] - own)}
-        windows = {name: _lanes(run, tasks, start, own) for name, start in starts.items()}
-        by[group.label] = {name: lanes for name, (lanes, _) in windows.items()}
+    for (group, run, tasks), last, wide in zip(found, lasts, wides):
+        starts = {WHOLE: 0.0} if whole else {BEGIN: 0.0, END: last - wide}
+        windows = {name: _lanes(run, tasks, start, wide) for name, start in starts.items()}
+        stale = [span.staleness for lanes, _ in windows.values() for span in lanes.spans if span.fate == COUNTED]
+        oldest = max(stale, default=0)
+        by[group.label] = {name: lanes._replace(oldest=oldest) for name, (lanes, _) in windows.items()}
         said = dict.fromkeys(note for _, note in windows.values())
         notes.append((group.label, f"seed {run.experiment['seed']}, {'; '.join(said)}."))
     every = [span for windows in by.values() for lanes in windows.values() for span in lanes.spans]
     occur = {span.fate for span in every}
     fates = {fate: (word_of(fate), colour) for fate, colour in FATE_COLOURS.items() if fate in occur}
-    oldest = max((span.staleness for span in every if span.fate == COUNTED), default=0)
-    return Timeline(by, fates, oldest), merged(notes)
+    return Timeline(by, fates), merged(notes)
 
 
 def _window(run: Recorded, tasks: Tasks) -> float:
@@ -54,21 +56,30 @@ def _window(run: Recorded, tasks: Tasks) -> float:
     return max(TASKS * float(np.median(seconds)), steps)
 
 
+def _uncrowded(tasks: Tasks, last: float, wide: float) -> float:
+    """The length of a window of a run that lasts so long: the whole of it if little is left out, less if it is full."""
+    wide = last if last <= 1.3 * wide else wide
+    while max(_met(tasks, start, wide)[2] for start in (0.0, last - wide)) > SPANS:
+        wide /= 2
+    return wide
+
+
+def _met(tasks: Tasks, start: float, wide: float) -> tuple[Tasks, list[int], int]:
+    """Tasks in a window, their clients, and how many tasks `LANES` of these have at most."""
+    tasks = tasks.at((tasks.end > start) & (tasks.asked < start + wide) & (tasks.seconds > 0))
+    clients, counts = np.unique(tasks.client, return_counts=True)
+    most = int(np.sort(counts)[-LANES:].sum())
+    return tasks, clients.tolist(), most
+
+
 def _lanes(run: Recorded, tasks: Tasks, start: float, wide: float) -> tuple[Lanes, str]:
     """A window of a run, and what it leaves out."""
     unit, axis = unit_of("time", wide)
-    inside = (tasks.end > start) & (tasks.asked < start + wide) & (tasks.seconds > 0)
-    tasks = tasks.at(inside)
+    tasks, clients, _ = _met(tasks, start, wide)
     speeds = speeds_of(run, tasks)
-    met = sorted(np.unique(tasks.client).tolist(), key=lambda client: (speeds.get(client, np.inf), client))
-    count = LANES
-    while True:
-        shown = [met[place] for place in spaced(len(met), count)]
-        some = tasks.at(np.isin(tasks.client, shown))
-        if len(some.client) <= SPANS or count <= 2:
-            break
-        count -= 2
-    some = some.at(np.arange(len(some.client)) < SPANS)
+    met = sorted(clients, key=lambda client: (speeds.get(client, np.inf), client))
+    shown = [met[place] for place in spaced(len(met), LANES)]
+    some = tasks.at(np.isin(tasks.client, shown))
     names, lane = run.names(NAMES), {client: place for place, client in enumerate(shown)}
     made = np.cumsum([row["virtual_seconds"] for row in run.rows])
     steps = np.flatnonzero((made >= start) & (made <= start + wide))

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
+from fedloom.accel.machine import size
 from fedloom.accel.precision import precision_note
 from fedloom.chance import Chance
 from fedloom.core.goal import Goal, Transform
@@ -28,6 +29,7 @@ from fedloom.runs.base import hash_of_base
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.inputs import Inputs, clients_of, inputs_of
 from fedloom.runs.threads import round_of, threads_for
+from fedloom.runs.without_barrier import pace_notes
 from fedloom.world.attack import Attacked
 from fedloom.world.channel import Pieces
 from fedloom.world.message_parts import MessageParts
@@ -133,7 +135,7 @@ def trainer_of(
         if not worth:
             return engines.ways()[0], ()
         with threads_for([inputs]):
-            return fastest_way(engines, inputs.method.select.cohort_size(inputs.setting.fleet.size))
+            return fastest_way(engines, inputs.method.cohort_size(inputs.setting.fleet.size))
 
     sliced, pinned = experiment.execution == "sliced", None if experiment.way == "auto" else experiment.way
     return local_engine(clients, inputs.placement.chunk, experiment.precision, sliced, chosen, way=pinned, pick=pick)
@@ -142,12 +144,24 @@ def trainer_of(
 def notes_of(experiment: Experiment, inputs: Inputs) -> list[str]:
     """What should be known before a run begins."""
     rounding = precision_note(experiment.precision, inputs.model.device)
-    own = inputs.method.notes(inputs.setting)
+    own = pace_notes(experiment, inputs.method, inputs.setting) + inputs.method.notes(inputs.setting)
     own += [] if inputs.repeatable else [UNREPEATABLE]
     if inputs.method.of_neurons:
         neurons = inputs.setting.neurons  # which warns of layers that are kept whole
         own += [WHOLE] if neurons.note is None and not neurons.size else []
+    own += [crowded_note(inputs)] if inputs.placement.crowded else []
     return [*own, str(inputs.placement), *([] if rounding is None else [rounding])]
+
+
+def crowded_note(inputs: Inputs) -> str:
+    """Clients in flight that do not fit into memory, and what to do."""
+    placement, pace = inputs.placement, inputs.method.pace
+    lighter = "" if pace.lighter is None else f"{pace.lighter}, "
+    return (
+        f"up to {min(pace.slots, inputs.setting.fleet.size):,} clients in flight take about "
+        f"{size(placement.flight_bytes)}, and the run has {size(placement.budget)} in all: {lighter}have fewer "
+        "in flight, or give it more memory."
+    )
 
 
 def _in_world(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,20 @@ from fedloom.core.types import State
 
 Columns = dict[str, NDArray[Any]]  # NumPy's calls on few numbers take a third of the time of torch's
 
+PERSONAL = "personal_score"
+SPENT = ("evaluation_seconds", "personal_seconds")  # the second is a part of the first, where clients' own are tried
+COLUMNS = (
+    *("training_loss", "clients", "arrived", "rejected", "examples_trained", "bytes_down", "bytes_up"),
+    *("virtual_seconds", "joules", "wall_seconds", *SPENT),
+)
 STALENESS = "staleness"  # a column of clients, and the tensor with its histogram
 STEPS, SECONDS, WHOLE = "fleet.steps", "fleet.seconds", "fleet.whole_seconds"  # tensors by client
 WASTED = {"wasted_seconds": ("seconds",), "wasted_joules": ("joules",), "wasted_bytes": ("bytes_down", "bytes_up")}
+
+
+def row_names(metrics: Sequence[str], own: str) -> list[str]:
+    """The names in every row of a run with these metrics, of which clients' own models are judged by `own`."""
+    return ["round", "score", *metrics, "loss", PERSONAL, f"personal_{own}", *COLUMNS]
 
 
 def cat_columns(parts: list[Columns]) -> Columns:

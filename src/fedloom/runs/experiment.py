@@ -25,6 +25,7 @@ from fedloom.runs.named_parts import attack_of, with_parts
 from fedloom.runs.own_function import OwnFunction, own_function
 from fedloom.runs.settings import fit, make
 from fedloom.runs.training import Training
+from fedloom.runs.without_barrier import ROUNDS, check_pace, left_to_pace
 from fedloom.world.attack import Attack
 from fedloom.world.channel import Bernoulli, Bursty, Channel
 from fedloom.world.fleets import FLEETS
@@ -32,7 +33,7 @@ from fedloom.world.table import TABLES
 from fedloom.world.world import World
 
 CHANNELS: dict[str, type[Channel]] = {"bernoulli": Bernoulli, "bursty": Bursty}
-CHOSEN = ("aggregate", "admit", "attack")  # chosen by name for any method
+CHOSEN = ("aggregate", "admit", "pace", "stale", "attack")  # chosen by name for any method
 SECTIONS = ("method", "data", "partition", "model", "goal", "fleet", "channel", *CHOSEN)  # a name with its settings
 GROUPS: dict[str, type[Section]] = {"training": Training, "world": World, "codec": Codec}  # settings without a name
 AUTO = "auto"  # the default goal, model and partition: by the data
@@ -73,6 +74,8 @@ class Experiment(Section):
     channel: Named = Choice(name="bernoulli")
     aggregate: Named = Choice(name="own")
     admit: Named = Choice(name="own")
+    pace: Named = Choice(name="own")
+    stale: Named = Choice(name="own")
     attack: Named = Choice(name="none")
     codec: Codec = Codec()
     exact_bytes: bool = Field(default=False, description="encode and decode every reply, not one a round")
@@ -80,7 +83,7 @@ class Experiment(Section):
     world: World = World()
     clients: int = Field(100, ge=1, description="clients in the fleet")
     per_round: int | None = Field(None, ge=1, description="clients a round; None leaves it to the method (10)")
-    rounds: int = Field(50, ge=1)
+    rounds: int = Field(ROUNDS, ge=1, description="rounds; without a barrier steps, more of them if they are small")
     seed: int = Field(0, ge=0, lt=2**63)
     split: tuple[float, float, float] = (1.0, 0.0, 0.0)  # of each client's data: training, validation, own test
     evaluate_every: int = Field(1, ge=1, description="rounds between evaluations")
@@ -97,15 +100,22 @@ class Experiment(Section):
         for key in values:
             _check_name("key of an experiment", key, type(self).model_fields)
         values = {**values, **_left_open(values)}
+        self._fill(values)
+        method = self.build_method()
+        if left := left_to_pace(method, values, self.fleet.name):
+            self._fill({**values, **left})
+        check_pace(self, method)
+        self._check()
+
+    def _fill(self, values: Mapping[str, Any]) -> None:
+        """Set the fields, with their types checked."""
         try:
             super().__init__(**values)
         except ValidationError as problem:
             raise BadExperiment(explain(problem)) from None
-        self._check()
 
     def _check(self) -> None:
-        """Refuse unknown names, settings that do not fit, and a method that cannot be built."""
-        self.build_method()
+        """Refuse unknown names, and settings that do not fit."""
         if self.model.own is not None:
             fit(f"model '{self.model.name}'", self.model.own.load("model"), self.model.settings)
         else:
@@ -170,18 +180,18 @@ class Experiment(Section):
         return module
 
     def build_method(self) -> Method:
-        """The method as a value, with this experiment's training settings and cohort size."""
+        """The method as a value, with this experiment's training settings, cohort size and parts by name."""
         maker = method_maker(self.method.name)
         method = make(f"method '{self.method.name}'", maker, self.method.settings)
         if not isinstance(method, Method):
             raise BadExperiment(f"method '{self.method.name}' returned {type(method).__name__}; expected a Method.")
-        method = _with_work(self.training.apply(method))
+        method = self.training.apply(method)
         if self.per_round is not None:
             select = method.select.with_count(self.per_round)
             if select is None:
                 raise BadExperiment(f"per_round is {self.per_round}, but '{self.method.name}' chooses its own cohort.")
             method = replace(method, select=select)
-        return with_parts(method, self)
+        return _with_work(with_parts(method, self))
 
 
 def network_for(goal: str) -> str:

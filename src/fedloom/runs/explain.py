@@ -32,6 +32,8 @@ def explain(experiment: Experiment, prepared: Prepared) -> list[Section]:
         ("client states", f"at most {size(placement.states_bytes)} {where[placement.states]}"),
         ("training", f"{placement.at_once:,} clients at once, about {size(placement.training_bytes)}"),
     ]
+    if placement.flight_bytes:
+        memory.append(("clients in flight", f"about {size(placement.flight_bytes)} on {placement.device}"))
     sections: list[Section] = [("The run", run)]
     if "plan" in what:
         sections.append(("How a cohort takes its steps", lines_of(what["plan"])))

@@ -53,10 +53,25 @@ def new_folder(stem: str) -> Path:
 
 def experiment_in(folder: Path) -> Experiment:
     """The experiment in a run folder."""
+    return Experiment(**about_of(folder)["experiment"])
+
+
+def about_of(folder: Path) -> dict[str, Any]:
+    """What a run folder's `experiment.json` says."""
     about = _about(folder)
     if about is None:
-        raise BadExperiment(f"'{folder}' is not a run folder: it has no {ABOUT}; name the folder of a run to resume.")
-    return Experiment(**about["experiment"])
+        raise BadExperiment(f"'{folder}' is not a run folder: it has no {ABOUT}; name the folder of a run.")
+    return about
+
+
+def change_about(folder: Path, changed: dict[str, Any]) -> None:
+    """Change entries of a run folder's `experiment.json`."""
+    _write_about(folder, {**about_of(folder), **changed})
+
+
+def _write_about(folder: Path, about: dict[str, Any]) -> None:
+    """Write `experiment.json`."""
+    replace_file(folder / ABOUT, [f"{json.dumps(about, indent=2)}\n".encode()])
 
 
 def base_in(folder: Path) -> str:
@@ -148,7 +163,9 @@ def open_folder(
         with writing(folder):
             _describe(folder, experiment, prepared, here, found)
         facts = {"format": FORMAT, "experiment": experiment.model_dump(mode="json"), "fingerprint": now}
-        saver = Saver(folder, when, {**facts, "surroundings": here}, [] if found is None else [found.path])
+        paths = store.list_all(folder / "checkpoint")
+        good = [] if found is None else paths[paths.index(found.path) :]
+        saver = Saver(folder, when, {**facts, "surroundings": here}, good[::-1])
         saver.begin(0 if found is None else found.facts["round"])
         yield Opened(saver, found)
 
@@ -212,7 +229,7 @@ def _describe(
     if before:
         own = {"round": 0 if found is None else found.facts["round"], **here}
         about = {**before, "experiment": about["experiment"], "resumed": [*before.get("resumed", []), own]}
-    replace_file(folder / ABOUT, [f"{json.dumps(about, indent=2)}\n".encode()])
+    _write_about(folder, about)
     for note in (prepared.inputs.dealt, *prepared.notes):
         log.info(note)
 

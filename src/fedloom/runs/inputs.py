@@ -36,6 +36,7 @@ from fedloom.models.check import FIRST, check_buffers, check_network, moving_buf
 from fedloom.runs.augment import every_transform
 from fedloom.runs.dealing import client_names, dataset_of, deal
 from fedloom.runs.experiment import Experiment
+from fedloom.runs.without_barrier import check_pace
 from fedloom.world.fleets import make_devices
 
 
@@ -92,6 +93,7 @@ def inputs_of(
     _check_kind("data", data, Dataset)
     _check_kind("goal", goal, Goal)
     method = method or experiment.build_method()
+    check_pace(experiment, method)
     device = device_of(rank_device(experiment.device) if experiment.engine == "distributed" else experiment.device)
     goal = goal or experiment.build_goal()
     dataset = data if data is not None and sibling is not None else dataset_of(experiment, goal, data)
@@ -117,6 +119,7 @@ def inputs_of(
             check_transform(transform, x, y, goal)
         check_network(module, goal, x, y, outputs)
     start = flatten(module, setting.layout)
+    method.pace.init(setting, start)  # refuses a fleet that is too small, before anything is written
     placement = _placement(experiment, method, setting, start, dataset, Lists.of(dealt.clients).at(present))
     train, shards, held_out, own_test, test = _examples(
         experiment, method, setting, dataset, dealt, parts, present, placement, outputs, sibling

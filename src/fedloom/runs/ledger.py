@@ -23,15 +23,18 @@ from fedloom.evaluate.score import Score
 from fedloom.files import replace_file
 from fedloom.layout import Layout
 from fedloom.runs.checkpoint.tensors import pack
-from fedloom.runs.columns import Columns, as_tensors, by_number, cat_columns, row_sums, run_sums
-from fedloom.runs.unfinished import unfinished_rows
-
-PERSONAL = "personal_score"
-SPENT = ("evaluation_seconds", "personal_seconds")  # the second is a part of the first, where clients' own are tried
-COLUMNS = (
-    *("training_loss", "clients", "arrived", "rejected", "examples_trained", "bytes_down", "bytes_up"),
-    *("virtual_seconds", "joules", "wall_seconds", *SPENT),
+from fedloom.runs.columns import (
+    PERSONAL,
+    SPENT,
+    Columns,
+    as_tensors,
+    by_number,
+    cat_columns,
+    row_names,
+    row_sums,
+    run_sums,
 )
+from fedloom.runs.unfinished import unfinished_rows
 
 
 class Ledger:
@@ -73,7 +76,7 @@ class Ledger:
     @property
     def columns(self) -> list[str]:
         """The names in every row; parts and networks add others."""
-        return ["round", *self._scores(None, None), *COLUMNS]
+        return row_names(self._metrics, self._own)
 
     def add(self, task: Task, reply: Reply, seconds: float, recorded: State | None = None) -> None:
         """Add a round that was played. Nothing is computed yet: calls on a GPU take time, and a row may not be needed.

@@ -44,12 +44,26 @@ class _File(logging.FileHandler):
             super().close()
 
 
-@contextmanager
-def logged(folder: Path) -> Iterator[None]:
-    """Write fedloom's log records into both files, and at last how the run ended."""
+def _handlers(folder: Path) -> list[_File]:
+    """Handlers that write into a run folder's logs."""
     handlers = [_File(folder / TEXT), _File(folder / JSON)]
     handlers[0].setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     handlers[1].setFormatter(Lines())
+    return handlers
+
+
+def add_to_log(folder: Path, text: str) -> None:
+    """Write a line into the logs of a run that is not going on."""
+    record = logging.makeLogRecord({"levelname": "INFO", "levelno": logging.INFO, "msg": text, "module": "log"})
+    for handler in _handlers(folder):
+        handler.handle(record)
+        handler.close()
+
+
+@contextmanager
+def logged(folder: Path) -> Iterator[None]:
+    """Write fedloom's log records into both files, and at last how the run ended."""
+    handlers = _handlers(folder)
     for handler in handlers:
         log.addHandler(handler)
     level = log.level

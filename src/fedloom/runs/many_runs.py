@@ -16,7 +16,7 @@ from fedloom.data.dataset import Dataset
 from fedloom.engine.client import Chunk, Learnt, initial_state
 from fedloom.engine.joint import Answer, JointTraining, training_parts, why_apart, why_rule_apart
 from fedloom.engine.local import Local
-from fedloom.engine.storage.placement import training_budget
+from fedloom.engine.storage.placement import flight_bytes, training_budget
 from fedloom.method import Method
 from fedloom.runs.build import Prepared, prepare
 from fedloom.runs.coroutine_thread import CoroutineThread
@@ -191,9 +191,10 @@ def most_together(run: Prepared) -> tuple[float, str]:
     engine, (method, setting, _, model, *_) = local_of(run), run.inputs
     if (why := why_apart(engine)) is not None:
         return 1.0, why
-    own, cohort = initial_state(method, setting, model).values(), method.select.cohort_size(setting.fleet.size)
+    own, cohort = initial_state(method, setting, model).values(), method.cohort_size(setting.fleet.size)
     server = [value for slot in method.init(setting, model).values() for value in slot.values()]
-    kept = setting.fleet.size * sum(value.nbytes for value in own) + sum(value.nbytes for value in server)
+    state = sum(value.nbytes for value in own)
+    kept = setting.fleet.size * state + sum(value.nbytes for value in server) + flight_bytes(method, setting, state)
     limits = {
         "more do not fit into memory": training_budget(model.device) / max(1, kept),
         "more would be more clients than are trained at a time": engine.chunk / cohort,

@@ -1,4 +1,4 @@
-"""Checks, aggregates and attacks that an experiment chooses by name, for any method."""
+"""Checks, aggregates, paces and attacks that an experiment chooses by name, for any method."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from fedloom.parts.aggregate.coverage_mean import CoverageMean
 from fedloom.parts.aggregate.krum import Krum
 from fedloom.parts.aggregate.private_mean import PrivateMean
 from fedloom.parts.aggregate.ranked_mean import Median, TrimmedMean
+from fedloom.runs.named_paces import PACES, STALES, refill_of, stale_of
 from fedloom.runs.settings import fit, settings_of
 from fedloom.world.attack import Attack, LabelFlip, Noise, Scaling, SignFlip
 
@@ -59,9 +60,15 @@ ATTACKS: dict[str, type[Attack]] = {
     "noise": Noise,
     "label-flip": LabelFlip,
 }
-TABLES: dict[str, dict[str, Any]] = {"aggregate": AGGREGATES, "admit": ADMITS, "attack": ATTACKS}
-NONE = {"aggregate": "own", "admit": "own", "attack": "none"}  # the names for no choice
-FACTS = ("server_chooses", "pieces", "checks", "cohort", "probability")  # facts of the experiment, not settings
+TABLES: dict[str, dict[str, Any]] = {
+    "aggregate": AGGREGATES,
+    "admit": ADMITS,
+    "pace": PACES,
+    "stale": STALES,
+    "attack": ATTACKS,
+}
+NONE = {**dict.fromkeys(TABLES, "own"), "attack": "none"}  # the names for no choice
+FACTS = ("server_chooses", "pieces", "checks", "cohort", "probability", "work")  # facts of the experiment, not settings
 
 
 def takes(kind: str, name: str) -> list[str]:
@@ -83,8 +90,9 @@ def _chosen(kind: str, name: str, settings: dict[str, Any]) -> Callable[..., Any
 
 
 def with_parts(method: Method, experiment: Experiment) -> Method:
-    """The method with the checks and the aggregate that the experiment names."""
+    """The method with the pace, the checks and the aggregate that the experiment names."""
     chosen, world = experiment.aggregate, experiment.world
+    method = _with_pace(method, experiment)
     method = _with_admit(method, experiment.admit.name, experiment.admit.settings, world.pieces is not None)
     if chosen.name == "private" and (world.first or world.server_up or world.server_down):
         raise BadExperiment(
@@ -92,6 +100,16 @@ def with_parts(method: Method, experiment: Experiment) -> Method:
             "another's reply counts; leave them out."
         )
     return _with_aggregate(method, chosen.name, chosen.settings)
+
+
+def _with_pace(method: Method, experiment: Experiment) -> Method:
+    """The method with another pace, and with another meaning of stale replies."""
+    paced, staled = experiment.pace, experiment.stale
+    settings = refill_of(method, paced.settings) if paced.name == "buffered" else paced.settings
+    make, read = _chosen("pace", paced.name, settings), _chosen("stale", staled.name, staled.settings)
+    pace = method.pace if make is None else make()
+    stale = read() if read is not None else method.stale if make is None else stale_of(method, pace)
+    return replace(method, pace=pace, stale=stale)
 
 
 def _with_aggregate(method: Method, name: str, settings: dict[str, Any]) -> Method:

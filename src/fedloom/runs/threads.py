@@ -39,7 +39,7 @@ def threads_for(runs: Sequence[Inputs]) -> Iterator[None]:
 
 def step_of(run: Inputs) -> int:
     """The multiply-adds of one step of the whole cohort, about."""
-    cohort = run.method.select.cohort_size(run.setting.fleet.size)
+    cohort = run.method.cohort_size(run.setting.fleet.size)
     return multiply_adds(run.setting) * max(1, run.method.work.batch) * cohort
 
 
@@ -50,7 +50,7 @@ def round_of(run: Inputs) -> float:
     examples = float(processed(method.work, sizes).double().mean())
     steps = examples / method.work.batch if method.work.batch else float(method.work.steps or method.work.epochs)
     each = examples * multiply_adds(run.setting) + steps * layers * CALL
-    return each * method.select.cohort_size(run.setting.fleet.size)
+    return each * method.cohort_size(run.setting.fleet.size)
 
 
 def multiply_adds(setting: Setting) -> int:

@@ -15,15 +15,19 @@ PHASES = ("seconds_down", "seconds_compute", "seconds_up")
 
 
 def unfinished_rows(flight: Flight, like: Columns, numbers: NDArray[np.int64]) -> Columns:
-    """A row for each task in flight, or whose reply waits, with the columns of `like`; what is not known is NaN or 0.
+    """A row for each task in flight, or whose reply waits, with the columns of `like`; what is not known is 0.
 
     `numbers` [N] are the clients' numbers in the partition. The round is the next one.
     """
+    if not flight.tasks:
+        return {name: values[:0] for name, values in like.items()}
     tasks = sorted(flight.tasks.values(), key=lambda task: task.client)
     facts = facts_of(tasks, flight.version.model.device).cpu().numpy()
     whole = dict(zip(MEASURED, facts.T))
-    asked = np.array([task.asked for task in tasks])
-    done, left = {}, flight.now - asked
+    foreseen = np.isfinite([task.wave.ends[task.row] for task in tasks])
+    whole["seconds_compute"] = np.where(foreseen, whole["seconds_compute"], np.inf)  # on real nodes nobody knows
+    asked, until = (np.array(times) for times in zip(*((task.asked, min(task.end, flight.now)) for task in tasks)))
+    done, left = {}, until - asked
     for name in PHASES:
         done[name] = np.minimum(whole[name], left)
         left = left - done[name]
@@ -44,7 +48,8 @@ def unfinished_rows(flight: Flight, like: Columns, numbers: NDArray[np.int64]) -
         "base": np.array([task.base for task in tasks]),
         "staleness": np.array([flight.staleness(task) for task in tasks]),
     }
-    return {name: _column(known.get(name), values.dtype, len(tasks)) for name, values in like.items()}
+    none = np.zeros(len(tasks))
+    return {name: known.get(name, none).astype(values.dtype) for name, values in like.items()}
 
 
 def _shares(tasks: Sequence[Asked]) -> NDArray[np.float64]:
@@ -58,10 +63,3 @@ def _shares(tasks: Sequence[Asked]) -> NDArray[np.float64]:
 def _part(done: NDArray[np.float64], whole: NDArray[np.float64]) -> NDArray[np.float64]:
     """How much of it is done; all where there is nothing to do."""
     return np.divide(done, whole, out=np.ones_like(done), where=whole > 0)
-
-
-def _column(values: NDArray[np.float64] | None, kind: np.dtype[np.generic], count: int) -> NDArray[np.generic]:
-    """A column in the type of the table."""
-    if values is not None:
-        return values.astype(kind)
-    return np.full(count, np.nan if kind.kind == "f" else 0, kind)

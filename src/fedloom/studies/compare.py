@@ -10,10 +10,9 @@ from typing import Any
 from fedloom.core.metric import Metric
 from fedloom.errors import BadExperiment
 from fedloom.evaluate.targets import Cost, Interval, interval, spent, to_target
-from fedloom.runs.experiment import Experiment, method_maker
+from fedloom.runs.experiment import Experiment
 from fedloom.runs.many_runs import run_all
 from fedloom.runs.result import Result
-from fedloom.runs.settings import settings_of
 from fedloom.runs.watch import Watch
 
 
@@ -57,18 +56,6 @@ def ratio_of(ours: Contender, theirs: Contender, target: float | None, what: str
     return interval([a / b for a, b in values])
 
 
-def takes(method: str, key: str) -> bool:
-    """Whether a method has this setting; `per_round` belongs to methods whose selection takes a count."""
-    if key == "per_round":
-        return Experiment(method=method).build_method().select.with_count(1) is not None
-    return key.removeprefix("method.") in settings_of(method_maker(method))
-
-
-def fitting(method: str, pairs: dict[str, Any], methods: Sequence[str]) -> dict[str, Any]:
-    """The settings for one of several methods; one that no method takes is common to all, or refused later."""
-    return {k: v for k, v in pairs.items() if takes(method, k) or not any(takes(other, k) for other in methods)}
-
-
 def compare(
     experiments: dict[str, Experiment],
     seeds: Sequence[int],
@@ -87,10 +74,27 @@ def compare(
     """
     if not experiments or not seeds:
         raise BadExperiment(f"compare got {len(experiments)} experiments and {len(seeds)} seeds; it needs one of each.")
+    experiments = on_one_fleet(experiments, tell)
     runs = [(name, seed) for name in experiments for seed in seeds]
     seeded = [Experiment(**{**experiments[name].model_dump(), "seed": seed}) for name, seed in runs]
     results = iter(run_all(seeded, [_watch_of(watch, *each) for each in runs], stack, tell))
     return [Contender(name, tuple(next(results) for _ in seeds)) for name in experiments]
+
+
+def on_one_fleet(
+    experiments: dict[str, Experiment], tell: Callable[[str], None] | None = None
+) -> dict[str, Experiment]:
+    """The experiments, with the devices of those that have no barrier for those that have none."""
+    fleets = [one.fleet for one in experiments.values() if not one.build_method().pace.barrier]
+    without = [name for name, one in experiments.items() if one.fleet.name == "none"]
+    if not fleets or not without:
+        return experiments
+    if tell is not None:
+        tell(f"on fleet '{fleets[0].name}', as the runs without a barrier: {', '.join(without)}")
+    return {
+        name: Experiment(**{**one.model_dump(), "fleet": fleets[0].model_dump()}) if name in without else one
+        for name, one in experiments.items()
+    }
 
 
 def _watch_of(watch: Callable[[str, int, dict[str, Any]], None] | None, name: str, seed: int) -> Watch | None:

@@ -12,13 +12,14 @@ from fedloom.errors import BadExperiment
 from fedloom.evaluate.judge import ACCURACY, check_target
 from fedloom.evaluate.targets import cost_of
 from fedloom.runs.experiment import Experiment
-from fedloom.runs.set_values import with_settings
-from fedloom.studies.compare import Contender, compare, takes
+from fedloom.studies.compare import Contender, compare
+from fedloom.studies.forms import LENGTHS, OWN, experiment_of, takes, waits
 
 CANDIDATES = (
     *("fedavg", "fedprox", "scaffold", "fedcs", "oort"),
     *("fjord", "fedrolex", "federated-dropout", "heterofl"),
     *("feddd", "fedspu", "loom"),
+    *("fedbuff", "fedasync", "heterofl+buffered", "fedspu+buffered"),
 )
 CODECS = ("float32", "int8")
 
@@ -108,22 +109,29 @@ def candidates(
     """Each method with each codec and each combination of the settings to try, by name.
 
     A setting is varied for the methods that take it; others run once without it. One that no method takes is refused.
+    A method with `+PACE` behind its name runs without a barrier; `pace` in `tries` makes such forms of all methods.
     """
     tries = dict(tries)
-    codecs = tries.pop("codec.values", codecs)
+    codecs, methods = tries.pop("codec.values", codecs), _formed(methods, tries.pop("pace", ("own",)))
     given = experiment.model_dump()
+    given = {key: value for key, value in given.items() if key not in LENGTHS or key in experiment.model_fields_set}
     found: dict[str, Experiment] = {}
     for name, codec in product(methods, codecs):
-        values = {**given, "method": name, "codec": {**given["codec"], "values": codec}}
+        values = {**given, "codec": {**given["codec"], "values": codec}}
         values["codec"]["feedback"] = experiment.codec.feedback and codec != "float32"
-        values["per_round"] = experiment.per_round if takes(name, "per_round") else None
         fitting = [key for key in tries if applies(key, name, codec, methods)]
         for choice in product(*(tries[key] for key in fitting)):
             pairs = dict(zip(fitting, choice))
             words = [name, *([] if codec == "float32" else [codec])]
             words += [spelled(key.rpartition(".")[2], value) for key, value in pairs.items()]
-            found[", ".join(words)] = Experiment(**with_settings(values, pairs))
+            found[", ".join(words)] = experiment_of(name, values, pairs, methods)
     return found
+
+
+def _formed(methods: Sequence[str], paces: Sequence[Any]) -> list[str]:
+    """Each method at each pace, once; those without a barrier as they are."""
+    every = [f"{name}+{pace}" if pace not in OWN and waits(name) else name for name, pace in product(methods, paces)]
+    return list(dict.fromkeys(every))
 
 
 def spelled(key: str, value: Any) -> str:

@@ -111,7 +111,7 @@ def test_who_has_no_registered_key_is_refused(running, node):
         "no key": {},
         "not registered": stranger.headers(),
         "not of its key": node.headers(signer=stranger),
-        "3600 s ago": node.headers(old),
+        "s ago by its clock": node.headers(old),
         "cannot be read": {**node.headers(), "flwr-signature": "?"},
     }
     for why, headers in ways.items():

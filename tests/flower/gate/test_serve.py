@@ -23,8 +23,9 @@ QUICK = Limits(reply=10_000, first=1.0, idle=1.0, strangers=4, of_node=3, connec
 
 
 @pytest.fixture
-def running(tmp_path):
+def running(tmp_path, monkeypatch):
     """A gate with small limits."""
+    monkeypatch.setattr("fedloom.flower.gate.requests.LINGER", 0.2)
     with gate(tmp_path, QUICK) as found:
         yield found
 

@@ -56,7 +56,8 @@ def test_every_run_of_a_recipe_is_another_and_its_cost_is_known(name: str) -> No
     for one in recipe.experiments.values():
         assert one.data.name in EXAMPLES
         assert one.model.name in SPEEDS or one.model.name.startswith("het-")
-    assert expected([recipe], (0,), "cuda") < expected([recipe], (0,), "cpu") or not recipe.experiments
+    one_by_one = name == "fedasync-staleness"  # a step of one client leaves a GPU idle
+    assert one_by_one or expected([recipe], (0,), "cuda") < expected([recipe], (0,), "cpu") or not recipe.experiments
 
 
 @pytest.mark.parametrize("name", RECIPES)

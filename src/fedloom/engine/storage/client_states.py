@@ -100,6 +100,15 @@ class ClientStates:
             mine = [(client, place) for client, own, place in found if own is state]
             some, at = [client for client, _ in mine], torch.tensor([place for _, place in mine])
             self._write(some, {name: value[at.to(value.device)] for name, value in state.items()})
+            self._compact(state)
+
+    def _compact(self, state: State) -> None:
+        """Copy the rows of states kept aside that are still needed, if they are less than half of them."""
+        left = [(client, place) for client, (own, place) in self._aside.items() if own is state]
+        if left and 2 * len(left) < len(next(iter(state.values()))):
+            at = torch.tensor([place for _, place in left])
+            rows = {name: value[at.to(value.device)] for name, value in state.items()}
+            self._aside.update((client, (rows, place)) for place, (client, _) in enumerate(left))
 
     def _look(self, ids: list[int], initial: State) -> State:
         """The states of clients of whom some have none, which creates none."""

@@ -45,6 +45,8 @@ class Sizes(NamedTuple):
     chunk: int  # clients that train at a time, if memory allows
     asked: bool = False  # whether the user chose the chunk
     copies: int = 1  # buffers for fetched examples: a GPU has two
+    flight: int = 0  # of clients in flight, where rounds have no barrier
+    fewer: str = "per_round"  # the setting that makes the cohort smaller
 
 
 class Placement(NamedTuple):
@@ -60,6 +62,8 @@ class Placement(NamedTuple):
     at_once: int  # clients trained together
     training_bytes: int  # about
     buffer: int  # examples of a chunk at most, where they are fetched
+    flight_bytes: int = 0  # about
+    crowded: bool = False  # whether clients in flight leave too little memory for all else; then that is placed without
 
     def __str__(self) -> str:
         """A summary in one line."""
@@ -69,6 +73,7 @@ class Placement(NamedTuple):
         return (
             f"memory: examples {size(self.examples_bytes)} {where[self.examples]}, {states}"
             f"{self.at_once:,} clients at once in about {size(self.training_bytes)} (chunk {self.chunk:,})"
+            + (f", clients in flight about {size(self.flight_bytes)}" if self.flight_bytes else "")
         )
 
     def record(self) -> dict[str, Any]:
@@ -86,6 +91,19 @@ def client_bytes(method: Method, setting: Setting) -> int:
     return 4 * 8 * setting.layout.total + activation_bytes(setting) * max(1, method.work.batch)
 
 
+def flight_bytes(method: Method, setting: Setting, state: int) -> int:
+    """Bytes of clients in flight, about: the models that they were sent and, where held, their replies and new states.
+
+    Models of twice the mean staleness are kept, each with the counts of its numbers.
+    """
+    pace, total = method.pace, setting.layout.total
+    slots = min(pace.slots, setting.fleet.size)
+    models = min(slots, 1 + 2 * slots // pace.goal)
+    masks = 0 if method.mask.sends_all else total
+    held = REPLY * total + state if pace.holds_rows or not method.masks_known else masks
+    return models * 6 * total + slots * held
+
+
 def sizes_of(
     method: Method,
     setting: Setting,
@@ -96,7 +114,7 @@ def sizes_of(
     chunk: int | None,
 ) -> Sizes:
     """The sizes of this run; `examples`: bytes of all examples, `shards`: every client's number of examples."""
-    cohort, device = method.select.cohort_size(setting.fleet.size), setting.example.device
+    cohort, device = method.cohort_size(setting.fleet.size), setting.example.device
     state = sum(value.nbytes for value in initial_state(method, setting, model).values())
     client, budget = client_bytes(method, setting), training_budget(device)
     return Sizes(
@@ -104,13 +122,15 @@ def sizes_of(
         example=setting.example[0].nbytes + 8,  # a label is of int64
         shards=shards,
         state=state,
-        with_state=min(setting.fleet.size, rounds * cohort),
+        with_state=min(setting.fleet.size, rounds * cohort + method.pace.slots),
         client=client + state,
         reply=REPLY * setting.layout.total,
         cohort=cohort,
         chunk=chunk or max(1, budget // client),
         asked=chunk is not None,
         copies=2 if device.type == "cuda" else 1,
+        flight=flight_bytes(method, setting, state),
+        fewer="per_round" if method.pace.barrier else "pace.buffer",
     )
 
 
@@ -129,6 +149,8 @@ def place(sizes: Sizes, budget: Budget, device: str = "cpu") -> Placement:
     """Place all on the device if it fits; else half of it is for training, the rest for examples, then states."""
     free = budget.device - sizes.cohort * sizes.reply
     _check_one(sizes, budget, free)
+    crowded = sizes.flight + sizes.client > free
+    free -= 0 if crowded else sizes.flight
     chunk, total = sizes.chunk, sizes.state * sizes.with_state
     most = min(chunk, sizes.cohort)
     if not sizes.asked and most * sizes.client + sizes.examples + total > free:
@@ -167,7 +189,20 @@ def place(sizes: Sizes, budget: Budget, device: str = "cpu") -> Placement:
             f"{device}, the host nor '{tempfile.gettempdir()}' has room; {fit:,} clients fit."
         )
     training = sizes.cohort * sizes.reply + most * sizes.client
-    return Placement(device, budget.device, examples, sizes.examples, states, total, chunk, most, training, room)
+    return Placement(
+        device,
+        budget.device,
+        examples,
+        sizes.examples,
+        states,
+        total,
+        chunk,
+        most,
+        training,
+        room,
+        sizes.flight,
+        crowded,
+    )
 
 
 def _check_one(sizes: Sizes, budget: Budget, free: int) -> None:
@@ -176,7 +211,7 @@ def _check_one(sizes: Sizes, budget: Budget, free: int) -> None:
         return
     need = sizes.cohort * sizes.reply + sizes.client
     fit = max(0, budget.device - sizes.client) // sizes.reply
-    advice = f"per_round={fit} fits" if fit else "take a smaller model or smaller batches"
+    advice = f"{sizes.fewer}={fit} fits" if fit else "take a smaller model or smaller batches"
     raise BadExperiment(
         f"{sizes.cohort} clients a round, trained one at a time, take about {size(need)}, and "
         f"{size(budget.device)} may be used; {advice}, or give it at least memory={need / 2**30:.3g} (GiB)."

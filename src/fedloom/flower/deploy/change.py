@@ -10,12 +10,26 @@ from typing import Any, NamedTuple
 from fedloom.errors import BadExperiment
 from fedloom.flower.deploy.certificates import files_in
 from fedloom.flower.deploy.commands import reply_of, supervise_line, write_texts
-from fedloom.flower.deploy.folder import Deployment, Gateway, new_root, write_app, write_home
+from fedloom.flower.deploy.folder import (
+    Deployment,
+    Gateway,
+    new_root,
+    nodes_text,
+    write_app,
+    write_home,
+    write_nodes,
+)
 from fedloom.flower.deploy.keys import key_in, write_key
 from fedloom.flower.deploy.moves import Hosted, moved, with_nodes, without_node
 from fedloom.flower.deploy.opened import Opened, open_folder
-from fedloom.flower.deploy.registered import retired_keys
-from fedloom.flower.deploy.rotate import drop_old_authority, retire, rotate_authority, rotate_link, rotate_node
+from fedloom.flower.deploy.rotate import (
+    drop_old_authority,
+    old_keys,
+    retire,
+    rotate_authority,
+    rotate_link,
+    rotate_node,
+)
 from fedloom.flower.deploy.service_files import FILES, GATE, HOME, settings_file
 from fedloom.flower.protocol.assignment import deal_clients, format_ranges
 from fedloom.flower.protocol.experiment import read_experiment
@@ -54,12 +68,13 @@ def like(root: Path, experiment: Experiment, old: Path, config: dict[str, Any], 
     run = Path(opened.config["out"])
     run = root / "run" if run.is_relative_to(before) else run.with_name(root.name)
     config = {**config, "out": config["out"] or str(run), "resume-with": supervise_line(root)}
+    config["metrics"] = config.get("metrics") or opened.config.get("metrics", 0)  # nodes' settings name ports after it
     for name in ("certificates", "keys"):
         shutil.copytree(before / name, root / name)
     (root / "services").mkdir()
     for number in hosted:
         shutil.copy(settings_file(before, number), settings_file(root, number))
-    write_app(root / "app", experiment, config)
+    write_app(root / "app", experiment, config)  # whose key hosts whom is written below
     files = files_in(root / "certificates")
     write_home(root / "home", str(opened.gateway.control), files.authority)
     _write(root, experiment, hosted, opened.gateway._replace(reply=reply))
@@ -126,20 +141,23 @@ def rotate_a_node(root: Path, number: int) -> Change:
     if key is None:
         raise BadExperiment(f"node is {number}; the deployment has {format_ranges(opened.hosted)}.")
     old = rotate_node(key)
+    write_nodes(opened.made.app, nodes_text(opened.made.keys, opened.made.clients))
     steps = [
         ("register the new key", f"fedloom deploy register {root}"),
         (f"node {number}, after the copy", f"systemctl restart fedloom-node@{number}"),
         ("refuse the old key, once the node is there", f"fedloom deploy register {root} --retire"),
     ]
     done = [f"{key.private.name} has a new key; the old public one is {old.relative_to(opened.made.root)}"]
-    return Change(root, done, [_key_copy(number)], steps, "Its clients' states stay on the node; nothing else changes.")
+    return Change(
+        root, done, [_key_copy(number), _APP], steps, "Its clients' states stay on the node; nothing else changes."
+    )
 
 
 def add_nodes(root: Path, count: int, wanted: Sequence[int] = ()) -> Change:
     """More nodes, which host these clients, or those without a node, or their part of all."""
     opened = open_folder(root)
     before, names = opened.hosted, [key.number for key in opened.made.keys]
-    names += [int(file.name.partition(".")[0].rpartition("-")[2]) for file in retired_keys(opened)]
+    names += [int(file.name.partition(".")[0].rpartition("-")[2]) for file in old_keys(opened.made.root / "keys")]
     new = [max(names) + 1 + at for at in range(count)]
     after = with_nodes(before, new, opened.experiment.clients, wanted)
     for number in new:
@@ -155,7 +173,9 @@ def add_nodes(root: Path, count: int, wanted: Sequence[int] = ()) -> Change:
     done = [f"node {number} hosts clients {format_ranges(after[number])}" for number in new]
     copies = [("certificates/ca.crt", f"nodes {format_ranges(new)}, {FILES}/certificates/")]
     copies += [_key_copy(number) for number in new]
-    copies, steps = _with_gate(opened.gateway, reply, [*copies, *_settings([*fewer, *new]), *_states(moves)], steps)
+    copies, steps = _with_gate(
+        opened.gateway, reply, [*copies, *_settings([*fewer, *new]), *_states(moves), _APP], steps
+    )
     return Change(root, done, copies, steps, _NOT_OTHERS)
 
 
@@ -176,10 +196,14 @@ def remove_node(root: Path, number: int, deal: bool) -> Change:
     steps += [(f"node {one}, which hosts more clients", f"systemctl restart fedloom-node@{one}") for one in more]
     whose = f"clients {format_ranges(before[number])}"
     done = [f"{whose} of node {number} are dealt to others" if deal else f"{whose} have no node until one is added"]
-    copies, steps = _with_gate(opened.gateway, reply, [*_settings(more), *_states(moves)], steps)
+    copies, steps = _with_gate(opened.gateway, reply, [*_settings(more), *_states(moves), _APP], steps)
     return Change(root, done, copies, steps, _NOT_OTHERS)
 
 
+_APP = (
+    "app/",
+    f"{FILES}/ on the link's machine, if fedloom-run.service has started the run; it says whose key is whose",
+)
 _NOT_OTHERS = "The link, the other nodes and all other keys stay as they are; a run goes on meanwhile."
 
 
@@ -206,6 +230,7 @@ def _write(root: Path, experiment: Experiment, hosted: Hosted, gateway: Gateway)
     clients = [format_ranges(hosted[key.number]) for key in keys]
     made = Deployment(root, root / "app", files_in(root / "certificates"), keys, clients, root / "home")
     write_texts(made, experiment, gateway)
+    write_nodes(made.app, nodes_text(keys, clients))
 
 
 def _restart(root: Path) -> str:

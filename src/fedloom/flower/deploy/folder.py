@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedloom.errors import BadExperiment
+from fedloom.files import replace_file
 from fedloom.flower.deploy.address import Address
 from fedloom.flower.deploy.certificates import Certificates, write_certificates
 from fedloom.flower.deploy.keys import Key, write_key
@@ -24,7 +26,7 @@ NODE_PORT = 9094  # of a node's own helpers, on its loopback
 CONNECTION = "fedloom"  # the link's name in Flower's configuration
 WARM = ("python", "-m", "fedloom.flower.warm")  # before a node's command: its apps start at once
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}  # environment of all Flower commands
-SIDES = ("server", "client")
+SIDES, APP_FILE = ("server", "client"), "pyproject.toml"
 TABLES = (".npz", ".csv", ".parquet")
 
 
@@ -67,11 +69,7 @@ def write_folder(
     app, home = root / "app", root / "home"
     certificates = write_certificates(root / "certificates", (*hosts, control.host))
     keys = [write_key(root / "keys", f"node-{number}") for number in range(nodes)]
-    owners = [
-        Owner(key.private.name, fingerprint(key.public.read_bytes()), frozenset(parse_ranges(clients)))
-        for key, clients in zip(keys, hosted)
-    ]
-    write_app(app, experiment, {**config, "nodes": write_owners(owners)})
+    write_app(app, experiment, {**config, "nodes": nodes_text(keys, hosted)})
     write_home(home, str(control), certificates.authority)
     return Deployment(root, app, certificates, keys, hosted, home)
 
@@ -81,6 +79,28 @@ def new_root(root: Path) -> Path:
     if root.exists() and any(root.iterdir()):
         raise BadExperiment(f"the folder '{root}' is not empty; name a new one.")
     return root.absolute()
+
+
+def nodes_text(keys: Iterable[Key], clients: Iterable[str]) -> str:
+    """Whose key hosts which clients, for a run config; `clients` of each node as `0-4,7`."""
+    return write_owners(
+        Owner(key.private.name, fingerprint(key.public.read_bytes()), frozenset(parse_ranges(own)))
+        for key, own in zip(keys, clients)
+    )
+
+
+def read_nodes(app: Path) -> str:
+    """Whose key hosts which clients, as an app says; empty if it does not."""
+    return str(_config(app).get("nodes", ""))
+
+
+def write_nodes(app: Path, nodes: str) -> None:
+    """Change in an app whose key hosts which clients."""
+    import tomli_w
+
+    whole = tomllib.loads((app / APP_FILE).read_text())
+    whole["tool"]["flwr"]["app"]["config"]["nodes"] = nodes
+    replace_file(app / APP_FILE, [tomli_w.dumps(whole).encode()])
 
 
 def write_app(app: Path, experiment: Experiment, config: dict[str, Any]) -> None:
@@ -105,13 +125,17 @@ def write_app(app: Path, experiment: Experiment, config: dict[str, Any]) -> None
         "components": {f"{side}app": f"{side}:app" for side in SIDES},
         "config": {"experiment": shipped(experiment).model_dump_json(), **config},
     }
-    (app / "pyproject.toml").write_text(tomli_w.dumps({"project": about, "tool": {"flwr": {"app": flower}}}))
+    (app / APP_FILE).write_text(tomli_w.dumps({"project": about, "tool": {"flwr": {"app": flower}}}))
 
 
 def metrics_port(app: Path) -> int:
     """The port of the server's figures in an app's settings; 0 where there is none."""
-    config = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    return int(config.get("metrics", 0))
+    return int(_config(app).get("metrics", 0))
+
+
+def _config(app: Path) -> dict[str, Any]:
+    """An app's settings."""
+    return dict(tomllib.loads((app / APP_FILE).read_text())["tool"]["flwr"]["app"]["config"])
 
 
 def shipped(experiment: Experiment) -> Experiment:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,12 +24,6 @@ def key_in(folder: Path, number: int) -> Key:
     """The files of a node's key."""
     name = f"node-{number}"
     return Key(folder / name, folder / f"{name}.pub")
-
-
-def fingerprint(public: Path) -> str:
-    """A public key's fingerprint, as `ssh-keygen -l` shows it."""
-    digest = hashlib.sha256(base64.b64decode(public.read_text().split()[1])).digest()
-    return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
 
 
 def write_key(folder: Path, name: str) -> Key:

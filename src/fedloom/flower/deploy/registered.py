@@ -13,7 +13,7 @@ from fedloom.errors import BadExperiment, RunStopped
 from fedloom.flower.deploy.control import Control, Member, key_of
 from fedloom.flower.deploy.keys import Key
 from fedloom.flower.deploy.opened import Opened
-from fedloom.flower.deploy.rotate import RETIRED
+from fedloom.flower.deploy.rotate import REFUSED, RETIRED
 
 LOOK = 0.5  # seconds between looks at a node
 PATIENCE = 600.0  # seconds until a node that should come is given up
@@ -60,7 +60,9 @@ def unregister_retired(opened: Opened, control: Control, patience: float, tell: 
         if (member := control.members().get(key_of(public))) is not None:
             control.unregister(member.number)
             tell(f"the old key of {name}, {member.number}, is refused from now on")
-        public.unlink()
+        refused = public.parent.with_name(REFUSED)
+        refused.mkdir(exist_ok=True)
+        public.rename(refused / public.name)
 
 
 def wait_for(key: Key, control: Control, patience: float, tell: Tell, since: str = "") -> None:

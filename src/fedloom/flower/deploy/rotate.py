@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cryptography import x509
 
 SOON = 30  # days until a certificate's end, from when on it is warned of
-RETIRED = "retired"  # folder in `keys/` of public keys that the link is to refuse
+RETIRED, REFUSED = "retired", "refused"  # folders in `keys/`, of public keys that the link is to refuse, or refuses
 
 
 class Validity(NamedTuple):
@@ -130,13 +130,16 @@ def rotate_node(key: Key) -> Path:
 
 def retire(key: Key) -> Path:
     """Forget a node's private key and keep its public key among those that the link is to refuse; its file."""
-    folder = key.public.parent / RETIRED
+    folder, name = key.public.parent / RETIRED, key.private.name
     folder.mkdir(exist_ok=True)
-    number = 1
-    while (old := folder / f"{key.private.name}.{number}.pub").exists():
-        number += 1
+    number = 1 + sum(file.name.startswith(f"{name}.") for file in old_keys(key.public.parent))
     key.private.unlink()
-    return key.public.rename(old)
+    return key.public.rename(folder / f"{name}.{number}.pub")
+
+
+def old_keys(folder: Path) -> list[Path]:
+    """The public keys of nodes that had another key before, or are removed."""
+    return sorted(file for name in (RETIRED, REFUSED) for file in (folder / name).glob("node-*.pub"))
 
 
 def _replace(files: Certificates, make: Callable[[Certificates], None], names: tuple[str, ...]) -> None:

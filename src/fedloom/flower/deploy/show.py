@@ -6,10 +6,10 @@ from typing import Any
 
 from fedloom.errors import RunStopped
 from fedloom.flower.deploy.control import Member, RunStatus, key_of
-from fedloom.flower.deploy.keys import fingerprint
 from fedloom.flower.deploy.opened import Opened
 from fedloom.flower.deploy.registered import reached, retired_keys
 from fedloom.flower.deploy.rotate import validity
+from fedloom.flower.protocol.owners import fingerprint
 
 RUNS = 5  # of the link, the newest
 
@@ -28,7 +28,7 @@ def facts(opened: Opened) -> dict[str, Any]:
         "largest_reply": opened.gateway.reply,
         "nodes": [
             {
-                "name": key.private.name, "clients": clients, "key": fingerprint(key.public),
+                "name": key.private.name, "clients": clients, "key": fingerprint(key.public.read_bytes()),
                 "link": (member := members.get(key_of(key.public))) and member._asdict(),
             }
             for key, clients in zip(made.keys, made.clients)

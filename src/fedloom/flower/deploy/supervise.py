@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
 from fedloom.errors import BadExperiment, RunStopped
+from fedloom.files import replace_file
 from fedloom.flower.deploy.control import FINISHED, Control
-from fedloom.flower.deploy.folder import CONNECTION
+from fedloom.flower.deploy.folder import CONNECTION, read_nodes
 from fedloom.flower.protocol.experiment import read_experiment
+from fedloom.flower.protocol.run_file import NODES_FILE
 from fedloom.flower.server.run_state import RunState, read_state
 from fedloom.runs.checkpoint.store import list_all
 from fedloom.runs.experiment import Experiment
@@ -77,6 +79,7 @@ class Supervisor:
         """`tell` is called with notes for the user, and `look` at every look; `first`: seconds of the first pause."""
         self._app, self._out, self._control = deployed.app, deployed.out, control
         self._tell, self._look, self._first, self._told = tell, look, first, ""
+        self._nodes: str | None = None  # whose key hosts which clients, as the run was told; None: it is not known
 
     def run(self) -> End:
         """Start the run, and start it again until it is finished, refused or stopped by its operator."""
@@ -104,6 +107,7 @@ class Supervisor:
         if going_on is not None:
             self._say(f"run {going_on} goes on")
             return going_on
+        self._nodes = self._nodes_now()
         run = self._asked(lambda: self._control.start(self._app, {"out": out, "resume": True}))
         self._say(f"run {run} was started")
         return run
@@ -124,6 +128,7 @@ class Supervisor:
         held, free, asked = False, time.monotonic(), time.monotonic()
         while True:
             self._look()
+            self._pass_on()
             status = self._asked(lambda: self._control.status(run))
             if in_use(self._out / LOCK):
                 held, free = True, time.monotonic()
@@ -146,6 +151,20 @@ class Supervisor:
         if found is None or found.time < began or found.state == "running":
             return End("stopped", "its process died" if died else status.details or "it says nothing")
         return End(found.state, found.why)
+
+    def _pass_on(self) -> None:
+        """Tell the run whose key hosts which clients, if the deployment was changed."""
+        file = self._out / "checkpoint" / NODES_FILE
+        if (nodes := self._nodes_now()) not in (None, self._nodes) and file.parent.is_dir():
+            replace_file(file, [str(nodes).encode()])
+            self._nodes = nodes
+
+    def _nodes_now(self) -> str | None:
+        """Whose key hosts which clients; None while the app's folder cannot be read, as when it is copied."""
+        try:
+            return read_nodes(self._app)
+        except (OSError, KeyError, tomllib.TOMLDecodeError):
+            return None
 
     def _say(self, note: str) -> None:
         """Tell what was not told last."""

@@ -43,8 +43,9 @@ SLACK = 3.0  # times the median node's seconds that a round waits for the others
 POLLING = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds until Flower starts an app for a message
 TRIAL_AGAIN = "fedloom trial --resume"
 CONFIG: dict[str, Any] = {
-    "out": "", "resume": False, "deadline": 300.0, "checkpoint-every": "1", "quorum": 1, "patience": PATIENCE,
-    "start-with": 0.5, "slack": SLACK, "close-at": 0.5, "resume-with": "", "metrics": 0, "nodes": "",
+    "out": "", "resume": False, "deadline": 300.0, "checkpoint-every": "1", "keep": 2, "quorum": 1,
+    "patience": PATIENCE, "start-with": 0.5, "slack": SLACK, "close-at": 0.5, "resume-with": "", "metrics": 0,
+    "nodes": "",
 }  # fmt: skip
 
 
@@ -197,6 +198,7 @@ def run_trial(
     deadline: float = CONFIG["deadline"],
     slack: float = SLACK,
     checkpoint_every: str = CONFIG["checkpoint-every"],
+    keep: int = CONFIG["keep"],
     metrics: int = 0,
     work: Path | None = None,
     watch: Watch | None = None,
@@ -212,6 +214,7 @@ def run_trial(
         deadline: seconds that a round waits for replies.
         slack: times the median node's seconds that a round waits for slower ones; 0: until the deadline.
         checkpoint_every: when checkpoints are written, as on the command line.
+        keep: how many of the latest checkpoints are kept.
         metrics: a port of loopback for the server's figures, and those after it for the nodes'; 0: none.
         work: folder of app, keys and logs; a temporary folder if left out.
         watch: called with every round's row of the table.
@@ -231,7 +234,7 @@ def run_trial(
     with ExitStack() as stack:
         root = work or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedloom-trial-")))
         stop = time.perf_counter()
-        terms = {"checkpoint-every": checkpoint_every, "metrics": metrics}
+        terms = {"checkpoint-every": checkpoint_every, "keep": keep, "metrics": metrics}
         with started(experiment, nodes, root, states, terms, inputs=inputs) as trial:
             tell(f"a link, its gate and {nodes} nodes are up on 127.0.0.1, with TLS and a key each")
             config: Scalars = {"out": str(out), "resume": resume, "deadline": deadline, "slack": slack}

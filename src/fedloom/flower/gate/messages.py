@@ -35,14 +35,10 @@ def error_of(path: bytes, refused: Refused) -> tuple[int, bytes]:
 
     A node whose key is unknown is told so when it registers itself, in Flower's form, and ends; it stays up otherwise.
     """
+    why = f"The gate refused the request: {refused.why}."
     if path == ACTIVATE.encode() and refused.status == 401:
         from flwr.supercore.error import ApiErrorCode
 
         code = int(ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED)
-        body = {
-            "code": code,
-            "detail": "Failed to activate SuperNode.",
-            "extra": f"The gate refused it: {refused.why}.",
-        }
-        return 412, json.dumps(body).encode()
-    return refused.status, json.dumps({"detail": refused.why}).encode()
+        return 412, json.dumps({"code": code, "detail": "Failed to activate SuperNode.", "extra": why}).encode()
+    return refused.status, json.dumps({"detail": why}).encode()

@@ -14,7 +14,7 @@ from fedloom.flower.gate.limits import Limits
 from fedloom.flower.gate.refused import Refused
 
 READ = 2**16  # bytes at a time
-LINGER = 2.0  # seconds that a refused peer's bytes are read and dropped, so that it can read why
+LINGER = 5.0  # seconds that a refused peer's bytes are read and dropped, so that it can read why
 
 Headers = Sequence[tuple[bytes, bytes]]
 

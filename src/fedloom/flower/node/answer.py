@@ -15,6 +15,7 @@ from fedloom.flower.node.hosted_clients import HostedClients, client_facts, host
 from fedloom.flower.node.own_data import OwnData
 from fedloom.flower.node.state_store import StateStore
 from fedloom.flower.protocol.code import code_of
+from fedloom.flower.protocol.history import History
 from fedloom.flower.protocol.process_age import LIFE, seconds_since_start
 from fedloom.flower.protocol.records import NodeMessage, Payload, fact, pack, unpack
 from fedloom.flower.protocol.round_id import RoundId
@@ -50,7 +51,8 @@ def _answer(kind: str, message: NodeMessage, hosted: HostedClients, context: Con
         facts["base"] = hash_of_base(hosted.inputs.network, hosted.inputs.setting.layout)
         return NodeMessage({**facts, "tests": hosted.inputs.own_test is not None}, [])
     round_id = RoundId.read(message.facts)
-    store = StateStore(context.state, str(context.node_config.get("state", "")), round_id.run)
+    folder, barrier = str(context.node_config.get("state", "")), hosted.inputs.method.pace.barrier
+    store = StateStore(context.state, folder, round_id.run, History.read(message.facts), barrier)
     if kind == "evaluate":
         from fedloom.flower.node.personal import personal_scores
 

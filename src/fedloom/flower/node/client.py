@@ -14,7 +14,7 @@ from fedloom.codec import Codec, Expected, Frame, Message, ModelPart, Rejected, 
 from fedloom.codec.mask_bytes import unpack_bits
 from fedloom.core.types import Reply, State, Task
 from fedloom.flower.node.hosted_clients import HostedClients
-from fedloom.flower.node.state_store import SavedState, StateStore
+from fedloom.flower.node.state_store import StateStore
 from fedloom.flower.protocol.part_form import form_of, part_of, with_form
 from fedloom.flower.protocol.records import Payload, fact
 from fedloom.flower.protocol.round_id import RoundId
@@ -32,8 +32,8 @@ def train_client(hosted: HostedClients, round_id: RoundId, client: int, asked: P
     chance = Chance(hosted.experiment.seed, round_id.round, hosted.inputs.model.device)
     task, part = read_task(hosted, round_id, client, asked, chance)
     decoded = time.perf_counter()
-    saved = store.get(client)
-    start = None if saved is None else saved.start_of(round_id.round)
+    begin = store.start_of(client, round_id.round)
+    start = begin.state
     engine.load(engine_state({client: start} if start else {}))
     reply = engine.train(torch.tensor([client]), task, chance)
     engine.settle([client])
@@ -49,7 +49,7 @@ def train_client(hosted: HostedClients, round_id: RoundId, client: int, asked: P
         )
         state |= {} if residual is None else {RESIDUAL: residual}
     if state:
-        store.put(client, SavedState(round_id.round, start, state))
+        store.put(client, round_id.round, round_id.attempt, begin, state)
     ended = time.perf_counter()
     facts = {
         "client": client,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from fedloom.codec import Expected, Frame, decode
+from contextlib import suppress
+
+from fedloom.codec import Expected, Frame, Rejected, decode
+from fedloom.core.types import State
 from fedloom.flower.node.client import engine_state
 from fedloom.flower.node.hosted_clients import HostedClients
 from fedloom.flower.node.state_store import StateStore
@@ -18,9 +21,12 @@ def personal_scores(
     if inputs.own_test is None or len(payloads) != 1:
         return NodeMessage({"score": []}, [])
     message = decode(payloads[0].data, Expected(Frame(inputs.setting.layout), round_id.stamp(NO_CLIENT, "down")))
-    states = {client: saved.after for client in hosted.numbers if (saved := store.get(client)) is not None}
-    hosted.engine.load(engine_state(states))
+    states: dict[int, State | None] = {}
+    for client in hosted.numbers:
+        with suppress(Rejected):  # its state is not kept any more, and so its model is not known
+            states[client] = store.start_of(client, round_id.round + 1).state
+    hosted.engine.load(engine_state({client: state for client, state in states.items() if state is not None}))
     score = hosted.engine.personal(message.on(inputs.model))
     assert score is not None
-    found = [[client, float(score[client])] for client in sorted(hosted.numbers)]
+    found = [[client, float(score[client])] for client in sorted(states)]
     return NodeMessage({"score": [[client, None if value != value else value] for client, value in found]}, [])

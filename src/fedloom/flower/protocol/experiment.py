@@ -16,6 +16,11 @@ def read_experiment(text: str) -> Experiment:
     except (ValueError, AssertionError, RecursionError) as problem:
         raise BadExperiment("run config: 'experiment' is not an experiment as JSON text.") from problem
     experiment = Experiment(**values)
+    if not experiment.build_method().pace.barrier:
+        raise BadExperiment(
+            f"method '{experiment.method.name}' has rounds without a barrier, which are simulated only; set "
+            "pace=barrier, or take another method."
+        )
     settings = {name: value for name, value in experiment.world.model_dump().items() if name != "patience"}
     usual = {name: value for name, value in type(experiment.world)().model_dump().items() if name != "patience"}
     simulated = {

@@ -24,6 +24,7 @@ from fedloom.flower.protocol.part_form import with_form
 from fedloom.flower.protocol.records import NodeMessage, Payload
 from fedloom.flower.protocol.round_id import NO_CLIENT, RoundId
 from fedloom.flower.protocol.said import said
+from fedloom.flower.server.attempts import Attempts
 from fedloom.flower.server.closing import AT_DEADLINE, Bench, Closing
 from fedloom.flower.server.costs import CostRecorder
 from fedloom.flower.server.mailbox import Mailbox
@@ -55,8 +56,7 @@ class Network:
         mailbox: Mailbox,
         roster: Roster,
         packing: Packing,
-        run: str,
-        attempt: int,
+        attempts: Attempts,
         deadline: float,
         quorum: int = 1,
         own_tests: bool = False,
@@ -65,7 +65,7 @@ class Network:
     ) -> None:
         """`own_tests`: whether clients have test examples of their own; `resume`: the command that resumes the run."""
         self._mailbox, self._roster, self._packing = mailbox, roster, packing
-        self._run, self._attempt, self._deadline, self._quorum = run, attempt, deadline, quorum
+        self._attempts, self._deadline, self._quorum = attempts, deadline, quorum
         self._open: dict[str, SentMessage] = {}  # by Flower's message id; earlier rounds' messages included
         self.round = 0  # that is played, or the step that was made last
         self._named: set[int] = set()  # clients whose reply of this round the codec refused
@@ -75,7 +75,8 @@ class Network:
     def train(self, ids: Tensor, task: Task, chance: Chance) -> Reply:
         """Send every client its task, wait for the replies or the deadline, and read the replies."""
         began, self.round = time.monotonic(), task.round
-        round_id = RoundId(self._run, task.round, self._attempt, base_hash(task.model))
+        self._attempts.begin(task.round)
+        round_id = self._attempts.round_id(task.round, base_hash(task.model))
         payloads = self._packing.tasks(round_id, task)
         self._wait_for_any(ids)
         manifests, costs = self._packing.manifests(round_id, task), CostRecorder(ids.tolist())
@@ -133,6 +134,7 @@ class Network:
             if (node := hosts.get(payload.facts["client"])) is not None:
                 by_node.setdefault(node, []).append(payload)
         names, sitting = set(), self._bench.sitting(round_id.round)
+        facts = {**round_id._asdict(), **self._attempts.history()}
         if sitting >= by_node.keys():
             sitting = set()  # rather they than nobody
         for node, own in sorted(by_node.items()):
@@ -140,7 +142,7 @@ class Network:
                 continue
             size, clients = sum(payload.size for payload in own), [payload.facts["client"] for payload in own]
             message = SentMessage(node, clients, round_id.round, time.time(), size)
-            name = self._mailbox.send("train", node, round_id._asdict(), own)
+            name = self._mailbox.send("train", node, facts, own)
             if name is None:
                 log.warning(
                     "Flower did not take the message of round %d to %s", round_id.round, self._roster.name(node)
@@ -282,12 +284,13 @@ class Network:
         """Score of every client's own model [N], as its node reports; NaN where no node answers for a client."""
         if not self._own_tests:
             return None
-        round_id = RoundId(self._run, self.round, self._attempt, base_hash(model))
+        round_id = self._attempts.round_id(self.round, base_hash(model))
         payload = Payload({"form": "all"}, self._packing.model(round_id, NO_CLIENT, model))
         self._roster.look(at_once=True)
         sitting, present = self._bench.sitting(self.round + 1), self._roster.present()
         hosts = {client: node for client, node in present.items() if node not in sitting} or present
         setting = self._packing.setting
         scores = Scores(setting.fleet.size, setting.goal.personal.limits)
-        ask_for_scores(self._mailbox, hosts, round_id, payload, scores, self._deadline, self._closing)
+        facts = {**round_id._asdict(), **self._attempts.history()}
+        ask_for_scores(self._mailbox, hosts, facts, payload, scores, self._deadline, self._closing)
         return scores.found.to(model.device)

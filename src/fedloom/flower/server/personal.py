@@ -10,7 +10,6 @@ import torch
 
 from fedloom.core.metric import Limits
 from fedloom.flower.protocol.records import NodeMessage, Payload
-from fedloom.flower.protocol.round_id import RoundId
 from fedloom.flower.server.closing import Closing
 from fedloom.flower.server.mailbox import Mailbox
 
@@ -31,7 +30,7 @@ class Scores:
 def ask_for_scores(
     mailbox: Mailbox,
     hosts: dict[int, int],
-    round_id: RoundId,
+    facts: dict[str, Any],
     payload: Payload,
     scores: Scores,
     deadline: float,
@@ -41,7 +40,7 @@ def ask_for_scores(
     began, clients_by_name = time.monotonic(), dict[str, list[int]]()
     for node in sorted(set(hosts.values())):
         own = [client for client, host in hosts.items() if host == node]
-        if (name := mailbox.send("evaluate", node, round_id._asdict(), [payload])) is not None:
+        if (name := mailbox.send("evaluate", node, facts, [payload])) is not None:
             clients_by_name[name] = own
     nodes, clients, replies, took = len(clients_by_name), sum(map(len, clients_by_name.values())), 0, list[float]()
     while clients_by_name and (waited := time.monotonic() - began) < deadline:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
-import uuid
 from collections.abc import Mapping
 from functools import partial
 from math import inf
@@ -16,16 +14,18 @@ import fedloom
 from fedloom.accel.precision import computing
 from fedloom.core.metric import Metric
 from fedloom.core.types import Fleet
-from fedloom.errors import BadData, BadExperiment, RunStopped
+from fedloom.errors import BadExperiment, RunStopped
 from fedloom.evaluate.wording import label_of, number
-from fedloom.files import replace_file, resume_with, writing
+from fedloom.files import resume_with
 from fedloom.flower.protocol.code import code_of
 from fedloom.flower.protocol.experiment import read_experiment
 from fedloom.flower.protocol.figures import figures_served
 from fedloom.flower.protocol.owners import Owner, read_owners
 from fedloom.flower.protocol.pace import pace_pulls
 from fedloom.flower.protocol.packing import Packing
-from fedloom.flower.protocol.run_file import RUN_FILE
+from fedloom.flower.server.arrivals import pull_as_they_come
+from fedloom.flower.server.attempts import Attempts
+from fedloom.flower.server.changed_owners import ChangedOwners
 from fedloom.flower.server.checks import with_checks
 from fedloom.flower.server.closing import Closing
 from fedloom.flower.server.hello import Terms
@@ -79,7 +79,7 @@ class RunConfig(NamedTuple):
             Path(str(config["out"])) if config.get("out") else None,
             bool(config.get("resume", False)),
             float(config.get("deadline", usual.deadline)),
-            checkpoints_of(str(config.get("checkpoint-every", "1"))),
+            checkpoints_of(str(config.get("checkpoint-every", "1")), int(config.get("keep", Checkpoints.keep))),
             int(config.get("quorum", 1)),
             float(config.get("patience", usual.patience)),
             float(config.get("start-with", usual.start_with)),
@@ -114,6 +114,7 @@ def serve(
     """Run the run config's experiment on the nodes of `grid`, which have waited for `age` seconds."""
     began = time.monotonic() - age
     pace_pulls()
+    pull_as_they_come()
     with stated(Path(str(config["out"])) if config.get("out") else None):
         if "experiment" not in config:
             raise BadExperiment("run config: 'experiment' is missing; it is the experiment as JSON text.")
@@ -151,7 +152,7 @@ def _serve(
         inputs.clients, inputs.setting.fleet, experiment.clients, fedloom.__version__, code_of(experiment), base,
         config.owners,
     )  # fmt: skip
-    roster = Roster(mailbox, terms)
+    roster = Roster(mailbox, terms, ChangedOwners(out).read)
     roster.looked = partial(status.seen, roster)
     if resume:
         recall(out, roster)
@@ -167,16 +168,16 @@ def _serve(
     if roster.own_data:
         inputs = with_reported_fleet(inputs, experiment, roster.reported, roster.own_tests)
     packing = Packing(inputs.method, inputs.setting, MessageParts(inputs.method, inputs.setting, experiment.codec))
-    run, attempt = _run_name(config)
+    attempts = Attempts(out, resume)
     if roster.own_data:
         remember(out, roster)
         roster.entered = partial(_entered, inputs.setting.fleet, roster, out)
     network = Network(
-        mailbox, roster, packing, run, attempt, deadline, config.quorum, inputs.own_test is not None, config.closing,
+        mailbox, roster, packing, attempts, deadline, config.quorum, inputs.own_test is not None, config.closing,
         config.resume_with,
     )  # fmt: skip
     inputs = inputs._replace(method=with_checks(inputs.method, experiment.admit.name, network.log_refused))
-    stream = Stream(network, mailbox, roster, packing, run, attempt, deadline)
+    stream = Stream(network, mailbox, roster, packing, attempts, deadline)
     prepared = Prepared(inputs, Observed(network, status), notes_of(experiment, inputs), timed=stream)
     phase = SERVER if inputs.method.pace.barrier else STEPS
     with threads_for([inputs]), computing(experiment.precision), status.doing(phase):
@@ -188,24 +189,6 @@ def _entered(fleet: Fleet, roster: Roster, out: Path | None, node: int) -> None:
     log.info("%s hosts some of the clients; %d of %d have come", roster.name(node), len(roster.reported), fleet.size)
     enter(fleet, roster.reported)
     remember(out, roster)
-
-
-def _run_name(config: RunConfig) -> tuple[str, int]:
-    """The run's name, under which nodes save states, and how often the run was started."""
-    if config.out is None:
-        return uuid.uuid4().hex, 1
-    name, attempt = uuid.uuid4().hex, 1
-    file = config.out / "checkpoint" / RUN_FILE
-    if config.resume and file.exists():
-        try:
-            read = json.loads(file.read_text())
-            name, attempt = str(read["run"]), int(read["attempt"]) + 1
-        except (ValueError, KeyError, TypeError) as problem:
-            raise BadData(f"'{file}' cannot be read ({problem}); it was written when the run began.") from problem
-    with writing(config.out):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(file, [json.dumps({"run": name, "attempt": attempt}).encode()])
-    return name, attempt
 
 
 def _round_logger(metric: Metric) -> Watch:

@@ -8,8 +8,10 @@ from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow.parquet as pq
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedloom.accel.precision import computing
@@ -75,7 +77,7 @@ class AsRecorded(Pace):
 
     tasks: Record
 
-    def wish(self, memory: State, flight: Flight) -> Wish:
+    def wish(self, memory: State, flight: Flight, able: NDArray[np.bool_]) -> Wish:
         """Everybody of a version at once: chance and model are the same whenever they were asked."""
         return Wish(0 if flight.refilled else len(self.tasks.get(flight.version.number, [])))
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fedloom.codec import Rejected
-from fedloom.flower.protocol.owners import owner_of
+from fedloom.flower.protocol.owners import Owner, owner_of
 from fedloom.flower.protocol.records import NodeMessage
 from fedloom.flower.protocol.said import said
 from fedloom.flower.server.hello import Hello, ReportedClient, Terms, read_hello
@@ -32,8 +32,11 @@ class Roster:
     Whether nodes have data of their own is what most clients' nodes say until `settle`.
     """
 
-    def __init__(self, mailbox: Mailbox, terms: Terms) -> None:
-        self._mailbox, self._terms = mailbox, terms
+    def __init__(
+        self, mailbox: Mailbox, terms: Terms, changed_owners: Callable[[], tuple[Owner, ...]] = lambda: ()
+    ) -> None:
+        """`changed_owners`: whose key hosts which clients from now on; none if that is as before."""
+        self._mailbox, self._terms, self._changed_owners = mailbox, terms, changed_owners
         self._queries: dict[str, int] = {}  # message id -> node, of queries without an answer
         self._queried: dict[int, float] = {}  # node -> when it was asked; nodes that are not here are asked next
         self._connected: set[int] = set()
@@ -89,6 +92,9 @@ class Roster:
         now = time.monotonic()
         if at_once or now - self._looked >= LOOK_EVERY:
             self._looked, before, self._connected = now, self._connected, self._mailbox.nodes()
+            if owners := self._changed_owners():
+                self._terms = self._terms._replace(owners=owners)
+                self._queried.clear()  # all are asked again
             if self._terms.owners and not self._connected <= self._mailbox.keys.keys():
                 self._mailbox.learn_keys()
             for node in before - self._connected:

@@ -37,7 +37,7 @@ from fedloom.core.rows import cat_rows
 from fedloom.core.types import Reply, State, Task
 from fedloom.flower.protocol.packing import Packing
 from fedloom.flower.protocol.records import NodeMessage
-from fedloom.flower.protocol.round_id import RoundId
+from fedloom.flower.server.attempts import Attempts
 from fedloom.flower.server.costs import CostRecorder
 from fedloom.flower.server.mailbox import Mailbox
 from fedloom.flower.server.network import Network, SentMessage
@@ -67,8 +67,7 @@ class Stream:
         mailbox: Mailbox,
         roster: Roster,
         packing: Packing,
-        run: str,
-        attempt: int,
+        attempts: Attempts,
         patience: float,
         per_node: int = 1,
     ) -> None:
@@ -77,7 +76,7 @@ class Stream:
         `per_node`: tasks that a node has at a time, at most; it trains them one after another.
         """
         self._network, self._mailbox, self._roster, self._packing = network, mailbox, roster, packing
-        self._run, self._attempt, self._patience, self._per_node = run, attempt, patience, per_node
+        self._attempts, self._patience, self._per_node = attempts, patience, per_node
         self._open: dict[str, Travelling] = {}  # by Flower's message id
         self._sent: dict[int, Travelling] = {}  # by serial, of tasks that no step has closed
         self._unsent: list[Asked] = []  # tasks for which there was no node
@@ -118,6 +117,8 @@ class Stream:
     def begin(self, tasks: Sequence[Asked]) -> None:
         """Send every task to the node that hosts its client."""
         hosts = self._roster.present()
+        if tasks:
+            self._attempts.begin(1 + max(task.wave.version.number for task in tasks))
         for task in tasks:
             node = hosts.get(task.client)
             if node is None or not self._send(task, node):
@@ -128,10 +129,10 @@ class Stream:
         row, base = task_of([task]), task.wave.version
         if base.number not in self._hashes:
             self._hashes[base.number] = base_hash(base.model)
-        round_id = RoundId(self._run, base.number + 1, self._attempt, self._hashes[base.number])
+        round_id = self._attempts.round_id(base.number + 1, self._hashes[base.number])
         (payload,) = self._packing.tasks(round_id, row)
         message = SentMessage(node, [task.client], round_id.round, time.time(), payload.size)
-        facts = {**round_id._asdict(), "serial": task.serial}
+        facts = {**round_id._asdict(), **self._attempts.history(), "serial": task.serial}
         if (name := self._mailbox.send("train", node, facts, [payload])) is None:
             log.warning("Flower did not take task %d, to %s", task.serial, self._roster.name(node))
             return False
@@ -145,6 +146,7 @@ class Stream:
         """Look for replies until something happens; False: nobody is in flight, and nobody has come for long."""
         if self._began is None:
             self._began = time.monotonic() - flight.now
+            self._attempts.begin(1 + flight.version.number)
         sent = {one.task.serial for one in self._open.values()}
         unanswered = [t for t in flight.tasks.values() if not t.ended and t.serial not in sent]
         lost = set(map(id, self._unsent))
@@ -235,7 +237,7 @@ class Stream:
 
     def unanswered(self, ids: Tensor, task: Task) -> Reply:
         """Replies of clients none of which has answered."""
-        round_id = RoundId(self._run, task.round, self._attempt, "")
+        round_id = self._attempts.round_id(task.round, "")
         return Inbox(self._packing.manifests(round_id, task._replace(ids=ids))).reply(ids, task)
 
     def delivered(self, reply: Reply, pieces: Tensor | None) -> Reply:

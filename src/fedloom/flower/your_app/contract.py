@@ -31,7 +31,12 @@ def method_of(method: Method | str, settings: Mapping[str, Any], per_round: int 
 
 
 def check_server_half(method: Method) -> None:
-    """Refuse an aggregate that needs what clients of plain arrays do not report."""
+    """Refuse steps without a barrier, and an aggregate that needs what clients of plain arrays do not report."""
+    if not method.pace.barrier:
+        raise BadExperiment(
+            f"pace={type(method.pace).__name__} takes replies as they come, and a Strategy of Flower waits for all "
+            "replies of a round; put Barrier() into pace, or take a method whose rounds have a barrier."
+        )
     if method.aggregate.reads_weight:
         raise BadExperiment(
             "aggregate weighs clients by their targets, which clients of your own app do not report; set "

@@ -6,7 +6,7 @@ import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from fedloom.core.means import uniform_mean
 from fedloom.core.part import Aggregate
 from fedloom.core.types import Reply, Setting, State, senders
 from fedloom.errors import BadExperiment, unknown
+
+if TYPE_CHECKING:
+    from fedloom.method import Method
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
 BLOCK = 2**19  # numbers of a cohort that are processed at a time on a CPU; they fit its cache
@@ -46,6 +49,15 @@ class LatestUpdates(Aggregate):
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise BadExperiment(unknown("dtype of remembered updates", self.dtype, DTYPES))
+
+    def clash(self, method: Method) -> str | None:
+        """Refuse replies of rounds with different learning rates, by one of which their updates are divided."""
+        if method.pace.barrier or method.optimiser.decay == 1:
+            return None
+        return (
+            f"it divides updates by the learning rate, which differs from reply to reply with decay="
+            f"{method.optimiser.decay:g} where rounds have no barrier; set training.decay=1, or leave pace out."
+        )
 
     def init(self, setting: Setting, model: Tensor) -> State:
         """No updates, and no client has answered."""

@@ -46,6 +46,8 @@ class PrivateMean(Aggregate):
 
     def clash(self, method: Method) -> str | None:
         """Refuse parts that let anything from single replies bypass the noise."""
+        if not method.pace.barrier:
+            return "one client's reply decides in which step another's counts; leave pace out."
         if not method.masks_known:
             return "clients choose by themselves what they send, and their choice tells of their data without noise."
         drawn = method.select.drawn

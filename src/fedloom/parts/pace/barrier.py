@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NoReturn
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedloom.core.flight import Asked, Flight
 from fedloom.core.pace import Pace
 from fedloom.core.types import State
@@ -19,7 +22,7 @@ class Barrier(Pace):
         """Nobody is in flight between two rounds."""
         return True
 
-    def wish(self, memory: State, flight: Flight) -> NoReturn:
+    def wish(self, memory: State, flight: Flight, able: NDArray[np.bool_]) -> NoReturn:
         """Rounds ask through `select`."""
         raise NotImplementedError("rounds with a barrier are played by play_round")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedloom.core.flight import Asked, Flight
@@ -23,8 +25,9 @@ class Buffered(InFlight):
 
     `refill`: somebody else is asked in place of a client on `arrival` of its reply, or only after a `step`. With
     `recall`, what is in flight when a step is made does not count, and its client may be asked again at once. Replies
-    that would be staler than `oldest` are dropped, or awaited before further steps are made (`too_old="wait"`). A step
-    takes fewer replies if no more can come. Replies that wait are taken in the order in which they came.
+    that would be staler than `oldest` are dropped, or awaited before further steps are made (`too_old="wait"`) and
+    then taken first. A step takes fewer replies if no more can come. Replies that wait are taken in the order in which
+    they came.
     """
 
     buffer: int = 10
@@ -69,7 +72,7 @@ class Buffered(InFlight):
             )
         return {}
 
-    def wish(self, memory: State, flight: Flight) -> Wish:
+    def wish(self, memory: State, flight: Flight, able: NDArray[np.bool_]) -> Wish:
         """Fill the empty slots; those of a step at once, or all while they are empty."""
         if self.refill == "step" and flight.refilled:
             return Wish(0)
@@ -81,7 +84,15 @@ class Buffered(InFlight):
             return None
         if not quiet and self.too_old == "wait" and self._awaits(flight):
             return None
-        return flight.waiting[: self.buffer]
+        return self._first(flight)
+
+    def _first(self, flight: Flight) -> list[Asked]:
+        """The replies that came first; if none may become too old, those that would before all others."""
+        if self.too_old == "drop" or self.oldest is None:
+            return flight.waiting[: self.buffer]
+        now = [task for task in flight.waiting if flight.staleness(task) == self.oldest]
+        others = [task for task in flight.waiting if flight.staleness(task) < self.oldest]
+        return [*now, *others[: max(0, self.buffer - len(now))]]
 
     def _complete(self, flight: Flight) -> bool:
         """Whether nobody is in flight and nobody will be asked before a step."""

@@ -42,6 +42,13 @@ class InFlight(Pace):
         """Unless memory is short."""
         return self.hold == "rows"
 
+    @property
+    def lighter(self) -> str | None:
+        """To hold no rows."""
+        if self.hold == "bases":
+            return None
+        return "set pace.hold=bases, so that clients train when their replies are taken and nothing waits"
+
     def note(self, setting: Setting) -> str | None:
         """A fleet that is smaller than the number of clients in flight."""
         size = setting.fleet.size

@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
 from fedloom.core.flight import ARRIVED, UNAVAILABLE, Asked, Flight
 from fedloom.core.pace import Wish
-from fedloom.core.types import State
+from fedloom.core.types import Setting, State
 from fedloom.errors import BadExperiment
 from fedloom.parts.pace.in_flight import InFlight
 
@@ -36,12 +40,21 @@ class Windowed(InFlight):
         if self.least < 1:
             raise BadExperiment(f"least (replies of a step) is {self.least}; expected at least 1.")
 
+    def init(self, setting: Setting, model: Tensor) -> State:
+        """Refuse more replies than the fleet can send."""
+        if self.least > setting.fleet.size:
+            raise BadExperiment(
+                f"least (replies of a step) is {self.least}, and the fleet has {setting.fleet.size} clients, each with "
+                "at most one reply in it; make it smaller."
+            )
+        return {}
+
     @property
     def goal(self) -> int:
         """As many as are in flight."""
         return self.in_flight
 
-    def wish(self, memory: State, flight: Flight) -> Wish:
+    def wish(self, memory: State, flight: Flight, able: NDArray[np.bool_]) -> Wish:
         """Fill the empty slots after a step."""
         return Wish(0 if flight.refilled else self.in_flight - flight.in_flight)
 

@@ -36,8 +36,8 @@ class Checkpoints:
             raise BadExperiment(f"seconds (between checkpoints) is {self.seconds}; it must not be negative.")
 
 
-def checkpoints_of(text: str) -> Checkpoints:
-    """The value of the option `--checkpoint-every`."""
+def checkpoints_of(text: str, keep: int = Checkpoints.keep) -> Checkpoints:
+    """The values of the options `--checkpoint-every` and `--keep`."""
     rounds, seconds = None, None
     for part in text.replace(" ", "").lower().split(","):
         number, unit = part.rstrip("smh"), part[len(part.rstrip("smh")) :]
@@ -49,7 +49,7 @@ def checkpoints_of(text: str) -> Checkpoints:
             rounds = int(part)
         else:
             raise BadExperiment(f"--checkpoint-every got '{text}'; expected 30s, 5m, 1h, a number of rounds or end.")
-    return Checkpoints(rounds, seconds)
+    return Checkpoints(rounds, seconds, keep)
 
 
 class Saver:
@@ -57,7 +57,7 @@ class Saver:
 
     def __init__(self, folder: Path, when: Checkpoints, facts: dict[str, Any], good: list[Path]) -> None:
         self._run, self._folder, self._when, self._facts = folder, folder / "checkpoint", when, facts
-        self._good = good  # checkpoints that are known to be complete, the newest last
+        self._good = good  # checkpoints that stay, the newest last
         self._saved = 0  # the round of the newest checkpoint
         self._thread: Thread | None = None
         self._problem: BaseException | None = None

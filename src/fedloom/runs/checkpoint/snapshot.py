@@ -69,17 +69,22 @@ def take_snapshot(prepared: Prepared, ledger: Ledger, at: Progress) -> Snapshot:
 
 def restore_snapshot(prepared: Prepared, ledger: Ledger, found: Found) -> Progress:
     """Restore the run as it was when the checkpoint was taken."""
-    from fedloom.runs.parquet import table_rows
-
     at, method, setting = server_of(prepared.inputs, found), prepared.inputs.method, prepared.inputs.setting
     if not method.pace.barrier:
         flight = begin_flight(method, setting, at.model)
         load_flight(flight, tensors(found, FLIGHT), method, setting)
         at = at._replace(flight=flight)
     prepared.engine.load(tensors(found, ENGINE))
-    columns = _parted("ledger", tensors(found, COLUMNS))
-    ledger.load(table_rows(found.files[ROWS]), columns.get("clients", {}), columns.get("kept", {}))
+    ledger.load(*ledger_of(found))
     return at
+
+
+def ledger_of(found: Found) -> tuple[list[dict[str, Any]], State, State]:
+    """What `Ledger.save` gave when the checkpoint was taken."""
+    from fedloom.runs.parquet import table_rows
+
+    columns = _parted("ledger", tensors(found, COLUMNS))
+    return table_rows(found.files[ROWS]), columns.get("clients", {}), columns.get("kept", {})
 
 
 def server_of(inputs: Inputs, found: Found) -> Progress:

@@ -23,6 +23,7 @@ from fedloom.runs.checkpoint.tensors import names
 
 MANIFEST = "manifest.json"
 NAME = re.compile(r"round-(\d+)-([0-9a-f]{32})")
+UNFINISHED = re.compile(r"\.new-(\d+)-\d+")
 HIDDEN = "."  # names of unfinished checkpoints, and of those that are being removed
 
 
@@ -66,6 +67,13 @@ def list_all(folder: Path) -> list[Path]:
         return []
     named = [(NAME.fullmatch(path.name), path) for path in folder.iterdir()]
     return [path for _, path in sorted(((int(m[1]), p) for m, p in named if m), reverse=True)]
+
+
+def rounds(folder: Path) -> list[int]:
+    """The rounds of all checkpoints, and of one that is being written."""
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    found = [NAME.fullmatch(name) or UNFINISHED.fullmatch(name) for name in names]
+    return sorted({int(one[1]) for one in found if one})
 
 
 def read(path: Path) -> Found:
@@ -116,8 +124,13 @@ def tidy(folder: Path, keep: Iterable[Path]) -> None:
     kept = {path.name for path in keep}
     for path in folder.iterdir():
         if path.is_dir() and path.name not in kept and (path.name.startswith(HIDDEN) or NAME.fullmatch(path.name)):
-            gone = path
-            if not path.name.startswith(HIDDEN):
-                gone = path.with_name(f"{HIDDEN}old-{path.name}")
-                os.rename(path, gone)
-            remove_folder(gone)
+            remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a checkpoint, which is none from the first moment on."""
+    gone = path
+    if not path.name.startswith(HIDDEN):
+        gone = path.with_name(f"{HIDDEN}old-{path.name}")
+        os.rename(path, gone)
+    remove_folder(gone)

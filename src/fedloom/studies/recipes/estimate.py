@@ -59,7 +59,7 @@ def load(experiment: Experiment) -> Load:
     method = experiment.build_method()
     train, test = EXAMPLES.get(experiment.data.name, EXAMPLES["mnist"])
     train = round(train * experiment.split[0])
-    cohort, work = method.select.cohort_size(experiment.clients), method.work
+    cohort, work = method.cohort_size(experiment.clients), method.work
     steps: float = work.steps or work.epochs * (train / experiment.clients / (work.batch or train))
     trained = cohort * (steps * work.batch if work.steps else work.epochs * train / experiment.clients)
     speed = SPEEDS.get(experiment.model.name, UNEQUAL)

@@ -58,6 +58,20 @@ def _seconds_to(rows: Rows, at: float) -> float:
     return inf if cost is None or cost.seconds is None else cost.seconds
 
 
+def _gigabytes_to(rows: Rows, at: float) -> float:
+    reached = _rounds_to(rows, at)
+    return inf if reached == inf else _gigabytes(rows[: round(reached)])
+
+
+def _gigabytes(rows: Rows) -> float:
+    return float(sum(row["bytes_up"] + row["bytes_down"] for row in rows)) / 1e9
+
+
+def _own(rows: Rows) -> Rows:
+    """The rows, judged by clients' own models."""
+    return [{**row, "score": row.get("personal_score", row.get("personal_accuracy"))} for row in rows]
+
+
 def _same_group(rows: Rows) -> float:
     known = [value for value in _known(rows, "repair.same_group") if not isnan(value)]
     return 100 * sum(known) / len(known) if known else nan
@@ -87,13 +101,17 @@ MEASURES: dict[str, Callable[[Run, Measure], float]] = {
     "rounds": lambda run, m: float(len(run.rows)),
     "rounds to": lambda run, m: _rounds_to(run.rows, m.at or 0.0),
     "seconds to": lambda run, m: _seconds_to(run.rows, m.at or 0.0),
-    "gigabytes": lambda run, m: sum(row["bytes_up"] + row["bytes_down"] for row in run.rows) / 1e9,
+    "seconds to own": lambda run, m: _seconds_to(_own(run.rows), m.at or 0.0),
+    "gigabytes": lambda run, m: _gigabytes(run.rows),
+    "gigabytes to": lambda run, m: _gigabytes_to(run.rows, m.at or 0.0),
+    "gigabytes to own": lambda run, m: _gigabytes_to(_own(run.rows), m.at or 0.0),
     "same group": lambda run, m: _same_group(run.rows),
     "separation": lambda run, m: _separation(run.kept),
 }
 UNITS = {
-    "swing": "points", "loss swing": "", "rounds": "rounds", "rounds to": "rounds", "seconds to": "virtual s",
-    "gigabytes": "GB", "separation": "times", "away": "points", "fact": "%",
+    "swing": "points", "loss swing": "", "rounds": "rounds", "rounds to": "rounds", "separation": "times",
+    "seconds to": "virtual s", "seconds to own": "virtual s", "away": "points", "fact": "%",
+    "gigabytes": "GB", "gigabytes to": "GB", "gigabytes to own": "GB",
 }  # fmt: skip
 
 

@@ -102,6 +102,8 @@ def smaller(about: dict[str, Any]) -> str:
 def summary(found: Sequence[Finding]) -> str:
     """One sentence with the number of claims by verdict."""
     counts = count_verdicts(found)
+    if not any(counts.values()):
+        return "No paper has claims about this; what was asked of it is below."
     return "Of the paper's claims: " + ", ".join(f"{counts[one]} {one}" for one in VERDICTS if counts[one]) + "."
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from fedloom.studies.recipes import feddd, feddd_more, fedspu, fedumf, fedumf_appendix, rafed, safari
+from fedloom.studies.recipes import asynchronous, feddd, feddd_more, fedspu, fedumf, fedumf_appendix, rafed, safari
 from fedloom.studies.recipes.recipe import Recipe
 
 RECIPES: dict[str, Callable[[bool], Recipe]] = {
@@ -47,4 +47,7 @@ RECIPES: dict[str, Callable[[bool], Recipe]] = {
     "rafed-fig2": rafed.fig2,
     "rafed-fig3": rafed.fig3,
     "rafed-fig4": rafed.fig4,
+    "fedbuff-speedup": asynchronous.speedup,
+    "fedasync-staleness": asynchronous.staleness,
+    "partial-buffered": asynchronous.partial_models,
 }
