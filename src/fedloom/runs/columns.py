@@ -29,7 +29,7 @@ def row_names(metrics: Sequence[str], own: str) -> list[str]:
     return ["round", "score", *metrics, "loss", PERSONAL, f"personal_{own}", *COLUMNS]
 
 
-def cat_columns(parts: list[Columns]) -> Columns:
+def joined(parts: list[Columns]) -> Columns:
     """Concatenate the rounds' columns; a round that reached no client lacks the columns that a rule reports."""
 
     def column(name: str) -> NDArray[Any]:

@@ -23,17 +23,7 @@ from fedloom.evaluate.score import Score
 from fedloom.files import replace_file
 from fedloom.layout import Layout
 from fedloom.runs.checkpoint.tensors import pack
-from fedloom.runs.columns import (
-    PERSONAL,
-    SPENT,
-    Columns,
-    as_tensors,
-    by_number,
-    cat_columns,
-    row_names,
-    row_sums,
-    run_sums,
-)
+from fedloom.runs.columns import PERSONAL, SPENT, Columns, as_tensors, by_number, joined, row_names, row_sums, run_sums
 from fedloom.runs.unfinished import unfinished_rows
 
 
@@ -108,7 +98,7 @@ class Ledger:
         })  # fmt: skip
 
     def score(self, score: Score, personal: Tensor | None, *seconds: float) -> None:
-        """Add the evaluation after the last round, and its seconds: all, and those in which clients' own were tried."""
+        """Add the evaluation after the last round, and its seconds, in the order of `SPENT`."""
         self._personal, spent = {} if personal is None else {PERSONAL: personal}, dict(zip(SPENT, seconds))
         if self._rounds:
             self._rounds[-1] |= {"score": score, "personal": personal, "spent": spent}
@@ -220,7 +210,7 @@ class Ledger:
         """Turn all rounds into plain rows, and the clients' rows into whole columns on the host."""
         self.rounds()
         if self._clients:
-            self._clients = [cat_columns(self._clients)]
+            self._clients = [joined(self._clients)]
 
     def write(self, folder: Path, flight: Flight | None = None) -> None:
         """Write both tables and the recorded tensors, each file replaced as a whole.
@@ -230,9 +220,9 @@ class Ledger:
         from fedloom.runs.parquet import column_bytes, table_bytes  # imported here, since most rounds write nothing
 
         replace_file(folder / "rounds.parquet", [table_bytes(self.rounds(), self.columns)])
-        columns = cat_columns(self._clients)
+        columns = joined(self._clients)
         if flight is not None and columns:
-            columns = cat_columns([columns, unfinished_rows(flight, columns, self._numbers)])
+            columns = joined([columns, unfinished_rows(flight, columns, self._numbers)])
         replace_file(folder / "clients.parquet", [column_bytes(as_tensors(columns), self._names)])
         if tensors := self.tensors:
             replace_file(folder / "kept.safetensors", pack(tensors))
