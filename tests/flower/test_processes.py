@@ -97,7 +97,7 @@ def test_real_processes_equal_the_simulator(trial: Trial, method: str) -> None:
         assert row["seconds_compute"] > 0
         assert row["rss_bytes"] > 2**20
     if method == "fedspu":
-        assert list(trial.folder.glob("state*/*/*.safetensors"))  # every node keeps its own clients' models
+        assert list(trial.folder.glob("state*/*/*/*.safetensors"))  # every node keeps its own clients' models
 
 
 @pytest.mark.parametrize("goal", GOALS)
