@@ -151,6 +151,7 @@ def test_the_line_with_own_files_runs(line, monkeypatch, tmp_path):
         "clients.parquet",
         "model.safetensors",
         "log.txt",
+        "log.jsonl",
         "checkpoint",
     }
     for name in files:

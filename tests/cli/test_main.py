@@ -31,7 +31,15 @@ SUMMARY = [
     *("accuracy", "best_accuracy", "top5", "personal_accuracy", "loss"),
     *("examples_trained", "bytes_up", "bytes_down", "virtual_seconds", "joules", "rejected", "wall_seconds"),
 ]
-FILES = {"experiment.json", "rounds.parquet", "clients.parquet", "model.safetensors", "log.txt", "checkpoint"}
+FILES = {
+    "experiment.json",
+    "rounds.parquet",
+    "clients.parquet",
+    "model.safetensors",
+    "log.txt",
+    "log.jsonl",
+    "checkpoint",
+}
 # an own process may have been started with Ctrl-C switched off; a terminal never does that
 COMMAND = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from fedloom.cli.main import main; main()"

@@ -86,7 +86,10 @@ def prepared(method: str, lossy: bool = False) -> Prepared:
 def rows_of(file: Path) -> list[dict[str, Any]]:
     """A table without what a clock says."""
     rows = pq.ParquetFile(file).read().to_pylist()
-    return [{name: v for name, v in row.items() if name not in ("wall_seconds", "evaluation_seconds")} for row in rows]
+    return [
+        {name: v for name, v in row.items() if name not in ("wall_seconds", "evaluation_seconds", "personal_seconds")}
+        for row in rows
+    ]
 
 
 def left(folder: Path) -> dict[str, Any]:

@@ -30,7 +30,7 @@ WARM = (
 
 torch.set_num_threads(1)
 
-CLOCK = ("wall_seconds", "evaluation_seconds")
+CLOCK = ("wall_seconds", "evaluation_seconds", "personal_seconds")
 
 
 def child(work: Callable[[], object], log: Path) -> int:

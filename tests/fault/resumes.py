@@ -59,7 +59,10 @@ def saved(built: Prepared, ledger: Ledger, at: Progress, folder: Path) -> Path:
 
 def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows without what a clock says; NaN made comparable."""
-    return [{k: repr(v) for k, v in row.items() if k not in ("wall_seconds", "evaluation_seconds")} for row in rows]
+    return [
+        {k: repr(v) for k, v in row.items() if k not in ("wall_seconds", "evaluation_seconds", "personal_seconds")}
+        for row in rows
+    ]
 
 
 def assert_same(ours: Snapshot, theirs: Snapshot) -> None:

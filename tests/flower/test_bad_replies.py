@@ -80,7 +80,7 @@ def test_it_is_refused_counted_and_named(
     assert len(lines) == 4  # each once
     for client in (3, 4):
         for number in (2, 3):
-            wanted = f"a reply of client {client} in round {number} was refused: {reason}; its node is node {BAD}"
+            wanted = f"a reply of client {client} in round {number} was refused: {reason}; it is from node {BAD}"
             assert wanted in lines
     assert [row["arrived"] for row in found.rounds] == [8, 6, 6]
     assert weights(found).isfinite().all()

@@ -59,7 +59,7 @@ def assert_same(ours: Result, theirs: Result) -> None:
     assert ours.experiment == theirs.experiment
     for mine, their in zip(ours.rounds, theirs.rounds, strict=True):
         assert mine.keys() == their.keys()
-        for name in mine.keys() - {"wall_seconds", "evaluation_seconds"}:
+        for name in mine.keys() - {"wall_seconds", "evaluation_seconds", "personal_seconds"}:
             mine_, their_ = (np.array(row[name], dtype=float) for row in (mine, their))
             np.testing.assert_allclose(mine_, their_, rtol=1e-4, atol=1e-5, err_msg=name)
     for name, value in theirs.model.state_dict().items():

@@ -47,9 +47,10 @@ ROUNDS = [
         "joules",
         "wall_seconds",
         "evaluation_seconds",
+        "personal_seconds",
     ),
 ]
-CLOCK = ("wall_seconds", "evaluation_seconds")
+CLOCK = ("wall_seconds", "evaluation_seconds", "personal_seconds")
 BYTES = ["bytes_down", "bytes_up", "bytes_up_values", "bytes_up_indices", "bytes_up_overhead"]
 CLIENTS = ["round", "client", "share", "arrived", "rejected", "examples_trained", *BYTES, "examples", "steps", "loss"]
 
@@ -159,7 +160,15 @@ def finished(tmp_path_factory) -> Result:
 
 
 def test_files(finished):
-    files = {"experiment.json", "rounds.parquet", "clients.parquet", "model.safetensors", "log.txt", "checkpoint"}
+    files = {
+        "experiment.json",
+        "rounds.parquet",
+        "clients.parquet",
+        "model.safetensors",
+        "log.txt",
+        "log.jsonl",
+        "checkpoint",
+    }
     assert {file.name for file in finished.folder.iterdir()} == files
 
 

@@ -22,7 +22,7 @@ from fedloom.runs.play import resume, run
 from fedloom.runs.rollback import kept_checkpoints, roll_back
 
 EVERY = Checkpoints(rounds=1, keep=5)
-CLOCK = ("wall_seconds", "evaluation_seconds")
+CLOCK = ("wall_seconds", "evaluation_seconds", "personal_seconds")
 RUNS: dict[str, dict[str, Any]] = {
     "scaffold": {},
     "fedspu": {"split": (0.7, 0.0, 0.3), "fleet": "table4"},

@@ -58,15 +58,20 @@ def report_command(
 def watch_command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a run that is not over")],
     every: Annotated[float, typer.Option(min=0.1, help="seconds between looks")] = 1.0,
+    web: Annotated[bool, typer.Option("--web", help="a page in the browser, for this machine alone")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="of the page; 0: any free one")] = 0,
 ) -> None:
     """Watch a run: its score, the last rounds, bytes, lost replies and the time left.
 
     The command only reads the run's folder, whose tables are written every ten seconds, and ends with the run: exit
-    code 0 if it finished, 3 if it stopped. On a terminal the view is live, elsewhere each round is a line.
+    code 0 if it finished, 3 if it stopped. On a terminal the view is live, elsewhere each round is a line. With --web
+    it is a page, which is there until Ctrl-C.
     """
-    from fedloom.cli.watch_view import follow
+    from fedloom.cli.watch_view import follow, show_page
 
     try:
+        if web:
+            show_page(run, Console(), port)
         finished = follow(run, Console(), every)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from fedloom.accel.machine import duration, size
+from fedloom.errors import BadExperiment
 from fedloom.evaluate.judge import best_of, is_share
 from fedloom.evaluate.wording import direction, label_of, number
 from fedloom.report.live import Progress, block_curve, changes, read_progress, time_left
@@ -83,6 +85,21 @@ def totals(rows: list[dict[str, Any]]) -> str:
     if rows[-1]["joules"] is not None:
         parts.append(f"{sum(row['joules'] or 0 for row in rows) / 1000:.1f} kJ")
     return "  ".join(parts)
+
+
+def show_page(folder: Path, console: Console, port: int) -> None:
+    """Serve the live page until Ctrl-C."""
+    from fedloom.report.live_page import serve_live
+
+    try:
+        page = serve_live(folder, port)
+    except OSError as problem:
+        raise BadExperiment(
+            f"port is {port}, where nothing can be served ({problem.strerror}); name another."
+        ) from None
+    page.start()
+    console.print(f"http://localhost:{page.port}/ shows {folder}; Ctrl-C ends", highlight=False, markup=False)
+    threading.Event().wait()
 
 
 def follow(folder: Path, console: Console, every: float = 1.0) -> bool:

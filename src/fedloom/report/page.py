@@ -68,7 +68,7 @@ def page_of(groups: list[Group], notes: list[str], sections: list[Section], titl
     charts = [{"key": one.key, **plotly_chart(one.chart)} for one in sections if one.chart is not None]
     numbers = json.dumps(charts, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     name = title or title_of(groups)
-    scripts = [get_plotlyjs(), _asset("page.js")]
+    scripts = [get_plotlyjs(), asset("page.js")]
     hashes = " ".join(f"'sha256-{b64encode(sha256(s.encode()).digest()).decode()}'" for s in scripts)
     rules = f"default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}; img-src data: blob:"
     body = "\n".join(_section(section) for section in sections)
@@ -81,7 +81,7 @@ def page_of(groups: list[Group], notes: list[str], sections: list[Section], titl
 <meta http-equiv="Content-Security-Policy" content="{rules}">
 <title>{escape(name)}</title>
 <style>
-{_asset("page.css")}
+{asset("page.css")}
 </style>
 </head>
 <body>
@@ -143,14 +143,15 @@ def _section(section: Section) -> str:
             f'<div class="bar" id="controls-{section.key}"></div><div class="legend" id="legend-{section.key}"></div>'
             f'<div class="chart" id="chart-{section.key}" role="img" aria-label="{label}"></div>'
         )
-    tables = "".join(_table(caption, cells) for caption, cells in section.tables)
+    tables = "".join(table_of(caption, cells) for caption, cells in section.tables)
     return (
         f'<section id="{section.key}"><h2>{escape(section.title)}</h2><p class="lead">{escape(section.lead)}</p>'
         f"{chart}{tables}{_notes(section.notes)}</section>"
     )
 
 
-def _table(caption: str, cells: Cells) -> str:
+def table_of(caption: str, cells: Cells) -> str:
+    """A table."""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in cells.head)
     rows = []
     for row, group in zip(cells.rows, cells.groups):
@@ -200,5 +201,6 @@ def _experiments(groups: list[Group]) -> str:
     return f'<section id="experiments"><h2>Experiments</h2><p class="lead">{lead}</p>{"".join(blocks)}</section>'
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """A file that pages are made of."""
     return files("fedloom.report").joinpath(name).read_text(encoding="utf-8")

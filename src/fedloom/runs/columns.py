@@ -14,9 +14,10 @@ from fedloom.core.types import State
 Columns = dict[str, NDArray[Any]]  # NumPy's calls on few numbers take a third of the time of torch's
 
 PERSONAL = "personal_score"
+SPENT = ("evaluation_seconds", "personal_seconds")  # the second is a part of the first, where clients' own are tried
 COLUMNS = (
     *("training_loss", "clients", "arrived", "rejected", "examples_trained", "bytes_down", "bytes_up"),
-    *("virtual_seconds", "joules", "wall_seconds", "evaluation_seconds"),
+    *("virtual_seconds", "joules", "wall_seconds", *SPENT),
 )
 STALENESS = "staleness"  # a column of clients, and the tensor with its histogram
 STEPS, SECONDS, WHOLE = "fleet.steps", "fleet.seconds", "fleet.whole_seconds"  # tensors by client
@@ -28,7 +29,7 @@ def row_names(metrics: Sequence[str], own: str) -> list[str]:
     return ["round", "score", *metrics, "loss", PERSONAL, f"personal_{own}", *COLUMNS]
 
 
-def cat_columns(parts: list[Columns]) -> Columns:
+def joined(parts: list[Columns]) -> Columns:
     """Concatenate the rounds' columns; a round that reached no client lacks the columns that a rule reports."""
 
     def column(name: str) -> NDArray[Any]:

@@ -28,7 +28,7 @@ from fedloom.runs.checkpoint.saver import Checkpoints, Saver
 from fedloom.runs.checkpoint.tensors import pack
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.lock import locked
-from fedloom.runs.log_file import log_file
+from fedloom.runs.log_files import JSON, TEXT, logged
 
 log = logging.getLogger("fedloom")
 
@@ -131,7 +131,7 @@ def resume_command(folder: Path) -> str:
 def _used(folder: Path) -> bool:
     """Whether the folder holds anything to lose; the files of a run that was killed before it began do not count."""
     inside = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    nothing = {"checkpoint", "log.txt", f".{ABOUT}.new"} if (folder / LOCK).exists() else {"checkpoint"}
+    nothing = {"checkpoint", TEXT, JSON, f".{ABOUT}.new"} if (folder / LOCK).exists() else {"checkpoint"}
     return bool(inside - nothing or store.list_all(folder / "checkpoint"))
 
 
@@ -160,7 +160,7 @@ def open_folder(
             stack.enter_context(locked(folder / LOCK, f"folder '{folder}'"))
         check(folder, experiment, resume)  # another process may have been quicker
         with writing(folder):
-            stack.enter_context(log_file(folder))
+            stack.enter_context(logged(folder))
         found = newest_checkpoint(folder) if resume else None
         now, here = fingerprint(experiment, prepared), surroundings(prepared.inputs.model.device)
         if found is not None:

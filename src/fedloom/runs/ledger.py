@@ -23,7 +23,7 @@ from fedloom.evaluate.score import Score
 from fedloom.files import replace_file
 from fedloom.layout import Layout
 from fedloom.runs.checkpoint.tensors import pack
-from fedloom.runs.columns import PERSONAL, Columns, as_tensors, by_number, cat_columns, row_names, row_sums, run_sums
+from fedloom.runs.columns import PERSONAL, SPENT, Columns, as_tensors, by_number, joined, row_names, row_sums, run_sums
 from fedloom.runs.unfinished import unfinished_rows
 
 
@@ -97,18 +97,18 @@ class Ledger:
             "strays": reply.strays,
         })  # fmt: skip
 
-    def score(self, score: Score, personal: Tensor | None, seconds: float | None = None) -> None:
-        """Add the evaluation after the last round, and the seconds that it took."""
-        self._personal = {} if personal is None else {PERSONAL: personal}
+    def score(self, score: Score, personal: Tensor | None, *seconds: float) -> None:
+        """Add the evaluation after the last round, and its seconds, in the order of `SPENT`."""
+        self._personal, spent = {} if personal is None else {PERSONAL: personal}, dict(zip(SPENT, seconds))
         if self._rounds:
-            self._rounds[-1] |= {"score": score, "personal": personal, "evaluation_seconds": seconds}
+            self._rounds[-1] |= {"score": score, "personal": personal, "spent": spent}
         else:
-            self._past[-1] = self._past[-1] | self._scores(_plain(score), personal) | {"evaluation_seconds": seconds}
+            self._past[-1] = self._past[-1] | self._scores(_plain(score), personal) | dict.fromkeys(SPENT) | spent
 
     def drop_score(self) -> None:
         """Remove the evaluation after the last round."""
         self._fetch_all()
-        self._past[-1] = self._past[-1] | self._scores(None, None) | {"evaluation_seconds": None}
+        self._past[-1] = self._past[-1] | self._scores(None, None) | dict.fromkeys(SPENT)
         self._personal = {}
 
     def rounds(self) -> list[dict[str, Any]]:
@@ -210,7 +210,7 @@ class Ledger:
         """Turn all rounds into plain rows, and the clients' rows into whole columns on the host."""
         self.rounds()
         if self._clients:
-            self._clients = [cat_columns(self._clients)]
+            self._clients = [joined(self._clients)]
 
     def write(self, folder: Path, flight: Flight | None = None) -> None:
         """Write both tables and the recorded tensors, each file replaced as a whole.
@@ -220,9 +220,9 @@ class Ledger:
         from fedloom.runs.parquet import column_bytes, table_bytes  # imported here, since most rounds write nothing
 
         replace_file(folder / "rounds.parquet", [table_bytes(self.rounds(), self.columns)])
-        columns = cat_columns(self._clients)
+        columns = joined(self._clients)
         if flight is not None and columns:
-            columns = cat_columns([columns, unfinished_rows(flight, columns, self._numbers)])
+            columns = joined([columns, unfinished_rows(flight, columns, self._numbers)])
         replace_file(folder / "clients.parquet", [column_bytes(as_tensors(columns), self._names)])
         if tensors := self.tensors:
             replace_file(folder / "kept.safetensors", pack(tensors))
@@ -268,7 +268,7 @@ def _row(entry: dict[str, Any], rows: Columns, here: dict[int, NDArray[Any]], sc
         "virtual_seconds": None if virtual is None else float(here.get(id(virtual), virtual)),
         "joules": float(rows["joules"].sum()) if "joules" in rows else None,
         "wall_seconds": entry["wall_seconds"],
-        "evaluation_seconds": entry.get("evaluation_seconds"),
+        **{**dict.fromkeys(SPENT), **entry.get("spent", {})},
         **entry["row"],
         **row_sums(rows),
         **{name: float(here[id(value)]) for name, value in entry["recorded"].items()},

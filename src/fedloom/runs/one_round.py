@@ -65,5 +65,6 @@ def add_score(ledger: Ledger, prepared: Prepared, weights: Tensor, clock: Callab
     """Evaluate the model, and the clients' own models where they have test examples."""
     began, inputs = clock(), prepared.inputs
     own = prepared.engine.personal(weights)
+    tried = [] if own is None else [clock() - began]
     score = evaluate(inputs.setting, weights, inputs.test, inputs.outputs)
-    ledger.score(score, own, clock() - began)
+    ledger.score(score, own, clock() - began, *tried)

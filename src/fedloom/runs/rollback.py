@@ -16,7 +16,7 @@ from fedloom.runs.checkpoint.tensors import names, pack
 from fedloom.runs.columns import WHOLE, row_names, run_sums
 from fedloom.runs.folder import LOCK, about_of, change_about
 from fedloom.runs.lock import locked
-from fedloom.runs.log_file import add_to_log
+from fedloom.runs.log_files import add_to_log
 
 
 class Kept(NamedTuple):

@@ -63,7 +63,10 @@ def played(out: Path, seeds: tuple[int, ...] = (0, 1)) -> runner.Played:
 
 
 def without_clock(rows: Any) -> list[dict[str, Any]]:
-    return [{k: v for k, v in row.items() if k not in ("wall_seconds", "evaluation_seconds")} for row in rows]
+    return [
+        {k: v for k, v in row.items() if k not in ("wall_seconds", "evaluation_seconds", "personal_seconds")}
+        for row in rows
+    ]
 
 
 def test_the_whole_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

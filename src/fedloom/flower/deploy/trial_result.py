@@ -55,7 +55,9 @@ def read_result(experiment: Experiment, inputs: Inputs, out: Path, trial: Trial,
         experiment, load(inputs.network, layout, weights).cpu().eval(), rows, seconds, out, {}, {}, inputs.setting.goal
     )
     rounds = sum(row["wall_seconds"] for row in rows)
-    times = {**trial.times, "rounds": rounds, "around them": max(0.0, trial.times["run"] - rounds)}
+    tried, judged = (sum(row.get(name) or 0.0 for row in rows) for name in ("personal_seconds", "evaluation_seconds"))
+    spent = {"rounds": rounds, "clients' own models": tried, "evaluation": judged - tried}
+    times = {**trial.times, **spent, "around them": max(0.0, trial.times["run"] - sum(spent.values()))}
     del times["run"]
     phases = {
         name.removeprefix("seconds_").replace("_", " "): sum(values) / max(1, len(values))

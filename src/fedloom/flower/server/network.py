@@ -30,6 +30,7 @@ from fedloom.flower.server.costs import CostRecorder
 from fedloom.flower.server.mailbox import Mailbox
 from fedloom.flower.server.personal import Scores, ask_for_scores
 from fedloom.flower.server.roster import Roster
+from fedloom.flower.server.told import tell_failed, tell_late, tell_refused, tell_untrained
 from fedloom.flower.server.transport import LinkBytes
 
 log = logging.getLogger("fedloom")
@@ -96,11 +97,9 @@ class Network:
         hosts = self._roster.present()
         for client, code in zip(reply.ids.tolist(), reply.rejected.tolist()):
             if code and client not in self._named:
-                host = self._roster.name(hosts[client]) if client in hosts else "gone"
-                log.warning(
-                    "a reply of client %d in round %d was refused: %s; its node is %s",
-                    *(client, self.round, REASONS[code], host),
-                )
+                node = hosts.get(client)
+                host = "a node that is gone" if node is None else self._roster.name(node)
+                tell_refused(client, self.round, REASONS[code], node, host)
 
     def _wait_for_any(self, ids: Tensor) -> None:
         """Wait until a node that hosts some of these clients is there, for the deadline at most."""
@@ -184,10 +183,7 @@ class Network:
             node, rounds = self._open[name].node, 0
             if self._closing.slack:
                 rounds = self._bench.miss(node, self.round)
-            log.warning(
-                "%s did not answer round %d within %.1f s%s",
-                *(self._roster.name(node), self.round, waited, f", and sits out {rounds} round(s)" if rounds else ""),
-            )
+            tell_late(node, self._roster.name(node), self.round, waited, rounds)
 
     def _take_late(self, message: SentMessage, answer: NodeMessage | Rejected | str, inbox: Inbox) -> None:
         """An answer to an earlier round: its replies are counted and not used."""
@@ -208,7 +204,7 @@ class Network:
         if isinstance(answer, NodeMessage) and "refused" in answer.facts:
             answer = str(answer.facts["refused"])
         if not isinstance(answer, NodeMessage):
-            log.warning("%s failed in round %d: %s", self._roster.name(message.node), message.round, said(answer, 500))
+            tell_failed(message.node, self._roster.name(message.node), message.round, said(answer, 500))
             self._roster.doubt(message.node)
             for client in message.clients:
                 costs.set_fate(client, DOWNLOAD_LOST if isinstance(answer, str) else ARRIVED)
@@ -224,14 +220,15 @@ class Network:
                 inbox.refuse(UNKNOWN, Rejected("client", "the node was not asked for this client's reply."))
                 continue
             costs.record_reply(whose, payload, answer.facts, message.sent, came)
-            self._take_reply(whose, message.round, payload, inbox, costs)
+            self._take_reply(whose, message, payload, inbox, costs)
         return True
 
-    def _take_reply(self, client: int, number: int, payload: Payload, inbox: Inbox, costs: CostRecorder) -> None:
+    def _take_reply(
+        self, client: int, message: SentMessage, payload: Payload, inbox: Inbox, costs: CostRecorder
+    ) -> None:
         """One client's reply, checked against its manifest."""
         if "refused" in payload.facts:
-            why = said(payload.facts["refused"], 500)
-            log.warning("client %d did not train in round %d: %s", client, number, why)
+            tell_untrained(client, message.round, said(payload.facts["refused"], 500))
             costs.set_fate(client, DOWNLOAD_LOST)
             return
         manifest = inbox.awaited.get(client)
@@ -239,14 +236,16 @@ class Network:
             costs.set_fate(client, SILENT)  # it may not send, and reports that it has trained
             return
         costs.set_fate(client, ARRIVED)
+        reason: str | None
         try:
             if manifest is not None and not self._packing.method.masks_known and client not in inbox.accepted:
                 inbox.expect(client, with_form(manifest, payload.facts.get("form")))
+            reason = inbox.take(client, payload.data)
         except Rejected as why:
             inbox.refuse(client, why)
-            return
-        if (reason := inbox.take(client, payload.data)) is not None:
-            log.warning("a reply of client %d in round %d was refused: %s", client, number, reason)
+            reason = why.reason
+        if reason is not None:
+            tell_refused(client, message.round, reason, message.node, self._roster.name(message.node))
 
     def read(self, task: Task, inbox: Inbox) -> Reply:
         """The cohort's replies, and the reasons why some were refused."""

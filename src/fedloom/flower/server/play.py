@@ -44,6 +44,7 @@ from fedloom.runs.checkpoint.saver import Checkpoints, checkpoints_of
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.folder import check, check_engine, start_in
 from fedloom.runs.inputs import inputs_of
+from fedloom.runs.log_files import facts
 from fedloom.runs.play import play
 from fedloom.runs.result import Result
 from fedloom.runs.threads import threads_for
@@ -203,6 +204,7 @@ def _round_logger(metric: Metric) -> Watch:
             "round %d: %d of %d replies%s, %d bytes down, %d up, %.1f s",
             *(row["round"], row["arrived"], row["clients"], score, row["bytes_down"], row["bytes_up"]),
             row["wall_seconds"],
+            extra=facts("round", **{name: value for name, value in row.items() if isinstance(value, int | float)}),
         )
 
     return write

@@ -15,6 +15,7 @@ from fedloom.flower.protocol.records import NodeMessage, Payload
 from fedloom.flower.protocol.said import said
 from fedloom.flower.server.hello import Hello, ReportedClient, Terms, read_hello
 from fedloom.flower.server.mailbox import Mailbox
+from fedloom.runs.log_files import facts
 
 log = logging.getLogger("fedloom")
 
@@ -149,7 +150,8 @@ class Roster:
     def _refuse(self, node: int, why: Rejected) -> None:
         """A node hosts nobody, and the log says why."""
         self._forget(node)
-        log.warning("%s takes no part: %s", self.name(node), said(why.text, 500))
+        text = said(why.text, 500)
+        log.warning("%s takes no part: %s", self.name(node), text, extra=facts("no part", node=node, why=text))
 
     def _take(self, node: int, facts: dict[str, Any]) -> None:
         """Enter a node's clients; `Rejected` if version, code, key or data do not fit the run."""

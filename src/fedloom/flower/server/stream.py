@@ -134,7 +134,7 @@ class Stream:
         message = SentMessage(node, [task.client], round_id.round, time.time(), payload.size)
         facts = {**round_id._asdict(), **self._attempts.history(), "serial": task.serial}
         if (name := self._mailbox.send("train", node, facts, [payload])) is None:
-            log.warning("Flower did not take task %d, to node %d", task.serial, node)
+            log.warning("Flower did not take task %d, to %s", task.serial, self._roster.name(node))
             return False
         costs = CostRecorder([task.client])
         costs.record_task(task.client, payload.size)
@@ -188,7 +188,7 @@ class Stream:
         here = self._roster.connected
         gone = [one for one in self._open.values() if not one.task.ended and one.message.node not in here]
         for one in gone:
-            log.warning("node %d is gone; its task %d is lost", one.message.node, one.task.serial)
+            log.warning("%s is gone; its task %d is lost", self._roster.name(one.message.node), one.task.serial)
             self._end(flight, one.task, UPLOAD_LOST)
         return bool(gone)
 
