@@ -24,8 +24,6 @@ from fedloom.accel.kept_memory import kept_memory
 from fedloom.core.flight import ARRIVED, Asked, Flight, Version, Wave
 from fedloom.core.types import Task
 from fedloom.parts.pace.buffered import Buffered
-from fedloom.parts.stale.as_change import AsChange
-from fedloom.parts.stale.discounts import Polynomial
 from fedloom.runs.build import Prepared, prepare
 from fedloom.runs.checkpoint.snapshot import Progress
 from fedloom.runs.experiment import Experiment
@@ -64,12 +62,17 @@ def steps(options: argparse.Namespace) -> None:
     fleet = 4 * options.in_flight
     values = {"method": options.method, "fleet": FLEET, "rounds": ROUNDS, "evaluate_every": ROUNDS}
     load = Workload("", clients=fleet, per_round=options.buffer, samples=50, steps=12, values=values)
-    experiment, data = load.experiment("local", "cpu", 0), load.data(0)
-    barrier = prepare(experiment, data=data)
-    pace = Buffered(options.buffer, options.in_flight, hold=options.hold)
-    method = replace(experiment.build_method(), pace=pace, stale=AsChange(Polynomial(0.5)))
-    free = prepare(experiment, method, data=data, sibling=barrier)
-    turns = [Turn(experiment, barrier), Turn(experiment, free)]
+    pace = {"buffer": options.buffer, "in_flight": options.in_flight, "hold": options.hold}
+    stale = {"name": "change", "settings": {"discount": "polynomial"}}
+    without = {**values, "pace": {"name": "buffered", "settings": pace}, "stale": stale}
+    kinds = [
+        load.experiment("local", "cpu", 0),
+        replace(load, per_round=None, values=without).experiment("local", "cpu", 0),
+    ]
+    data = load.data(0)
+    barrier = prepare(kinds[0], data=data)
+    free = prepare(kinds[1], data=data, sibling=barrier)
+    turns = [Turn(kinds[0], barrier), Turn(kinds[1], free)]
     warm = 2 * options.in_flight // options.buffer
     with threads_for([barrier.inputs]), kept_memory():
         for _ in range(warm + options.steps):
@@ -80,13 +83,12 @@ def steps(options: argparse.Namespace) -> None:
     print(f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, torch {torch.__version__}")
     print(f"{options.method}, {options.in_flight:,} in flight, buffer {options.buffer}, hold={options.hold}, "
           f"mean staleness {statistics.mean(row['staleness_mean'] for row in rows[1]):.2f}")  # fmt: skip
+    print(f"clients of a round {trained[0]:.1f}, closed by a step {trained[1]:.1f}")
     for name in CLOCKS:
         theirs, ours = (turn.took[name][warm:] for turn in turns)
-        ratios = [one / other for one, other in zip(ours, theirs)]
-        print(f"{name:9s}  round {1000 * statistics.median(theirs):7.1f} ms ({trained[0]:.1f} clients)   "
-              f"step {1000 * statistics.median(ours):7.1f} ms ({trained[1]:.1f})   "
-              f"ratio {statistics.median(ours) / statistics.median(theirs):.2f} "
-              f"({min(ratios):.2f} to {max(ratios):.2f})")  # fmt: skip
+        for word, of in (("median", statistics.median), ("mean", statistics.mean)):  # steps train in waves, or not
+            print(f"{name:9s} {word:6s} round {1000 * of(theirs):7.1f} ms   step {1000 * of(ours):7.1f} ms   "
+                  f"ratio {of(ours) / of(theirs):.2f}")  # fmt: skip
 
 
 def queue(options: argparse.Namespace) -> None:

@@ -119,8 +119,3 @@ def shuffling(call: Call) -> Tensor:
     apart = x.contiguous().view(len(x), groups, -1, *x.shape[2:])
     call.wiring.folded.append(settled(apart))
     return settled(apart.transpose(1, 2).reshape(x.shape))
-
-
-def repeating(call: Call) -> Any:
-    """Repeat along axes, as often as the code says."""
-    return folding(call)
