@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedloom.errors import BadData
-from fedloom.flower.protocol.first_weights import START
 from fedloom.flower.node.state_store import NAME
+from fedloom.flower.protocol.first_weights import START
 
 DAY = 86_400.0  # seconds
 WEIGHTS = re.compile(rf"{START}-[0-9a-f]+\.safetensors")
