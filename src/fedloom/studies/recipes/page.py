@@ -145,7 +145,7 @@ def write_pages(folder: Path) -> list[Path]:
         written.append(file.with_suffix(".md"))
         replace_file(written[-1], [page(table, "\n".join(_remarks(file.with_suffix("")))).encode()])
         counts = count_verdicts(findings_in(table))
-        verdicts = ", ".join(f"{counts[one]} {one}" for one in VERDICTS if counts[one])
+        verdicts = ", ".join(f"{counts[one]} {one}" for one in VERDICTS if counts[one]) or "questions of ours, no paper's"
         size = f" ({smaller(table.about)})" if table.about["quick"] or table.about["scale"] != 1 else ""
         index.append(f"| [{file.stem}]({file.stem}.md) | {table.about['about']}{size} | {verdicts} |")
     replace_file(folder / INDEX, [("\n".join(index) + "\n").encode()])
