@@ -181,7 +181,7 @@ def shown(row: dict[str, Any]) -> None:
 def verdict(run: Path, last: int) -> dict[str, Any]:
     """What the run folder says: accuracy, the longest round, refusals, and lines that are twice in the log."""
     rows, text = table_rows(run / "rounds.parquet"), (run / "log.txt").read_text()
-    reasons = [name for name in rows[-1] if name.startswith("rejected.")]
+    reasons = sorted({name for row in rows for name in row if name.startswith("rejected.")})
     lines = Counter(line.split(" ", 2)[2] for line in text.splitlines() if line.count(" ") > 2)
     refused = Counter(REFUSED.findall(text))
     return {
