@@ -54,20 +54,15 @@ def take_steps(start: Start) -> Taken:
     raise AssertionError("autograd suits every chunk")
 
 
-def _all_trained(start: Start) -> bool:
-    """Whether no parameter has to be kept unchanged step by step."""
-    return start.held or start.method.local.trains(start.task) is None
-
-
 def _native(start: Start) -> Taken | None:
     """The C code."""
-    return native_steps(start) if _all_trained(start) else None
+    return native_steps(start)
 
 
 def _fused(start: Start) -> Taken | None:
     """Steps inside the backward pass."""
-    if not _all_trained(start):
-        return None
+    if not start.held and start.method.local.trains(start.task) is not None:
+        return None  # some parameters must be kept unchanged step by step
     rate, decay, descent = start.task.rate, start.method.optimiser.weight_decay, start.gradient.descent
     assert descent is not None  # else the plan has another way
     return descent(start.first, start.feed(), rate, 1 - rate * decay)

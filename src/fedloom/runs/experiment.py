@@ -21,6 +21,7 @@ from fedloom.method import SERVER_SLOTS, Method
 from fedloom.methods import METHODS
 from fedloom.models import MODELS, build
 from fedloom.runs.augment import check_augment
+from fedloom.runs.default_fleet import devices_left_open
 from fedloom.runs.named_parts import attack_of, with_parts
 from fedloom.runs.own_function import OwnFunction, own_function
 from fedloom.runs.settings import fit, make
@@ -103,7 +104,7 @@ class Experiment(Section):
         values = {**values, **_left_open(values)}
         self._fill(values)
         method = self.build_method()
-        if left := left_to_pace(method, values, self.fleet.name):
+        if left := {**devices_left_open(method, self.fleet.name), **left_to_pace(method, values, self.fleet.name)}:
             self._fill({**values, **left})
         check_pace(self, method)
         self._check()
