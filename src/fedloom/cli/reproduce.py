@@ -168,6 +168,8 @@ def _table(recipe: Recipe, found: list[Finding]) -> Table:
     compared = [one for one in found if one.claim.how != "value" or one.claim.control]
     rest = len(found) - len(compared)
     caption = summary(found)
+    if recipe.columns:
+        caption += " Its numbers are on the page that `fedloom reproduce --pages DIR` writes."
     if rest:
         caption += f" {rest} values without a comparison are in claims.json and on the page that --pages writes."
     title = f"{recipe.name}: {recipe.about}" + (" (a smaller version)" if recipe.quick else "")

@@ -9,6 +9,7 @@ from math import inf, isnan, nan, sqrt
 import pytest
 
 from fedloom.errors import BadExperiment
+from fedloom.methods import METHODS
 from fedloom.parts.select.still_running import StillRunning
 from fedloom.runs.experiment import Experiment
 from fedloom.studies.recipes.claims import (
@@ -45,12 +46,13 @@ def built(name: str, quick: bool) -> Recipe:
 def test_every_recipe_builds_and_names_itself(name: str, quick: bool) -> None:
     recipe = built(name, quick)  # experiments are checked when built, claims' labels too
     assert (recipe.name, recipe.quick) == (name, quick)
-    assert recipe.claims
+    assert recipe.claims or recipe.columns
     assert recipe.experiments or recipe.facts
     assert any("smaller" in note for note in recipe.notes) == (quick and bool(recipe.experiments))
     for tuning in recipe.tuning:
         assert any(label.startswith(tuning.prefix) for label in recipe.experiments), "a rate that nobody takes"
-        assert tuning.experiment.method.name == "fedavg" or tuning.prefix.startswith("het-")
+        own = tuning.prefix == f"{tuning.experiment.method.name}/"
+        assert own or tuning.experiment.method.name == "fedavg" or tuning.prefix.startswith("het-")
     assert len({claim.what for claim in recipe.claims}) == len(recipe.claims), "claims can be told apart"
 
 
@@ -276,6 +278,15 @@ def test_baselines_stop_early_by_the_same_rule() -> None:
     assert Experiment(method="fedspu", training={"stop_early": 0.7}).build_method() == asked
     with pytest.raises(BadExperiment, match="stop_early draws a number of clients"):
         Experiment(method="fedumf", training={"stop_early": 0.7})  # everybody trains, and some may send
+
+
+def test_every_method_is_on_the_hard_fleet_with_a_rate_of_its_own() -> None:
+    recipe = built("hard-fleet", False)
+    assert [label.partition("/")[0] for label in recipe.experiments] == list(METHODS)
+    rates = {one.prefix: n + 1.0 for n, one in enumerate(recipe.tuning)}
+    found = [one.training.rate for one in tuned(recipe, rates).experiments.values()]
+    assert found == list(rates.values())  # also where one name begins as another
+    assert {len(one.rates) for one in recipe.tuning} == {3}
 
 
 def test_scaling_choosing_and_tuning() -> None:

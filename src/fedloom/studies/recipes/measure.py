@@ -131,6 +131,7 @@ MEASURES: dict[str, Callable[[Run, Measure], float]] = {
     "rounds to": lambda run, m: _rounds_to(run.rows, m.at or 0.0),
     "seconds to": lambda run, m: _seconds_to(run.rows, m.at or 0.0),
     "seconds to own": lambda run, m: _seconds_to(_own(run.rows), m.at or 0.0),
+    "seconds": lambda run, m: _seconds(run.rows),
     "gigabytes": lambda run, m: _gigabytes(run.rows),
     "gigabytes to": lambda run, m: _gigabytes_to(run.rows, m.at or 0.0),
     "gigabytes to own": lambda run, m: _gigabytes_to(_own(run.rows), m.at or 0.0),
@@ -146,7 +147,7 @@ SPENT: dict[str, Callable[[Run], float]] = {  # without reaching a target: "neve
 }
 UNITS = {
     "swing": "points", "loss swing": "", "rounds": "rounds", "rounds to": "rounds", "separation": "times",
-    "seconds to": "virtual s", "seconds to own": "virtual s", "away": "points", "fact": "%",
+    "seconds": "virtual s", "seconds to": "virtual s", "seconds to own": "virtual s", "away": "points", "fact": "%",
     "gigabytes": "GB", "gigabytes to": "GB", "gigabytes to own": "GB",
 }  # fmt: skip
 

@@ -9,9 +9,19 @@ from typing import Any
 
 from fedloom.accel.machine import duration
 from fedloom.files import replace_file
-from fedloom.studies.recipes.claims import MEANINGS, VERDICTS, Finding, count_verdicts, findings, verdict_of
+from fedloom.studies.recipes.claims import (
+    MEANINGS,
+    STOPPED,
+    UNTRIED,
+    VERDICTS,
+    Finding,
+    count_verdicts,
+    findings,
+    values_of,
+    verdict_of,
+)
 from fedloom.studies.recipes.measure import Span, unit
-from fedloom.studies.recipes.recipe import NEVER, Recipe
+from fedloom.studies.recipes.recipe import NEVER, Claim, Recipe
 from fedloom.studies.recipes.store import Reproduced, read_table, tables_in
 
 INDEX = "README.md"
@@ -99,12 +109,26 @@ def page(table: Reproduced, remarks: str = "") -> str:
             lines += [f"## {title}", "", *_table(some, True), ""]
     if controls:
         lines += ["## Controls that the paper lacks", "", *_table(controls, False), ""]
+    lines += [*numbers(recipe, table), ""] if recipe.columns else []
     lines += ["## How it was made", "", *(f"- {note}" for note in recipe.notes)]
     lines += [f"- Learning rate of runs `{prefix}`: {rate:g}, the best of FedAvg's." for prefix, rate in _rates(about)]
     lines += [f"- {line}" for line in _made(about)]
     if about["failed"]:
         lines += ["", "Not run:", "", *(f"- {name}: {why}" for name, why in sorted(about["failed"].items()))]
     return "\n".join(lines) + "\n"
+
+
+def numbers(recipe: Recipe, table: Reproduced) -> list[str]:
+    """The recipe's columns of every run, mean and interval over seeds."""
+    units = [unit(measure) for measure in recipe.columns.values()]
+    heads = [f"{name}, {what}" if what else name for name, what in zip(recipe.columns, units)]
+    lines = ["## Numbers", "", *_head(["", *heads])]
+    for label in recipe.experiments:
+        claims = [Claim(label, (label,), measure) for measure in recipe.columns.values()]
+        values = [values_of(claim, table.runs, {}, table.about["seeds"]) for claim in claims]
+        found = [Finding(claim, some, UNTRIED, alone=len(some) == 1) for claim, some in zip(claims, values)]
+        lines.append(_row([label, *(we_found(one).removesuffix(f" {what}") for one, what in zip(found, units))]))
+    return lines
 
 
 def _rates(about: dict[str, Any]) -> list[tuple[str, float]]:
@@ -121,8 +145,17 @@ def summary(found: Sequence[Finding]) -> str:
     """One sentence with the number of claims by verdict."""
     counts = count_verdicts(found)
     if not any(counts.values()):
-        return "No paper has claims about this; what was asked of it is below."
-    return "Of the paper's claims: " + ", ".join(f"{counts[one]} {one}" for one in VERDICTS if counts[one]) + "."
+        return "No paper has claims about this."
+    return f"Of the paper's claims: {tally(found)}."
+
+
+def tally(found: Sequence[Finding]) -> str:
+    """The number of claims by verdict, and what those that were stopped early say so far."""
+    counts = count_verdicts(found)
+    stopped = [one.so_far for one in found if one.verdict == STOPPED and not one.claim.control]
+    so_far = ", ".join(f"{stopped.count(one)} {one}" for one in VERDICTS if one in stopped)
+    words = {STOPPED: f"{STOPPED} (so far {so_far})"}
+    return ", ".join(f"{counts[one]} {words.get(one, one)}" for one in VERDICTS if counts[one])
 
 
 def _table(found: Sequence[Finding], paper: bool) -> list[str]:
@@ -166,12 +199,20 @@ def write_pages(folder: Path) -> list[Path]:
         table = read_table(file)
         written.append(file.with_suffix(".md"))
         replace_file(written[-1], [page(table, "\n".join(_remarks(file.with_suffix("")))).encode()])
-        counts = count_verdicts(findings_in(table))
+        found = findings_in(table)
+        counts = count_verdicts(found)
         of_paper = papers.setdefault(table.about["recipe"].partition("-")[0], dict.fromkeys(VERDICTS, 0))
         of_paper |= {one: of_paper[one] + counts[one] for one in VERDICTS}
-        verdicts = ", ".join(f"{counts[one]} {one}" for one in VERDICTS if counts[one])
         size = f" ({smaller(table.about)})" if table.about["quick"] or table.about["scale"] != 1 else ""
-        rows.append(_row([f"[{file.stem}]({file.stem}.md)", recipe_of(table).about + size, verdicts or "no claims"]))
+        rows.append(
+            _row(
+                [
+                    f"[{file.stem}]({file.stem}.md)",
+                    recipe_of(table).about + size,
+                    tally(found) or "no claims of a paper",
+                ]
+            )
+        )
     index = ["# Reproduction", "", *_remarks(folder / "README"), *_head(["recipe", "what", "verdicts"]), *rows, ""]
     index += ["The claims by paper:", "", *_head(["paper", *VERDICTS])]
     index += [

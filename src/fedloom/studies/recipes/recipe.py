@@ -70,7 +70,7 @@ class Claim:
 
 
 class Tuning(NamedTuple):
-    """A learning rate that the paper does not give: FedAvg tries each, and runs with this prefix take the best."""
+    """A learning rate to choose: the experiment, mostly FedAvg, tries each, and runs with this prefix take the best."""
 
     prefix: str
     experiment: Experiment
@@ -89,10 +89,11 @@ class Recipe:
     name: str
     about: str
     experiments: dict[str, Experiment]
-    claims: tuple[Claim, ...]
+    claims: tuple[Claim, ...] = ()
     notes: tuple[str, ...] = ()  # choices where the paper gives none
     tuning: tuple[Tuning, ...] = ()
     facts: dict[str, float] = field(default_factory=dict)  # label -> a number that needs no run
+    columns: dict[str, Measure] = field(default_factory=dict)  # numbers to show of every run, by the head of a column
     quick: bool = False
     chosen: frozenset[str] | None = None  # labels to run; None: all
 

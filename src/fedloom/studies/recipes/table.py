@@ -2,7 +2,17 @@
 
 from collections.abc import Callable
 
-from fedloom.studies.recipes import asynchronous, feddd, feddd_more, fedspu, fedumf, fedumf_appendix, rafed, safari
+from fedloom.studies.recipes import (
+    asynchronous,
+    feddd,
+    feddd_more,
+    fedspu,
+    fedumf,
+    fedumf_appendix,
+    hard_fleet,
+    rafed,
+    safari,
+)
 from fedloom.studies.recipes.recipe import Recipe
 
 RECIPES: dict[str, Callable[[bool], Recipe]] = {
@@ -50,4 +60,5 @@ RECIPES: dict[str, Callable[[bool], Recipe]] = {
     "fedbuff-speedup": asynchronous.speedup,
     "fedasync-staleness": asynchronous.staleness,
     "partial-buffered": asynchronous.partial_models,
+    "hard-fleet": hard_fleet.hard_fleet,
 }
