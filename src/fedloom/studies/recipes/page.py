@@ -25,6 +25,7 @@ from fedloom.studies.recipes.recipe import NEVER, Claim, Recipe
 from fedloom.studies.recipes.store import Reproduced, read_table, tables_in
 
 INDEX = "README.md"
+OURS = "questions of ours, no paper's"  # of a recipe without claims of a paper
 REMARKS = ".notes.txt"  # NAME.notes.txt next to NAME.parquet: remarks for the page
 
 
@@ -204,20 +205,12 @@ def write_pages(folder: Path) -> list[Path]:
         of_paper = papers.setdefault(table.about["recipe"].partition("-")[0], dict.fromkeys(VERDICTS, 0))
         of_paper |= {one: of_paper[one] + counts[one] for one in VERDICTS}
         size = f" ({smaller(table.about)})" if table.about["quick"] or table.about["scale"] != 1 else ""
-        rows.append(
-            _row(
-                [
-                    f"[{file.stem}]({file.stem}.md)",
-                    recipe_of(table).about + size,
-                    tally(found) or "no claims of a paper",
-                ]
-            )
-        )
+        names = f"[{file.stem}]({file.stem}.md)", recipe_of(table).about + size
+        rows.append(_row([*names, tally(found) or OURS]))
     index = ["# Reproduction", "", *_remarks(folder / "README"), *_head(["recipe", "what", "verdicts"]), *rows, ""]
     index += ["The claims by paper:", "", *_head(["paper", *VERDICTS])]
-    index += [
-        _row([name, *(str(counts[one]) for one in VERDICTS)]) for name, counts in papers.items() if any(counts.values())
-    ]
+    claimed = {name: counts for name, counts in papers.items() if any(counts.values())}
+    index += [_row([name, *(str(counts[one]) for one in VERDICTS)]) for name, counts in claimed.items()]
     index += ["", *(f"- **{one}**: {MEANINGS[one]}." for one in VERDICTS)]
     replace_file(folder / INDEX, [("\n".join(index) + "\n").encode()])
     return [*written, folder / INDEX]
