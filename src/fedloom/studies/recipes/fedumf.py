@@ -45,7 +45,8 @@ NOTES = (
 )
 
 
-def _run(method: str, rate: float, part: float, epochs: int, alpha: float, common: dict[str, Any]) -> Experiment:
+def run(method: str, rate: float, part: float, epochs: int, alpha: float, common: dict[str, Any]) -> Experiment:
+    """One run of FedAvg or FedUMF."""
     training = {"optimiser": "sgd", "rate": rate, "momentum": 0.5, "weight_decay": 5e-4, "epochs": epochs, "batch": 50}
     settings = {"alpha": alpha} if method == "fedumf" else {}
     return Experiment(
@@ -67,9 +68,9 @@ def _table(
     for (rate, part), (plain, fused) in cells.items():
         at = f"rate {rate}/C {part}"
         rows = {f"{at}/{PLAIN}": plain, f"{at}/{FUSED}": fused}
-        experiments[f"{at}/{PLAIN}"] = _run("fedavg", rate, part, 1, alpha, common)
-        experiments[f"{at}/{FUSED}"] = _run("fedumf", rate, part, 1, alpha, common)
-        experiments[f"{at}/{TWICE}"] = _run("fedavg", rate, part, 2, alpha, common)
+        experiments[f"{at}/{PLAIN}"] = run("fedavg", rate, part, 1, alpha, common)
+        experiments[f"{at}/{FUSED}"] = run("fedumf", rate, part, 1, alpha, common)
+        experiments[f"{at}/{TWICE}"] = run("fedavg", rate, part, 2, alpha, common)
         for place, target in enumerate(targets):
             rounds = Measure("rounds to", at=target)
             for label, row in rows.items():
