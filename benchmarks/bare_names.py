@@ -31,16 +31,19 @@ LEAST, MOST = 0.70, 20.0  # of the score, and of the time over FedAvg's
 OWN = (0.7, 0.0, 0.3)  # training, validation and test part of each client's data, for clients' own models
 HEAD = """# Every method by its bare name
 
-`fedloom run METHOD --rounds {rounds}` and nothing else: the embedded digits, Dirichlet 0.1 over 100 clients, and each method's default settings. It shows that a default learns and what it costs;
-it ranks nobody, since methods were made for unlike fleets and rates are not tuned. Papers' own settings are in the [recipes](reproduction/README.md).
+`fedloom run METHOD --rounds {rounds}` and nothing else: the embedded digits, Dirichlet 0.1 over 100 clients, and each
+method's default settings. It shows that a default learns and what it costs; it ranks nobody, since methods were made for
+unlike fleets and rates are not tuned. Papers' own settings are in the [recipes](reproduction/README.md).
 
 <!-- not run: minutes, and it is the program that writes this page -->
 ```sh
 python benchmarks/bare_names.py --page docs/reference-bare-names.md
 ```
 
-Means and 95 % intervals (Student's t) over {seeds} seeds. *Global* is the server's model on the test set. *Own* is the mean over clients of the model that serves each, on the 30 % of its own data that it keeps for tests in
-a second run; where clients keep nothing of their own, that is the global model or the part of it that the client has. *Time* is wall time over FedAvg's. A *fleet* is there where the method needs one and brings it.
+Means and 95 % intervals (Student's t) over {seeds} seeds. *Global* is the server's model on the test set. *Own* is the
+mean over clients of the model that serves each, on the 30 % of its own data that it keeps for tests in a second run;
+where clients keep nothing of their own, that is the global model or the part of it that the client has. *Time* is wall
+time over FedAvg's. A *fleet* is there where the method needs one and brings it.
 
 """
 
