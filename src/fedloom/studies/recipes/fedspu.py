@@ -226,8 +226,8 @@ def fig5(quick: bool = False) -> Recipe:
                 control = execution == "frozen"
                 claims.append(Claim(what, (label,), Measure("fact"), paper=saving, tolerance=5.0, control=control))
     notes = (
-        "Weights, gradients and activations, mean over the three networks; counted, not measured. The paper says neither"
-        " for how many examples nor which activations: one example and its batches of 16 and 128 are both judged.",
+        "Weights, gradients and activations, mean over the three networks; counted, not measured. The paper says"
+        " neither for how many examples nor which activations: one example and its batches are both judged.",
         "All activations, which are there when the whole network runs, are counted in the controls.",
     )
     about = "memory that training a share saves"
