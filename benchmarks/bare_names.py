@@ -32,8 +32,8 @@ OWN = (0.7, 0.0, 0.3)  # training, validation and test part of each client's dat
 HEAD = """# Every method by its bare name
 
 `fedloom run METHOD --rounds {rounds}` and nothing else: the embedded digits, Dirichlet 0.1 over 100 clients, and each
-method's default settings. It shows that a default learns and what it costs; it ranks nobody, since methods were made for
-unlike fleets and rates are not tuned. Papers' own settings are in the [recipes](reproduction/README.md).
+method's default settings. It shows that a default learns and what it costs; it ranks nobody, since methods were made
+for unlike fleets and rates are not tuned. Papers' own settings are in the [recipes](reproduction/README.md).
 
 <!-- not run: minutes, and it is the program that writes this page -->
 ```sh

@@ -9,6 +9,7 @@ computed for the model that a client has from the devices' rates. FedAvg otherwi
 """
 
 from dataclasses import replace
+from typing import Any
 
 from fedloom.method import Method
 from fedloom.methods.feddd import Family, networks_of, over
@@ -17,5 +18,5 @@ from fedloom.parts.select.utility import Utility
 
 def oort(budget: float = 0.6, alpha: float = 2.0, sampling: bool = False, models: Family = None) -> Method:
     """`budget` is the part of all models that may be sent up; `alpha` the exponent of the penalty for being slow."""
-    drawn = {"sampling": True, "percentile": 10.0, "pacer": 20} if sampling else {}
+    drawn: dict[str, Any] = {"sampling": True, "percentile": 10.0, "pacer": 20} if sampling else {}
     return replace(over(models), select=Utility(budget, alpha=alpha, models=networks_of(models), **drawn))

@@ -28,7 +28,8 @@ class Training(Section):
     steps: int | None = None
     batch: int | None = None
     stop_early: float | None = Field(
-        None, description="clients leave once this part of training loss and the rest of held-out loss rises: 0.7"
+        default=None,
+        description="clients leave once this part of training loss and the rest of held-out loss rises: 0.7",
     )
 
     def apply(self, method: Method) -> Method:
