@@ -31,19 +31,25 @@ from fedloom.engine.storage.shards import Shards
 from fedloom.goals import classes
 from fedloom.layout import Layout, flatten, layout_of
 from fedloom.method import Memory, Method
+from fedloom.methods.fedadagrad import fedadagrad
+from fedloom.methods.fedadam import fedadam
 from fedloom.methods.fedavg import fedavg
+from fedloom.methods.fedavgm import fedavgm
 from fedloom.methods.fedcs import fedcs
 from fedloom.methods.feddc import DriftCorrection, feddc
 from fedloom.methods.feddd import feddd
 from fedloom.methods.feddyn import feddyn
 from fedloom.methods.federated_dropout import federated_dropout
+from fedloom.methods.fedexp import fedexp
 from fedloom.methods.fedmp import fedmp
+from fedloom.methods.fednova import fednova
 from fedloom.methods.fedprox import fedprox
 from fedloom.methods.fedrolex import fedrolex
 from fedloom.methods.fedselect import fedselect
 from fedloom.methods.fedspu import fedspu
 from fedloom.methods.fedumf import fedumf
 from fedloom.methods.fedvarp import fedvarp
+from fedloom.methods.fedyogi import fedyogi
 from fedloom.methods.fjord import fjord
 from fedloom.methods.hermes import hermes
 from fedloom.methods.heterofl import heterofl
@@ -116,6 +122,14 @@ METHODS: list[tuple[str, Callable[[], Method]]] = [
     ("fjord-trimmed-mean", lambda: small(fjord(), aggregate=TrimmedMean(0.3))),
     ("scattered-krum", lambda: scattered_parts(SubModel(), aggregate=Krum(0.3))),
     ("fedprox", lambda: small(fedprox(mu=0.1))),
+    ("fedavgm", lambda: small(fedavgm())),
+    ("fedadagrad", lambda: small(fedadagrad())),
+    ("fedadam", lambda: small(fedadam(correct="flower"))),
+    ("fedyogi", lambda: small(fedyogi())),
+    ("fednova", lambda: small(fednova())),
+    ("fednova-momentum", lambda: small(fednova(0.9), optimiser=Sgd(rate=0.05, momentum=0.9))),
+    ("fednova-prox", lambda: small(fednova(mu=0.1))),
+    ("fedexp", lambda: small(fedexp(1e-6))),
     ("fedcs", lambda: small(fedcs())),
     ("fedcs-deadline", lambda: small(fedcs(deadline=4000.0))),
     ("oort", lambda: small(oort())),
@@ -135,6 +149,10 @@ METHODS: list[tuple[str, Callable[[], Method]]] = [
     ("keep-own", lambda: scattered_parts(KeepOwn())),
     ("keep-own-frozen", lambda: scattered_parts(KeepOwn(freeze=True))),
     ("fjord", lambda: small(fjord())),
+    ("fjord-fedavgm", lambda: small(fjord(), aggregate=fedavgm(0.7, nesterov=True).aggregate)),
+    ("fjord-fednova", lambda: small(fjord(), aggregate=fednova().aggregate)),
+    ("fjord-fedexp", lambda: small(fjord(), aggregate=fedexp(1e-6, by_cohort=True).aggregate)),
+    ("scattered-fedyogi", lambda: scattered_parts(SubModel(), aggregate=fedyogi(correct="keras").aggregate)),
     ("fjord-feddc", lambda: small(fjord(), local=Chain((SubModel(), DriftCorrection(0.05))))),
     ("fedrolex", lambda: small(fedrolex())),
     ("federated-dropout", lambda: small(federated_dropout())),

@@ -3,22 +3,28 @@
 from collections.abc import Callable
 
 from fedloom.method import Method
+from fedloom.methods.fedadagrad import fedadagrad
+from fedloom.methods.fedadam import fedadam
 from fedloom.methods.fedasync import fedasync
 from fedloom.methods.fedat import CrossTier, fedat
 from fedloom.methods.fedavg import fedavg
+from fedloom.methods.fedavgm import fedavgm
 from fedloom.methods.fedbuff import fedbuff
 from fedloom.methods.fedcs import fedcs
 from fedloom.methods.feddc import DriftCorrection, feddc
 from fedloom.methods.feddd import feddd
 from fedloom.methods.feddyn import DynamicRegulariser, feddyn
 from fedloom.methods.federated_dropout import federated_dropout
+from fedloom.methods.fedexp import Extrapolated, fedexp
 from fedloom.methods.fedmp import fedmp
+from fedloom.methods.fednova import NormalisedMean, fednova
 from fedloom.methods.fedprox import fedprox
 from fedloom.methods.fedrolex import fedrolex
 from fedloom.methods.fedselect import GlobalPart, fedselect
 from fedloom.methods.fedspu import fedspu
 from fedloom.methods.fedumf import fedumf
 from fedloom.methods.fedvarp import fedvarp
+from fedloom.methods.fedyogi import fedyogi
 from fedloom.methods.fjord import fjord
 from fedloom.methods.hermes import hermes
 from fedloom.methods.heterofl import Rescale, heterofl
@@ -42,6 +48,12 @@ METHODS: dict[str, Callable[..., Method]] = {
     "scaffold": scaffold,
     "feddyn": feddyn,
     "feddc": feddc,
+    "fedavgm": fedavgm,
+    "fedadagrad": fedadagrad,
+    "fedadam": fedadam,
+    "fedyogi": fedyogi,
+    "fednova": fednova,
+    "fedexp": fedexp,
     "feddd": feddd,
     "fedcs": fedcs,
     "oort": oort,
@@ -81,26 +93,34 @@ __all__ = [
     "DynamicRegulariser",
     "Erasing",
     "Evenly",
+    "Extrapolated",
     "FirstComers",
     "GlobalPart",
+    "NormalisedMean",
     "Refresh",
     "Rescale",
+    "fedadagrad",
+    "fedadam",
     "fedasync",
     "fedat",
     "fedavg",
+    "fedavgm",
     "fedbuff",
     "fedcs",
     "feddc",
     "feddd",
     "feddyn",
     "federated_dropout",
+    "fedexp",
     "fedmp",
+    "fednova",
     "fedprox",
     "fedrolex",
     "fedselect",
     "fedspu",
     "fedumf",
     "fedvarp",
+    "fedyogi",
     "fjord",
     "hermes",
     "heterofl",

@@ -33,6 +33,13 @@ from fedloom.parts.aggregate.latest_updates import LatestUpdates
 from fedloom.parts.aggregate.plain_mean import PlainMean
 from fedloom.parts.aggregate.private_mean import PrivateMean, private
 from fedloom.parts.aggregate.ranked_mean import Median, TrimmedMean
+from fedloom.parts.aggregate.server_optimiser import (
+    ServerAdagrad,
+    ServerAdam,
+    ServerOptimiser,
+    ServerSgd,
+    ServerYogi,
+)
 from fedloom.parts.aggregate.stepped import Stepped
 from fedloom.parts.allocate.affordable import Affordable
 from fedloom.parts.allocate.latency_and_loss import LatencyAndLoss
@@ -142,7 +149,12 @@ __all__ = [
     "Repair",
     "Sampling",
     "Select",
+    "ServerAdagrad",
+    "ServerAdam",
+    "ServerOptimiser",
     "ServerPart",
+    "ServerSgd",
+    "ServerYogi",
     "Several",
     "Sgd",
     "ShareOut",
