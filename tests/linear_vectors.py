@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedloom.core.types import Examples, Setting
 from fedloom.engine.storage.shards import Shards
 from fedloom.goals import classes
-from fedloom.layout import layout_of
+from fedloom.layout import layout_of, load
 from worlds import World, fleet_of
 
 
@@ -30,8 +30,9 @@ def fleet_in(file: dict[str, Any], module: nn.Module) -> World:
     x, y = ([torch.tensor(one) for one in file[name]] for name in "xy")
     data = Examples(torch.cat(x), torch.cat([one.flatten() for one in y]).long())
     shards = Shards(list(torch.arange(len(data.y)).split([len(one) for one in x])), torch.device("cpu"))
-    setting = Setting(fleet_of(data, shards), module, layout_of(module), classes(), data.x[:2])
-    return World(setting, data, shards, torch.tensor(file["model"]))
+    layout, model = layout_of(module), torch.tensor(file["model"])
+    load(module, layout, model)  # clients begin with it
+    return World(Setting(fleet_of(data, shards), module, layout, classes(), data.x[:2]), data, shards, model)
 
 
 def near(ours: Tensor, theirs: Any) -> None:

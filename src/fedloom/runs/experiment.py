@@ -23,6 +23,7 @@ from fedloom.models import MODELS, build
 from fedloom.runs.augment import check_augment
 from fedloom.runs.named_parts import attack_of, with_parts
 from fedloom.runs.own_function import OwnFunction, own_function
+from fedloom.runs.personal import left_to_rule
 from fedloom.runs.server import Server
 from fedloom.runs.settings import fit, make
 from fedloom.runs.training import Training
@@ -107,10 +108,10 @@ class Experiment(Section):
     def __init__(self, **values: Any) -> None:
         for key in values:
             _check_name("key of an experiment", key, type(self).model_fields)
-        values = {**values, **_left_open(values)}
+        given, values = values, {**values, **_left_open(values)}
         self._fill(values)
         method = self.build_method()
-        if left := left_to_pace(method, values, self.fleet.name):
+        if left := left_to_pace(method, values, self.fleet.name) | left_to_rule(method, given):
             self._fill({**values, **left})
         check_pace(self, method)
         self._check()
