@@ -29,6 +29,8 @@ NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 def complement(words: str) -> str:
     """The words for all other layers."""
+    if words in ("all", "none"):
+        return "none" if words == "all" else "all"
     return "all-" + SIGNS.sub(lambda sign: "+" if sign[1] == "-" else "-", words)
 
 
