@@ -213,7 +213,7 @@ class Simulated:
     ) -> Seconds:
         """The seconds of each client's part in the round, as far as it gets."""
         world = self.world
-        examples = processed(self.method.work, self.setting.fleet.examples[ids]).double()
+        examples = self.method.local.passes * processed(self.method.work, self.setting.fleet.examples[ids]).double()
         if world.compute == "flops":
             compute = by_flops(devices, examples, forward_flops(self.setting, self.method.local, task.keep, len(ids)))
         else:
