@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from fedloom.method import Method
 from fedloom.methods.apfl import Mixed, apfl
-from fedloom.methods.ditto import Beside, ditto
+from fedloom.methods.ditto import Beside, Pulled, ditto
 from fedloom.methods.fedadagrad import fedadagrad
 from fedloom.methods.fedadam import fedadam
 from fedloom.methods.fedasync import fedasync
@@ -120,6 +120,7 @@ __all__ = [
     "Mixed",
     "Moreau",
     "NormalisedMean",
+    "Pulled",
     "Refresh",
     "Rescale",
     "apfl",

@@ -19,6 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedloom.core.paper import paper
 from fedloom.core.rule import Descend, LocalRule, Traits
 from fedloom.core.types import Setting, State, Task, column
 from fedloom.errors import BadExperiment, unknown
@@ -98,6 +99,7 @@ class Mixed(LocalRule):
         return alpha * own + (1 - alpha) * common
 
 
+@paper("Deng, Kamani and Mahdavi, arXiv:2003.13461", 2020, "none: whole models")
 def apfl(alpha: float = 0.5, adaptive: Literal["paper", "official"] | None = None) -> Method:
     """`alpha` is the part of a client's own model in the mixture, at first if it is `adaptive`."""
     return Method(local=Mixed(alpha, adaptive), aggregate=CoverageMean("uniform"))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fedloom.core.paper import paper
 from fedloom.core.rule import LocalRule, Shift, Traits
 from fedloom.core.types import Setting, State, Task
 from fedloom.errors import BadExperiment
@@ -79,6 +80,7 @@ class Beside(LocalRule):
         return state["own"]
 
 
+@paper("Li et al., ICML 2021", 2021, "none: whole models")
 def ditto(lam: float = 1.0) -> Method:
     """`lam` weighs the pull of a client's own model towards the common one."""
     return Method(local=Beside(lam), aggregate=CoverageMean("uniform"))

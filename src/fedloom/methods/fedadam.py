@@ -9,12 +9,14 @@ and so do its moments and its count of steps.
 
 from typing import Literal
 
+from fedloom.core.paper import paper
 from fedloom.method import Method
 from fedloom.parts.aggregate.coverage_mean import CoverageMean
 from fedloom.parts.aggregate.server_optimiser import ServerAdam
 from fedloom.parts.aggregate.stepped import Stepped
 
 
+@paper("Reddi et al., ICLR 2021", 2021, "none: whole models")
 def fedadam(
     server_rate: float = 0.01,
     beta1: float = 0.9,

@@ -5,6 +5,7 @@ global one after `tunes` epochs on its own examples, of all layers or of those t
 the learning rate of training.
 """
 
+from fedloom.core.paper import paper
 from fedloom.method import Method
 from fedloom.neurons.layers import complement
 from fedloom.parts.aggregate.coverage_mean import CoverageMean
@@ -14,6 +15,7 @@ from fedloom.parts.local.tune import Tune
 from fedloom.parts.mask.share_layers import ShareLayers
 
 
+@paper("Oh, Kim and Yun, ICLR 2022", 2022, "layers (head) that nobody trains or sends")
 def fedbabu(head: str = "head", tunes: int = 5, layers: str = "all") -> Method:
     """`head` names the layers that are never trained, `layers` those that are tuned for `tunes` epochs."""
     return Method(

@@ -6,6 +6,7 @@ small. Norms are found by what a layer is, not by its name; `norms=norms:all` ke
 that were never asked have the initial norms. Where no network is named, runs take one that has batch norms.
 """
 
+from fedloom.core.paper import paper
 from fedloom.core.work import Work
 from fedloom.method import Method
 from fedloom.neurons.layers import complement
@@ -16,6 +17,7 @@ from fedloom.parts.select.everyone import Everyone
 from fedloom.parts.select.uniform import Uniform
 
 
+@paper("Li et al., ICLR 2021", 2021, "layers (batch norms) that stay with clients")
 def fedbn(norms: str = "norms", everyone: bool = True) -> Method:
     """`norms` names the layers that clients keep; all clients train in every round, or else as many as usual."""
     return Method(

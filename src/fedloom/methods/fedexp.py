@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.means import coverage_mean
+from fedloom.core.paper import paper
 from fedloom.core.part import Aggregate
 from fedloom.core.types import Reply, Setting, State
 from fedloom.errors import BadExperiment
@@ -56,6 +57,7 @@ class Extrapolated(Aggregate):
         return {"length": memory["length"]}
 
 
+@paper("Jhunjhunwala et al., ICLR 2023", 2023, "none: whole models")
 def fedexp(eps: float = 1e-3, by_cohort: bool = False) -> Method:
     """`eps` keeps the step short where all changes are small."""
     return Method(aggregate=Extrapolated(eps, by_cohort))

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fedloom.core.means import coverage_mean
 from fedloom.core.optimiser import Sgd
+from fedloom.core.paper import paper
 from fedloom.core.part import Aggregate
 from fedloom.core.rule import LocalRule
 from fedloom.core.types import Reply, Setting, State
@@ -84,6 +85,7 @@ class NormalisedMean(Aggregate):
         return steps
 
 
+@paper("Wang et al., NeurIPS 2020", 2020, "none: whole models")
 def fednova(momentum: float = 0.0, mu: float = 0.0) -> Method:
     """`momentum` is the clients' own, and `mu` weighs their pull towards the model that they were sent."""
     local = Prox(mu) if mu else LocalRule()

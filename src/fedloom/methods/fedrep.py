@@ -7,6 +7,7 @@ not trained keeps its momentum. Different from it: clients that were never asked
 all heads, and nobody trains its head once more at the end.
 """
 
+from fedloom.core.paper import paper
 from fedloom.core.work import Work
 from fedloom.method import Method
 from fedloom.neurons.layers import complement
@@ -17,6 +18,7 @@ from fedloom.parts.local.keep_layers import KeepLayers
 from fedloom.parts.mask.share_layers import ShareLayers
 
 
+@paper("Collins et al., ICML 2021", 2021, "layers (head) that stay with clients")
 def fedrep(head: str = "head", head_epochs: int = 10, body_epochs: int = 1) -> Method:
     """`head` names the layers that clients keep to themselves."""
     return Method(

@@ -6,6 +6,7 @@ begins with a model that FedAvg trained, which is `--from RUN` here, and it keep
 client's test examples, which we never do.
 """
 
+from fedloom.core.paper import paper
 from fedloom.method import Method
 from fedloom.neurons.layers import complement
 from fedloom.parts.aggregate.coverage_mean import CoverageMean
@@ -13,6 +14,7 @@ from fedloom.parts.local.keep_layers import KeepLayers
 from fedloom.parts.mask.share_layers import ShareLayers
 
 
+@paper("Liang et al., arXiv:2001.01523", 2020, "layers (all but the last two) that stay with clients")
 def lg_fedavg(shared: str = "last:2") -> Method:
     """`shared` names the layers that clients have in common."""
     return Method(mask=ShareLayers(shared), local=KeepLayers(complement(shared)), aggregate=CoverageMean("uniform"))

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.optimiser import Sgd
+from fedloom.core.paper import paper
 from fedloom.core.part import Aggregate
 from fedloom.core.rule import Descend, LocalRule, Traits
 from fedloom.core.types import Setting, State, Task, column
@@ -86,6 +87,7 @@ class Moreau(LocalRule):
         return state["own"]
 
 
+@paper("Dinh, Tran and Nguyen, NeurIPS 2020", 2020, "none: whole models")
 def pfedme(
     lam: float = 5.0, eta: float = 0.1, steps: int = 5, repeat: int = 5, rate: float = 0.09, beta: float = 1.0
 ) -> Method:
