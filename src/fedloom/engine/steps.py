@@ -36,8 +36,8 @@ class Start(NamedTuple):
     first: Tensor  # [C, P]
     batches: Batches
     neurons: NeuronMap | None = None  # where only the neurons of `task.keep` are trained or exist
-    aside: State = {}  # noqa: RUF012  numbers beside the model, of a rule that evolves; they change in place
     held: bool = False  # the steps themselves hold in place what the rule does not train
+    aside: State = {}  # noqa: RUF012  numbers beside the model, of a rule that evolves; they change in place
 
     def task_at(self, some: slice) -> Task:
         """The task of some clients, with what is beside their models now."""
