@@ -12,6 +12,7 @@ from fedloom.methods.feddc import DriftCorrection, feddc
 from fedloom.methods.feddd import feddd
 from fedloom.methods.feddyn import DynamicRegulariser, feddyn
 from fedloom.methods.federated_dropout import federated_dropout
+from fedloom.methods.fedit import fedit
 from fedloom.methods.fedmp import fedmp
 from fedloom.methods.fedprox import fedprox
 from fedloom.methods.fedrolex import fedrolex
@@ -19,9 +20,12 @@ from fedloom.methods.fedselect import GlobalPart, fedselect
 from fedloom.methods.fedspu import fedspu
 from fedloom.methods.fedumf import fedumf
 from fedloom.methods.fedvarp import fedvarp
+from fedloom.methods.ffa_lora import ExactMean, ffa_lora
 from fedloom.methods.fjord import fjord
+from fedloom.methods.flexlora import flexlora
 from fedloom.methods.hermes import hermes
 from fedloom.methods.heterofl import Rescale, heterofl
+from fedloom.methods.hetlora import hetlora
 from fedloom.methods.ist import Evenly, ist
 from fedloom.methods.loom import loom
 from fedloom.methods.mifa import mifa
@@ -68,6 +72,10 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fedasync": fedasync,
     "fedbuff": fedbuff,
     "fedat": fedat,
+    "fedit": fedit,
+    "ffa-lora": ffa_lora,
+    "hetlora": hetlora,
+    "flexlora": flexlora,
     "loom": loom,
 }
 
@@ -81,6 +89,7 @@ __all__ = [
     "DynamicRegulariser",
     "Erasing",
     "Evenly",
+    "ExactMean",
     "FirstComers",
     "GlobalPart",
     "Refresh",
@@ -94,6 +103,7 @@ __all__ = [
     "feddd",
     "feddyn",
     "federated_dropout",
+    "fedit",
     "fedmp",
     "fedprox",
     "fedrolex",
@@ -101,9 +111,12 @@ __all__ = [
     "fedspu",
     "fedumf",
     "fedvarp",
+    "ffa_lora",
     "fjord",
+    "flexlora",
     "hermes",
     "heterofl",
+    "hetlora",
     "ist",
     "loom",
     "mifa",
