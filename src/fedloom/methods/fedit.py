@@ -6,10 +6,12 @@ The paper's settings: rank 16, alpha 16, dropout 0.05, AdamW with a rate of 3e-4
 in ten.
 """
 
+from fedloom.core.paper import paper
 from fedloom.method import Method
 from fedloom.parts.aggregate.coverage_mean import CoverageMean
 
 
+@paper("Zhang et al., arXiv:2305.05644", 2023, "none: the adapters are all that is trained")
 def fedit() -> Method:
     """FedAvg on adapters."""
     return Method(aggregate=CoverageMean("examples"))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedloom.core.means import coverage_mean
+from fedloom.core.paper import paper
 from fedloom.core.part import Aggregate
 from fedloom.core.types import Reply, Setting, State
 from fedloom.errors import BadExperiment
@@ -36,6 +37,7 @@ class ExactMean(Aggregate):
         return coverage_mean(model, reply, reply.arrived.to(model.dtype) * reply.report["examples"]), memory
 
 
+@paper("Sun et al., ICLR 2024", 2024, "none: the second factors of adapters are all that is trained")
 def ffa_lora() -> Method:
     """FedAvg on the second factors of adapters."""
     return Method(aggregate=ExactMean())

@@ -12,6 +12,7 @@ What we do where the paper is silent or another way:
 The official repository's baseline called HetLoRA weighs by examples and its penalty has no gradient.
 """
 
+from fedloom.core.paper import paper
 from fedloom.method import Method
 from fedloom.parts.aggregate.refactored import Refactored
 from fedloom.parts.allocate.tiers import Tiers
@@ -19,6 +20,7 @@ from fedloom.parts.local.sub_model import SubModel
 from fedloom.parts.mask.ranked import Ranked
 
 
+@paper("Bai et al., NeurIPS 2024", 2024, "leading rank components that a client is sent and trains")
 def flexlora(shares: tuple[float, ...] = (0.125, 0.25, 0.5, 1.0)) -> Method:
     """`shares` of the adapters' rank are the capacity tiers, rounded up to whole components."""
     return Method(allocate=Tiers(shares), mask=Ranked("ordered", "ceil"), local=SubModel(), aggregate=Refactored())

@@ -18,6 +18,7 @@ Padding with zeros makes components small that few clients have; a coverage mean
 
 from typing import Literal
 
+from fedloom.core.paper import paper
 from fedloom.method import Method
 from fedloom.parts.aggregate.padded_mean import PaddedMean
 from fedloom.parts.allocate.learnt_ranks import LearntRanks
@@ -29,6 +30,7 @@ from fedloom.parts.upload.as_sent import AsSent
 from fedloom.parts.upload.leading_rank import LeadingRank
 
 
+@paper("Cho et al., EMNLP 2024", 2024, "leading rank components that a client is sent, trains and sends back")
 def hetlora(
     shares: tuple[float, ...] = (0.125, 0.25, 0.5, 1.0),
     r_min: int = 1,

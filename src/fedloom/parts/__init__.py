@@ -15,7 +15,7 @@ from fedloom.core.part import (
     ServerPart,
     Upload,
 )
-from fedloom.core.rule import LocalRule, Shift, Traits
+from fedloom.core.rule import LocalRule, Shift, Traits, Tuning
 from fedloom.core.stale import Stale
 from fedloom.core.types import Batch, Portion, State
 from fedloom.core.work import Work
@@ -35,6 +35,13 @@ from fedloom.parts.aggregate.plain_mean import PlainMean
 from fedloom.parts.aggregate.private_mean import PrivateMean, private
 from fedloom.parts.aggregate.ranked_mean import Median, TrimmedMean
 from fedloom.parts.aggregate.refactored import Refactored
+from fedloom.parts.aggregate.server_optimiser import (
+    ServerAdagrad,
+    ServerAdam,
+    ServerOptimiser,
+    ServerSgd,
+    ServerYogi,
+)
 from fedloom.parts.aggregate.stepped import Stepped
 from fedloom.parts.allocate.affordable import Affordable
 from fedloom.parts.allocate.latency_and_loss import LatencyAndLoss
@@ -42,7 +49,11 @@ from fedloom.parts.allocate.learnt_ranks import LearntRanks
 from fedloom.parts.allocate.tiers import Tiers
 from fedloom.parts.allocate.whole import Whole
 from fedloom.parts.local.chain import Chain
+from fedloom.parts.local.decay_some import DecaySome
+from fedloom.parts.local.freeze_layers import FreezeLayers
 from fedloom.parts.local.fuse_missed import FuseMissed
+from fedloom.parts.local.in_turn import InTurn
+from fedloom.parts.local.keep_layers import KeepLayers
 from fedloom.parts.local.keep_own import KeepOwn
 from fedloom.parts.local.keep_own_part import KeepOwnPart
 from fedloom.parts.local.prox import Prox
@@ -50,6 +61,7 @@ from fedloom.parts.local.prune import Prune
 from fedloom.parts.local.shrink_tail import ShrinkTail
 from fedloom.parts.local.stop_early import StopEarly
 from fedloom.parts.local.sub_model import SubModel
+from fedloom.parts.local.tune import Tune
 from fedloom.parts.mask.everything import Everything
 from fedloom.parts.mask.largest import Largest
 from fedloom.parts.mask.last_sent import LastSent
@@ -57,6 +69,7 @@ from fedloom.parts.mask.own_classes import OwnClasses
 from fedloom.parts.mask.own_scores import OwnScores
 from fedloom.parts.mask.ranked import Ranked
 from fedloom.parts.mask.regions import Regions
+from fedloom.parts.mask.share_layers import ShareLayers
 from fedloom.parts.mask.share_out import ShareOut
 from fedloom.parts.pace.barrier import Barrier
 from fedloom.parts.pace.buffered import Buffered
@@ -104,15 +117,19 @@ __all__ = [
     "Counted",
     "CoverageMean",
     "Cutoff",
+    "DecaySome",
     "Discount",
     "Everyone",
     "Everything",
     "FastestWithinBudget",
     "Finite",
+    "FreezeLayers",
     "FuseMissed",
     "Hinge",
     "Importance",
     "InFlight",
+    "InTurn",
+    "KeepLayers",
     "KeepOwn",
     "KeepOwnPart",
     "Krum",
@@ -151,9 +168,15 @@ __all__ = [
     "Repair",
     "Sampling",
     "Select",
+    "ServerAdagrad",
+    "ServerAdam",
+    "ServerOptimiser",
     "ServerPart",
+    "ServerSgd",
+    "ServerYogi",
     "Several",
     "Sgd",
+    "ShareLayers",
     "ShareOut",
     "Shift",
     "ShrinkTail",
@@ -167,6 +190,8 @@ __all__ = [
     "Tiers",
     "Traits",
     "TrimmedMean",
+    "Tune",
+    "Tuning",
     "UnheardFirst",
     "Uniform",
     "Upload",

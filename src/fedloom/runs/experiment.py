@@ -24,6 +24,8 @@ from fedloom.models import MODELS, build
 from fedloom.runs.augment import check_augment
 from fedloom.runs.named_parts import attack_of, with_parts
 from fedloom.runs.own_function import OwnFunction, own_function
+from fedloom.runs.personal import left_to_rule
+from fedloom.runs.server import Server
 from fedloom.runs.settings import fit, make
 from fedloom.runs.training import Training
 from fedloom.runs.without_barrier import ROUNDS, check_pace, left_to_pace
@@ -37,7 +39,12 @@ CHANNELS: dict[str, type[Channel]] = {"bernoulli": Bernoulli, "bursty": Bursty}
 CHOSEN = ("aggregate", "admit", "pace", "stale", "attack")  # chosen by name for any method
 NAMED = ("method", "data", "partition", "model", "adapter", "goal", "fleet", "channel")
 SECTIONS = (*NAMED, *CHOSEN)  # a name with its settings
-GROUPS: dict[str, type[Section]] = {"training": Training, "world": World, "codec": Codec}  # settings without a name
+GROUPS: dict[str, type[Section]] = {  # settings without a name
+    "training": Training,
+    "server": Server,
+    "world": World,
+    "codec": Codec,
+}
 AUTO = "auto"  # the default goal, model and partition: by the data
 NETWORKS = {"tokens": "char-conv", "next-token": "char-conv", "pixels": "fcn"}  # of goals; of all others: mlp
 SUPPLIED = ("shape", "classes", "vocabulary")  # a model's facts about the data, not settings
@@ -85,6 +92,7 @@ class Experiment(Section):
     codec: Codec = Codec()
     exact_bytes: bool = Field(default=False, description="encode and decode every reply, not one a round")
     training: Training = Training()
+    server: Server = Server()
     world: World = World()
     clients: int = Field(100, ge=1, description="clients in the fleet")
     per_round: int | None = Field(None, ge=1, description="clients a round; None leaves it to the method (10)")
@@ -104,10 +112,10 @@ class Experiment(Section):
     def __init__(self, **values: Any) -> None:
         for key in values:
             _check_name("key of an experiment", key, type(self).model_fields)
-        values = {**values, **_left_open(values)}
+        given, values = values, {**values, **_left_open(values)}
         self._fill(values)
         method = self.build_method()
-        if left := left_to_pace(method, values, self.fleet.name):
+        if left := left_to_pace(method, values, self.fleet.name) | left_to_rule(method, given):
             self._fill({**values, **left})
         check_pace(self, method)
         self._check()
