@@ -19,6 +19,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedloom.flower.protocol.records import NodeMessage, Payload, pack, unpack
+from fedloom.flower.server import arrivals
 from fedloom.flower.server.arrivals import pull_as_they_come
 
 RUN = 5
@@ -116,6 +117,22 @@ def test_a_slow_reply_holds_up_no_other(grid: http_grid.HttpGrid, link: Link) ->
     assert texts(grid, [link.question().metadata.message_id]) == []  # it was not asked for
     assert texts(grid, names[1:2]) == ["1"]
     assert len(link.confirmed) == len(set(link.confirmed)) == 3
+
+
+def test_objects_of_a_reply_that_nobody_asks_for_are_kept_for_a_while(
+    grid: http_grid.HttpGrid, link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late, other = link.question(), link.question()
+    link.announce(late, "late")
+    assert texts(grid, [late.metadata.message_id]) == []
+    kept = arrivals._coming[grid]
+    texts(grid, [other.metadata.message_id])
+    assert list(kept) == [late.metadata.message_id]
+    monkeypatch.setattr(arrivals, "KEPT", -1.0)
+    texts(grid, [late.metadata.message_id])  # somebody asks
+    assert list(kept) == [late.metadata.message_id]
+    texts(grid, [other.metadata.message_id])
+    assert not kept
 
 
 def test_a_reply_that_never_comes_is_an_error_once(grid: http_grid.HttpGrid, link: Link) -> None:

@@ -8,6 +8,7 @@ all others, and every deadline, for minutes.
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fedloom")
 
+KEPT = 600.0  # seconds for which objects are kept of a reply that nobody asks for any more
 USED = {"pull_messages", "_runtime_client", "run"}  # what is used of Flower's grid; the first is replaced
 
 
@@ -32,6 +34,7 @@ class Arrival:
         self.name, self.asked = announced.metadata.message_id, announced.metadata.reply_to_message_id
         self._missing = deque(one.object_id for one in iterate_object_tree(tree))
         self._contents: dict[str, bytes] = {}
+        self.wanted = time.monotonic()  # when it was asked for last
 
     def complete(self, pull: Callable[[str], bytes]) -> bool:
         """Pull what has come since the last time; whether that was the rest."""
@@ -91,7 +94,11 @@ def pull_messages(grid: Any, names: Iterable[str]) -> list[Message]:
             arrival = Arrival(announced, tree)
             coming[arrival.asked] = arrival
     pull, whole, found = make_pull_object_fn_protobuf(client.PullObject, grid.node, run), list[Arrival](), list[Any]()
+    now = time.monotonic()
+    for name in [name for name, arrival in coming.items() if name not in asked and now - arrival.wanted > KEPT]:
+        del coming[name]
     for arrival in [arrival for name, arrival in coming.items() if name in asked]:
+        arrival.wanted = now
         try:
             if not arrival.complete(pull):
                 continue
