@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +15,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from fedloom.cli.bench import bench_command
+from fedloom.cli.compare import compare_command, plan_command
 from fedloom.cli.deploy_group import deploy_app
 from fedloom.cli.experiment_options import ExperimentOptions, experiment_options
 from fedloom.cli.export import export_command
@@ -28,16 +28,12 @@ from fedloom.cli.options import (
     KeepOption,
     MlflowOption,
     ResumeOption,
-    StackOption,
     TensorboardOption,
-    TryOption,
     checkpoints_of,
-    choices_of,
     new_folder_for,
     note_printer,
     print_error,
     print_json,
-    runs_progress,
     silence_other_ranks,
 )
 from fedloom.cli.replay import replay_command
@@ -45,6 +41,7 @@ from fedloom.cli.report import report_command, watch_command
 from fedloom.cli.reproduce import reproduce_command
 from fedloom.cli.rollback import rollback_command
 from fedloom.cli.supervise import supervise_command
+from fedloom.cli.sweep import sweep_command
 from fedloom.errors import FedloomError, RunStopped
 
 if TYPE_CHECKING:
@@ -142,94 +139,9 @@ def print_explanation(experiment: Experiment, as_json: bool) -> None:
         Console().print(table)
 
 
-@app.command("compare")
-@experiment_options()
-def compare_command(
-    methods: Annotated[list[str], typer.Argument(help="names from `fedloom list methods`; the first is the reference")],
-    *,
-    target: Annotated[float | None, typer.Option(help="score to reach, such as an accuracy: what did it cost?")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="how many seeds, from --seed on")] = 3,
-    shared: ExperimentOptions,
-    stack: StackOption = True,
-    as_json: JsonOption = False,
-) -> None:
-    """Run METHODS on the same data, fleet, world and seeds, and print one table.
-
-    For example `fedloom compare fedavg fedcs oort --fleet table4 --target 0.8`. A setting that only some methods
-    have is given to those that have it.
-    """
-    from fedloom.cli.show import comparison_rows, comparison_table, progress
-    from fedloom.evaluate.judge import check_target
-    from fedloom.studies.compare import compare
-    from fedloom.studies.forms import experiment_of
-
-    pairs = shared.settings
-    experiments = {name: experiment_of(name, shared.values, pairs, methods) for name in methods}
-    score = next(iter(experiments.values())).build_goal().score
-    if target is not None:
-        check_target(score, target)
-    console = errors if as_json else Console()
-    total = seeds * sum(experiment.rounds for experiment in experiments.values())
-    with runs_progress(console, "compare", total, partial(progress, score=score)) as each:
-        contenders = compare(experiments, range(shared.seed, shared.seed + seeds), each, stack, note_printer(console))
-    if as_json:
-        facts = {"target": target, "score_name": score.name, "lower_is_better": score.best == "low"}
-        print_json({**facts, "methods": comparison_rows(contenders, target)})
-    else:
-        console.print(comparison_table(contenders, target))
-
-
-@app.command("plan")
-@experiment_options()
-def plan_command(
-    fleet: Annotated[str, typer.Option(help="your devices: a .csv or .parquet, or a name from `fedloom list fleets`")],
-    target: Annotated[float, typer.Option(help="score to reach, such as an accuracy of 0.8")],
-    *,
-    methods: Annotated[str, typer.Option(help="candidates, joined by commas; a choice of ours if left out")] = "",
-    seeds: Annotated[int, typer.Option(min=1, help="how many seeds, from --seed on")] = 1,
-    shared: ExperimentOptions,
-    try_: TryOption = None,
-    chart: Annotated[
-        Path | None, typer.Option(help="draw the trade-off into this .svg, .png or .pdf (needs matplotlib)")
-    ] = None,
-    stack: StackOption = True,
-    as_json: JsonOption = False,
-) -> None:
-    """Say which method, codec and settings reach a target on your fleet soonest, and which cheapest.
-
-    For example `fedloom plan --fleet my_devices.csv --model mlp --target 0.8 --try method.budget=0.4,0.6`.
-    """
-    from fedloom.cli.show import plan_rows, plan_table, progress
-    from fedloom.studies.chart import check_chart, draw_chart, text_chart
-    from fedloom.studies.plan import CANDIDATES, CODECS, candidates, plan
-
-    if chart is not None:
-        check_chart(chart)
-    experiment = shared.experiment(fleet=fleet)
-    chosen = [name.strip() for name in methods.split(",")] if methods else list(CANDIDATES)
-    choices = choices_of(try_ or [])
-    console = errors if as_json else Console()
-    every = range(shared.seed, shared.seed + seeds)
-    shown = partial(progress, score=experiment.build_goal().score)
-    total = seeds * sum(one.rounds for one in candidates(experiment, chosen, CODECS, choices).values())
-    tell = note_printer(console)
-    with runs_progress(console, "plan", total, shown) as each:
-        found = plan(experiment, target, chosen, every, CODECS, choices, each, stack, tell)
-    if chart is not None:
-        draw_chart(found, chart)
-    if as_json:
-        facts = {
-            "target": target,
-            "score_name": found.score.name,
-            "lower_is_better": found.score.best == "low",
-            "options": plan_rows(found),
-        }
-        print_json({**facts, "missed": [c.name for c in found.missed]})
-    else:
-        console.print(plan_table(found))
-        console.print(Text(text_chart(found)))
-
-
+app.command("compare")(compare_command)
+app.command("plan")(plan_command)
+app.command("sweep")(sweep_command)
 app.command("bench")(bench_command)
 app.command("neurons")(neurons_command)
 app.command("reproduce")(reproduce_command)

@@ -21,6 +21,7 @@ from fedloom.runs.checkpoint.saver import checkpoints_of as checkpoints_of
 
 if TYPE_CHECKING:
     from fedloom.runs.experiment import Experiment
+    from fedloom.studies.space import Tried
 
 SILENCE = 1.0  # seconds that a silent rank waits before it ends, since torchrun then ends the others too
 
@@ -63,6 +64,12 @@ MlflowOption = Annotated[
 StackOption = Annotated[
     bool, typer.Option("--stack/--no-stack", help="train runs together that train alike, or one run after another")
 ]
+StudyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", metavar="DIR", help="a folder for the run folders, runs/COMMAND-NUMBER if left out; goes on with one"
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object at the end and nothing else")]
 
 
@@ -83,6 +90,21 @@ def runs_progress(console: Console, title: str, total: int, progress: Any) -> It
             watch({**row, "round": done, "state": f"{name}, seed {seed}"})
 
         yield each
+
+
+@contextmanager
+def study_folder(console: Console, name: str, out: Path | None) -> Iterator[Path]:
+    """The folder of a study's runs; afterwards, or after Ctrl-C, what can be done with it is printed."""
+    from fedloom.runs.folder import new_folder
+
+    folder = out or new_folder(name)
+    say = note_printer(console)
+    try:
+        yield folder
+    except KeyboardInterrupt:
+        say(f"interrupted; what is finished is in {folder}: the same command with --out {folder} goes on")
+        raise typer.Exit(130) from None
+    say(f"run folders are in {folder}: fedloom report {folder}")
 
 
 def print_json(facts: dict[str, Any]) -> None:
@@ -120,23 +142,25 @@ def new_folder_for(experiment: Experiment) -> Path:
     return new_folder(f"{name}-{Path(experiment.data.name).stem}")
 
 
-def choices_of(texts: list[str]) -> dict[str, list[Any]]:
-    """The arguments of `--try` as a dictionary: the values of each setting."""
+def choices_of(texts: list[str], option: str = "--try") -> dict[str, Tried]:
+    """The arguments of `--try` as a dictionary: the values of each setting, or a range."""
     from fedloom.runs.settings import parse_value, split_at_commas
+    from fedloom.studies.space import tried_of
 
-    choices = {}
+    choices: dict[str, Tried] = {}
     for text in texts:
         key, equals, values = text.partition("=")
         if not equals or not key or not values:
-            raise BadExperiment(f"--try got '{text}'; expected KEY=VALUE,VALUE, such as method.budget=0.4,0.6.")
+            raise BadExperiment(f"{option} got '{text}'; expected KEY=VALUE,VALUE, such as method.budget=0.4,0.6.")
         try:
-            choices[key.strip()] = list(json.loads(f"[{values}]"))  # values may be lists themselves
+            found = list(json.loads(f"[{values}]"))  # values may be lists themselves
         except json.JSONDecodeError:
             try:
                 pieces = split_at_commas(values)
             except ValueError:  # a bracket that is no list's
                 pieces = [piece.strip() for piece in values.split(",")]
-            choices[key.strip()] = [parse_value(piece) for piece in pieces]
+            found = [parse_value(piece) for piece in pieces]
+        choices[key.strip()] = tried_of(values, found)
     return choices
 
 

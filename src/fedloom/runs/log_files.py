@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from typing import Any
 log = logging.getLogger("fedloom")
 
 TEXT, JSON = "log.txt", "log.jsonl"
+
+HERE: ContextVar[Path | None] = ContextVar("the run folder that this thread writes", default=None)
+OPEN: list[int] = []  # for each run whose files are open: the level that the log had before the first of them
 
 
 def facts(event: str, **values: Any) -> dict[str, dict[str, Any]]:
@@ -33,7 +37,12 @@ class Lines(logging.Formatter):
 
 
 class _File(logging.FileHandler):
-    """A log file that is silent on a full disk, which the run itself reports."""
+    """A log file that is silent on a full disk, which the run itself reports, and on what other runs' threads say."""
+
+    def filter(self, record: logging.LogRecord) -> bool | logging.LogRecord:
+        """Leave out records of threads that write another run's folder."""
+        here = HERE.get()
+        return super().filter(record) if here is None or here == Path(self.baseFilename).parent else False
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Drop the line."""
@@ -63,10 +72,11 @@ def add_to_log(folder: Path, text: str) -> None:
 @contextmanager
 def logged(folder: Path) -> Iterator[None]:
     """Write fedloom's log records into both files, and at last how the run ended."""
-    handlers = _handlers(folder)
+    handlers, mine = _handlers(folder), HERE.set(folder.absolute())
     for handler in handlers:
         log.addHandler(handler)
-    level = log.level
+    level = OPEN[0] if OPEN else log.level
+    OPEN.append(level)
     log.setLevel(logging.INFO)
     try:
         yield
@@ -76,7 +86,10 @@ def logged(folder: Path) -> Iterator[None]:
         log.info("stopped: %s", why, extra=facts("stopped", why=why, error=type(problem).__name__))
         raise
     finally:
-        log.setLevel(level)
+        OPEN.pop()
+        if not OPEN:  # runs that are trained together end in any order
+            log.setLevel(level)
         for handler in handlers:
             log.removeHandler(handler)
             handler.close()
+        HERE.reset(mine)

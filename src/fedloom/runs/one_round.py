@@ -67,4 +67,7 @@ def add_score(ledger: Ledger, prepared: Prepared, weights: Tensor, clock: Callab
     own = prepared.engine.personal(weights)
     tried = [] if own is None else [clock() - began]
     score = evaluate(inputs.setting, weights, inputs.test, inputs.outputs)
-    ledger.score(score, own, clock() - began, *tried)
+    checked = None
+    if inputs.validation is not None:
+        checked = evaluate(inputs.setting, weights, inputs.validation, inputs.outputs)
+    ledger.score(score, own, clock() - began, *tried, validation=checked)

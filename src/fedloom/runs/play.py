@@ -185,7 +185,10 @@ def ledger_of(inputs: Inputs, compute: Compute = "cycles") -> Ledger:
     setting, work, names = inputs.setting, inputs.method.work, inputs.client_names or ()
     devices = setting.fleet.devices
     whole = None if devices is None else full_seconds(setting, devices, work, compute).total
-    return Ledger(inputs.clients, setting.layout, processed(work, setting.fleet.examples), setting.goal, names, whole)
+    return Ledger(
+        inputs.clients, setting.layout, processed(work, setting.fleet.examples), setting.goal, names, whole,
+        inputs.validation is not None,
+    )  # fmt: skip
 
 
 def _start(prepared: Prepared) -> Progress:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fedloom.runs.ledger import Ledger
 
 Watch = Callable[[dict[str, Any]], None]  # called with every round's row
+Tell = Callable[[str], None]  # called with notes for the user
 
 SHOWN_EVERY = 0.5  # seconds between readings of a GPU's results: each waits for the GPU
 
