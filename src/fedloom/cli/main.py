@@ -29,6 +29,7 @@ from fedloom.cli.options import (
     MlflowOption,
     ResumeOption,
     TensorboardOption,
+    WandbOption,
     checkpoints_of,
     new_folder_for,
     note_printer,
@@ -77,6 +78,7 @@ def run_command(
     keep: KeepOption = 2,
     tensorboard: TensorboardOption = None,
     mlflow: MlflowOption = None,
+    wandb: WandbOption = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="say how and why the run would train as it does, and end; trains nothing")
     ] = False,
@@ -90,7 +92,7 @@ def run_command(
     Exit codes: 0 finished, 2 wrong input, 3 stopped by a fault (what was saved is kept), 130 stopped by Ctrl-C.
     """
     from fedloom.cli.show import progress, summary_table
-    from fedloom.report.trackers import tracked
+    from fedloom.report.trackers import trackers
     from fedloom.runs.play import run
 
     if resume and out is None:
@@ -105,13 +107,10 @@ def run_command(
     folder = out or new_folder_for(experiment)
     when = checkpoints_of(checkpoint_every, keep)
     try:
-        with (
-            progress(console, name, experiment.rounds, experiment.build_goal().score) as bar,
-            tracked(experiment, folder, bar, tensorboard, mlflow) as watch,
-        ):
+        with progress(console, name, experiment.rounds, experiment.build_goal().score) as bar:
             result = run(
-                experiment, out=folder, resume=resume, checkpoints=when, watch=watch,
-                tell=note_printer(console),
+                experiment, out=folder, resume=resume, checkpoints=when, watch=bar,
+                callbacks=trackers(tensorboard, mlflow, wandb), tell=note_printer(console),
             )  # fmt: skip
     except KeyboardInterrupt:
         errors.print(

@@ -61,6 +61,12 @@ TensorboardOption = Annotated[
 MlflowOption = Annotated[
     str | None, typer.Option(metavar="URI", help="log the rounds with MLflow too: a folder, sqlite:///FILE or a server")
 ]
+WandbOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PROJECT", help="log the rounds with W&B too; WANDB_MODE=offline keeps them on this machine"
+    ),
+]
 StackOption = Annotated[
     bool, typer.Option("--stack/--no-stack", help="train runs together that train alike, or one run after another")
 ]
@@ -120,7 +126,7 @@ def print_json(facts: dict[str, Any]) -> None:
     typer.echo(json.dumps(plain(facts)))
 
 
-def pairs_of(texts: list[str]) -> dict[str, Any]:
+def pairs_of(texts: list[str], option: str = "--set", example: str = "rate=0.05") -> dict[str, Any]:
     """The arguments of `--set` as a dictionary."""
     from fedloom.runs.settings import parse_value
 
@@ -128,7 +134,7 @@ def pairs_of(texts: list[str]) -> dict[str, Any]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise BadExperiment(f"--set got '{text}'; expected KEY=VALUE, such as rate=0.05.")
+            raise BadExperiment(f"{option} got '{text}'; expected KEY=VALUE, such as {example}.")
         pairs[key.strip()] = parse_value(value.strip())
     return pairs
 

@@ -61,7 +61,7 @@ def summary_table(result: Result) -> Table:
     best = ", ".join([f"best {number(score, facts['best_score'])}", *filter(None, [direction(score)])])
     table = Table(title=f"{facts['method']} on {result.experiment.data.name}", show_header=False, title_justify="left")
     rows = [
-        ("rounds", str(facts["rounds"])),
+        ("rounds", _rounds_of(result)),
         (label_of(score), f"{number(score, facts['score'])}  ({best})"),
         ("loss", "–" if facts["loss"] is None else f"{facts['loss']:.4f}"),
     ]
@@ -85,6 +85,15 @@ def summary_table(result: Result) -> Table:
     for name, value in rows:
         table.add_row(name, Text(value))
     return table
+
+
+def _rounds_of(result: Result) -> str:
+    """How many rounds there were, and why there were not more."""
+    played, asked = len(result.rounds), result.experiment.rounds
+    if played >= asked:
+        return str(played)
+    why = result.experiment.until.why_over(result.rounds, result.goal.score)
+    return f"{played} of {asked}" + ("" if why is None else f": {why}")
 
 
 def pace_of(rows: list[dict[str, Any]]) -> str:

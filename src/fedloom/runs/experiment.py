@@ -25,6 +25,7 @@ from fedloom.runs.named_parts import attack_of, with_parts
 from fedloom.runs.own_function import OwnFunction, own_function
 from fedloom.runs.settings import fit, make
 from fedloom.runs.training import Training
+from fedloom.runs.until import Until
 from fedloom.runs.without_barrier import ROUNDS, check_pace, left_to_pace
 from fedloom.world.attack import Attack
 from fedloom.world.channel import Bernoulli, Bursty, Channel
@@ -35,7 +36,12 @@ from fedloom.world.world import World
 CHANNELS: dict[str, type[Channel]] = {"bernoulli": Bernoulli, "bursty": Bursty}
 CHOSEN = ("aggregate", "admit", "pace", "stale", "attack")  # chosen by name for any method
 SECTIONS = ("method", "data", "partition", "model", "goal", "fleet", "channel", *CHOSEN)  # a name with its settings
-GROUPS: dict[str, type[Section]] = {"training": Training, "world": World, "codec": Codec}  # settings without a name
+GROUPS: dict[str, type[Section]] = {  # settings without a name
+    "training": Training,
+    "world": World,
+    "codec": Codec,
+    "until": Until,
+}
 AUTO = "auto"  # the default goal, model and partition: by the data
 NETWORKS = {"tokens": "char-conv", "next-token": "char-conv", "pixels": "fcn"}  # of goals; of all others: mlp
 SUPPLIED = ("shape", "classes", "vocabulary")  # a model's facts about the data, not settings
@@ -82,6 +88,7 @@ class Experiment(Section):
     exact_bytes: bool = Field(default=False, description="encode and decode every reply, not one a round")
     training: Training = Training()
     world: World = World()
+    until: Until = Until()
     clients: int = Field(100, ge=1, description="clients in the fleet")
     per_round: int | None = Field(None, ge=1, description="clients a round; None leaves it to the method (10)")
     rounds: int = Field(ROUNDS, ge=1, description="rounds; without a barrier steps, more of them if they are small")
@@ -132,7 +139,7 @@ class Experiment(Section):
         _check_name("channel", self.channel.name, CHANNELS)
         self.build_channel()
         self.build_attack()
-        self.build_goal()
+        self.until.check(self.build_goal().score)
         check_augment(self.augment)
         if self.fleet.name == "none" and (self.world != World() or self.channel.settings):
             raise BadExperiment(

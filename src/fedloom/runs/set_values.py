@@ -26,6 +26,8 @@ from fedloom.runs.named_parts import takes as takes_of
 from fedloom.runs.own_function import own_function
 from fedloom.runs.settings import settings_of
 
+PREFIXED = ("until",)  # groups whose settings always have the group's name before them
+
 
 def with_settings(values: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     """An experiment's values with the `--set` pairs put in their sections.
@@ -63,7 +65,7 @@ def with_settings(values: dict[str, Any], settings: dict[str, Any]) -> dict[str,
 
 def _section_of(name: str, values: dict[str, Any]) -> str:
     """The only section that has a setting of this name ('' for a key of the experiment itself)."""
-    takes: dict[str, list[str]] = {group: list(kind.model_fields) for group, kind in GROUPS.items()}
+    takes = {group: list(kind.model_fields) for group, kind in GROUPS.items() if group not in PREFIXED}
     takes["method"] = list(settings_of(method_maker(values["method"]["name"])))
     takes["data"] = list(data_settings(values["data"]["name"]))
     dealt, model, goal = (values[section]["name"] for section in ("partition", "model", "goal"))

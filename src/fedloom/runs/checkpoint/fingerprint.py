@@ -62,8 +62,10 @@ def surroundings(device: torch.device) -> dict[str, str]:
 
 
 def refuse_another(experiment: Experiment, before: dict[str, Any]) -> None:
-    """Refuse an experiment that differs from that before in anything but more rounds."""
+    """Refuse an experiment that differs from that before in anything but more rounds and when it ends."""
     for key, (old, new) in changes(before, experiment.model_dump(mode="json")).items():
+        if key.partition(".")[0] == "until":
+            continue
         if key != "rounds" or new < old:
             raise BadExperiment(
                 f"{key} was {old!r} when this run was begun and is {new!r} now; a resumed run can only have more "
