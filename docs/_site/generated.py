@@ -6,21 +6,19 @@ import inspect
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import click
 import typer.main
-from pydantic_core import PydanticUndefined
 from sphinx.application import Sphinx
 
 import fedloom
 from fedloom.cli.catalogue import catalogue
-from fedloom.cli.main import Kind, app as command
+from fedloom.cli.main import SETTINGS, Kind, app as command
+from fedloom.cli.setting_rows import setting_rows
 from fedloom.method import SLOTS
 from fedloom.methods import METHODS
-from fedloom.runs.experiment import GROUPS, SECTIONS, Experiment
 
-LISTS = {"data": "data", "admit": "checks", "stale": "staleness"}  # lists that are not named by the plural
 DOCS = Path(__file__).parent.parent
 MARK = re.compile(r"^<!-- generated: ([a-z]+)(?: ([a-z]+))? -->$", re.MULTILINE)
 
@@ -50,38 +48,17 @@ def names(kind: str) -> str:
 
 def kinds() -> str:
     """All lists but that of parts, which has its own page."""
-    shown = [kind.value for kind in Kind if kind is not Kind.parts]
+    shown = [kind.value for kind in Kind if kind is not Kind.parts and kind not in SETTINGS]
     return "\n\n".join(f"## {kind.capitalize()}\n\n`fedloom list {kind}`\n\n{names(kind)}" for kind in shown)
 
 
-def _comments(kind: type) -> dict[str, str]:
-    """The comments after the fields in the source, for those without a description."""
-    found = re.findall(r"^ {4}(\w+): [^#\n]*#\s*(.+)$", inspect.getsource(kind), re.MULTILINE)
-    return {name: text for name, text in found if not text.startswith("noqa")}
-
-
-def _kind(annotation: Any) -> str:
-    """A type in words: the literals that are allowed, or its name."""
-    if get_origin(annotation) is Literal:
-        return " or ".join(str(word) for word in get_args(annotation))
-    return inspect.formatannotation(annotation).replace("typing.", "")
-
-
 def settings(group: str) -> str:
-    """The fields of an experiment, or of one of its groups."""
-    kind = Experiment if group == "experiment" else GROUPS[group]
-    said, rows = _comments(kind), []
-    if group == "experiment":
-        said |= _helps("run")
-        said |= {name: f"`fedloom list {LISTS.get(name, f'{name}s')}`" for name in SECTIONS}
-    for name, field in kind.model_fields.items():
-        if group == "experiment" and name in GROUPS:
-            continue
-        named = group == "experiment" and name in SECTIONS
-        default = "" if field.default is PydanticUndefined else getattr(field.default, "name", field.default)
-        about = field.description or said.get(name, "")
-        rows.append((_code(name), about, _code(str(default)), "name" if named else _code(_kind(field.annotation))))
-    return _table(("name", "what it is", "default", "kind"), rows)
+    """The fields of an experiment, or of one of its groups, as `fedloom list` shows them."""
+    rows = (
+        (_code(row.name), row.about, _code(row.default), ", ".join(filter(None, (row.range, row.unit))))
+        for row in setting_rows(group)
+    )
+    return _table(("name", "what it is", "default", "range, unit"), rows)
 
 
 def _commands() -> dict[str, Any]:

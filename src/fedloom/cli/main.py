@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import platform
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -54,8 +55,21 @@ app = typer.Typer(
 errors = Console(stderr=True)
 
 
+def print_version(asked: bool) -> None:
+    """Print the versions of fedloom and of what it stands on, and end."""
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"fedloom {version('fedloom')} (torch {version('torch')}, Python {platform.python_version()})")
+        raise typer.Exit
+
+
 @app.callback()
-def about() -> None:
+def about(
+    version: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="print the version and end")
+    ] = False,
+) -> None:
     """Federated learning on weak, uneven, unreliable fleets.
 
     Start with `fedloom run fedavg`, then `fedloom list methods`.
@@ -172,6 +186,14 @@ class Kind(StrEnum):
     checks = "checks"
     attacks = "attacks"
     parts = "parts"
+    settings = "settings"
+    training = "training"
+    world = "world"
+    codec = "codec"
+    until = "until"
+
+
+SETTINGS = (Kind.settings, Kind.training, Kind.world, Kind.codec, Kind.until)
 
 
 @app.command("list")
@@ -179,16 +201,17 @@ def list_command(
     kind: Annotated[Kind, typer.Argument(help="what to list")],
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Show the names that `fedloom run` understands, with their settings."""
+    """Show the names that `fedloom run` understands, with their settings; `settings` shows all that `--set` takes."""
     from fedloom.cli.catalogue import catalogue
+    from fedloom.cli.setting_rows import SettingRow, setting_rows
 
-    rows = catalogue(kind.value)
+    of_settings = kind in SETTINGS
+    rows = setting_rows(kind.value) if of_settings else catalogue(kind.value)
     if as_json:
         typer.echo(json.dumps([row._asdict() for row in rows]))
         return
-    table = Table(
-        Column("name", no_wrap=True), "settings", "what it is", title=f"fedloom {kind.value}", title_justify="left"
-    )
+    heads = (*SettingRow._fields[1:-1], "what it is") if of_settings else ("settings", "what it is")
+    table = Table(Column("name", no_wrap=True), *heads, title=f"fedloom {kind.value}", title_justify="left")
     for row in rows:
         table.add_row(*(Text(text) for text in row))
     Console().print(table)

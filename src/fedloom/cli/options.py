@@ -63,9 +63,7 @@ MlflowOption = Annotated[
 ]
 WandbOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="PROJECT", help="log the rounds with W&B too; WANDB_MODE=offline keeps them on this machine"
-    ),
+    typer.Option(metavar="PROJECT", help="log the rounds with W&B too; WANDB_MODE=offline keeps them on this machine"),
 ]
 StackOption = Annotated[
     bool, typer.Option("--stack/--no-stack", help="train runs together that train alike, or one run after another")
@@ -135,7 +133,10 @@ def pairs_of(texts: list[str], option: str = "--set", example: str = "rate=0.05"
         key, equals, value = text.partition("=")
         if not equals or not key:
             raise BadExperiment(f"{option} got '{text}'; expected KEY=VALUE, such as {example}.")
-        pairs[key.strip()] = parse_value(value.strip())
+        read = parse_value(value.strip())
+        if pairs.get(key.strip(), read) != read:
+            raise BadExperiment(f"{option} got {key.strip()} twice, {pairs[key.strip()]} and {read}; leave one out.")
+        pairs[key.strip()] = read
     return pairs
 
 

@@ -25,6 +25,7 @@ from fedloom.engine.ranks import ranks_here
 from fedloom.errors import BadExperiment
 from fedloom.layout import flatten
 from fedloom.method import Method
+from fedloom.runs.assumptions import assumption_notes
 from fedloom.runs.base import hash_of_base
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.inputs import Inputs, clients_of, inputs_of
@@ -147,6 +148,8 @@ def notes_of(experiment: Experiment, inputs: Inputs) -> list[str]:
     """What should be known before a run begins."""
     rounding = precision_note(experiment.precision, inputs.model.device)
     own = pace_notes(experiment, inputs.method, inputs.setting) + inputs.method.notes(inputs.setting)
+    own += assumption_notes(experiment, inputs.method, inputs.setting.fleet.devices, inputs.setting.fleet.size)
+    own += inputs.notes
     own += [] if inputs.repeatable else [UNREPEATABLE]
     own += [] if experiment.start is None else [f"the model begins with the weights of '{experiment.start}'"]
     if inputs.method.of_neurons:

@@ -15,7 +15,7 @@ from fedloom.core.section import Section
 from fedloom.data.load import DATASETS, is_path, usual_goal
 from fedloom.data.partition import PARTITIONS, settings_of as partition_settings
 from fedloom.engine.plan import ClientWay
-from fedloom.errors import BadExperiment, BadModel, unknown
+from fedloom.errors import BadExperiment, BadModel, short, unknown
 from fedloom.goals import GOALS
 from fedloom.method import SERVER_SLOTS, Method
 from fedloom.methods import METHODS
@@ -64,6 +64,16 @@ def choice(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
+def three_shares(value: Any) -> Any:
+    """Refuse a split that does not have three shares."""
+    if isinstance(value, list | tuple) and len(value) != 3:
+        raise ValueError(
+            f"{value} has {len(value)} shares; expected three, of training, validation and own test, such as "
+            "[0.7,0,0.3]."
+        )
+    return value
+
+
 Named = Annotated[Choice, BeforeValidator(choice)]
 
 
@@ -92,8 +102,10 @@ class Experiment(Section):
     clients: int = Field(100, ge=1, description="clients in the fleet")
     per_round: int | None = Field(None, ge=1, description="clients a round; None leaves it to the method (10)")
     rounds: int = Field(ROUNDS, ge=1, description="rounds; without a barrier steps, more of them if they are small")
-    seed: int = Field(0, ge=0, lt=2**63)
-    split: tuple[float, float, float] = (1.0, 0.0, 0.0)  # of each client's data: training, validation, own test
+    seed: int = Field(0, ge=0, lt=2**63, description="the same seed gives the same run")
+    split: Annotated[tuple[float, float, float], BeforeValidator(three_shares)] = Field(
+        (1.0, 0.0, 0.0), description="of each client's data: training, validation, own test"
+    )
     evaluate_every: int = Field(1, ge=1, description="rounds between evaluations")
     evaluate_seconds: float | None = Field(None, gt=0, description="virtual seconds between evaluations, in its place")
     engine: Literal["local", "loop", "distributed"] = "local"
@@ -258,5 +270,7 @@ def explain(problem: ValidationError) -> str:
         elif error["type"] == "value_error":  # raised by fedloom, with the argument's name in it
             lines.append(f"{where}: {error['ctx']['error']}" if where else str(error["ctx"]["error"]))
         else:
-            lines.append(f"{where} is {error.get('input')!r}: {error['msg']}")
+            lines.append(f"{where} is {short(error.get('input'))}: {error['msg']}")
+    if any(error["loc"][:1] == ("data",) for error in problem.errors()):
+        lines.append("data of your own are passed to run: run(experiment, data=...)")
     return "; ".join(lines)

@@ -7,7 +7,7 @@ from torch import nn
 from fedloom.core.goal import Goal
 from fedloom.core.types import Setting
 from fedloom.data.dataset import Dataset
-from fedloom.errors import BadExperiment
+from fedloom.errors import BadExperiment, short
 from fedloom.goals.classes import ClassWeights
 from fedloom.method import Method
 
@@ -16,7 +16,7 @@ def check_kind(name: str, value: object, kind: type) -> None:
     """Refuse a thing of the user's own that is something else."""
     if value is not None and not isinstance(value, kind):
         expected = "an nn.Module" if kind is nn.Module else f"a {kind.__name__}"
-        raise BadExperiment(f"{name} is {value!r} ({type(value).__name__}); expected {expected}.")
+        raise BadExperiment(f"{name} is {short(value)} ({type(value).__name__}); expected {expected}.")
 
 
 def check_classes(method: Method, setting: Setting) -> None:

@@ -33,6 +33,7 @@ from fedloom.errors import BadData, BadExperiment
 from fedloom.layout import flatten, layout_of
 from fedloom.method import Method
 from fedloom.models.check import FIRST, check_buffers, check_network, moving_buffers, own_copy
+from fedloom.runs.assumptions import stranger_notes
 from fedloom.runs.augment import every_transform
 from fedloom.runs.dealing import client_names, dataset_of, deal
 from fedloom.runs.experiment import Experiment
@@ -73,6 +74,7 @@ class Inputs(NamedTuple):
     strata: Shards | None = None  # of the examples in `shards`, where the data have strata of their own
     parts: int = 0  # how many clients the data were dealt to, empty ones included
     validation: Examples | None = None  # of all clients together, which nobody trains on
+    notes: tuple[str, ...] = ()  # what should be known of the data
     repeatable: bool = True  # False: the network draws random numbers that no seed of the run decides
 
 
@@ -134,7 +136,8 @@ def inputs_of(
         method, setting, network, weights, train, shards, held_out, own_test, test, outputs, present.tolist(),
         placement, dealt.note, dealt.name, client_names(dataset, dealt), dataset.class_names,
         Widths(dataset.classes, dataset.vocabulary, outputs), _strata(dataset, parts.train.at(present), device),
-        len(parts.train), _validation(parts.validation.at(present), dataset, device, placement), not draws.unkeyed,
+        len(parts.train), _validation(parts.validation.at(present), dataset, device, placement),
+        stranger_notes(experiment, dataset, own_test is not None), not draws.unkeyed,
     )  # fmt: skip
 
 

@@ -42,7 +42,7 @@ def with_settings(values: dict[str, Any], settings: dict[str, Any]) -> dict[str,
     for group in GROUPS:
         values[group] = dict(values.get(group, {}))
     values["augment"] = _entries(values.get("augment", ()))
-    named = (*SECTIONS, "augment")
+    named, given = (*SECTIONS, "augment"), dict[str, str]()
     for key, value in sorted(settings.items(), key=lambda pair: pair[0] not in named):  # names before their settings
         section, _, name = key.rpartition(".")
         if name in SECTIONS and not section:
@@ -50,6 +50,12 @@ def with_settings(values: dict[str, Any], settings: dict[str, Any]) -> dict[str,
             continue
         if not section:
             section = _section_of(name, values)
+        place = f"{section}.{name}" if section else name
+        if place in given and settings[given[place]] != value:
+            raise BadExperiment(
+                f"{given[place]}={settings[given[place]]} and {key}={value} are the same setting; leave one out."
+            )
+        given[place] = key
         if section == "":
             values[name] = _entries(value) if name == "augment" else value
         elif section in GROUPS:

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from fedloom.core.metric import Metric
-from fedloom.core.section import Section
+from fedloom.core.section import Section, told
 from fedloom.evaluate.judge import check_target, reaches
 from fedloom.evaluate.wording import label_of
 
@@ -19,9 +19,9 @@ class Until(Section):
     """A run ends with the round in which the first of these comes true, if that is before its last."""
 
     score: float | None = Field(None, description="the score is as good as this or better")
-    seconds: float | None = Field(None, gt=0, description="seconds have passed: virtual ones with a fleet, else real")
-    real_seconds: float | None = Field(None, gt=0, description="real seconds have passed, also before a resume")
-    patience: int | None = Field(None, ge=1, description="rounds without a better score")
+    seconds: float | None = told("have passed: virtual ones with a fleet, else real ones", "seconds", gt=0)
+    real_seconds: float | None = told("have passed on this machine, also before a resume", "seconds", gt=0)
+    patience: int | None = told("without a better score", "rounds", ge=1)
 
     @property
     def asked(self) -> bool:
