@@ -36,13 +36,15 @@ class SettingRow(NamedTuple):
 
 
 def setting_rows(kind: str) -> list[SettingRow]:
-    """The settings of one group, or of everything (`settings`) with the group's name before each."""
-    if kind != "settings":
+    """The settings of one group, of an `experiment`, or of both (`settings`), with the group's name before each."""
+    if kind in GROUPS:
         return _rows(GROUPS[kind], kind)
-    own = _rows(Experiment, "")
-    return own + [
-        row._replace(name=f"{name}.{row.name}") for name, group in GROUPS.items() for row in _rows(group, name)
-    ]
+    found = _rows(Experiment, "")
+    if kind == "experiment":
+        return found
+    for name, group in GROUPS.items():
+        found += [row._replace(name=f"{name}.{row.name}") for row in _rows(group, name)]
+    return found
 
 
 def _rows(group: type[Section], name: str) -> list[SettingRow]:
