@@ -21,12 +21,14 @@ from fedloom.method import SERVER_SLOTS, Method
 from fedloom.methods import METHODS
 from fedloom.models import MODELS, build
 from fedloom.runs.augment import check_augment
+from fedloom.runs.choice import Choice, Named, choice, three_shares
 from fedloom.runs.named_parts import attack_of, with_parts
-from fedloom.runs.own_function import OwnFunction, own_function
+from fedloom.runs.own_function import own_function
 from fedloom.runs.settings import fit, make
 from fedloom.runs.training import Training
 from fedloom.runs.until import Until
 from fedloom.runs.without_barrier import ROUNDS, check_pace, left_to_pace
+from fedloom.shown import table
 from fedloom.world.attack import Attack
 from fedloom.world.channel import Bernoulli, Bursty, Channel
 from fedloom.world.fleets import FLEETS
@@ -45,36 +47,6 @@ GROUPS: dict[str, type[Section]] = {  # settings without a name
 AUTO = "auto"  # the default goal, model and partition: by the data
 NETWORKS = {"tokens": "char-conv", "next-token": "char-conv", "pixels": "fcn"}  # of goals; of all others: mlp
 SUPPLIED = ("shape", "classes", "vocabulary")  # a model's facts about the data, not settings
-
-
-class Choice(Section):
-    """A name with its settings."""
-
-    name: str
-    settings: dict[str, Any] = Field(default_factory=dict)
-
-    @property
-    def own(self) -> OwnFunction | None:
-        """The user's own function, if the name stands for one."""
-        return own_function(self.name)
-
-
-def choice(value: Any) -> Any:
-    """A name alone as a choice without settings."""
-    return {"name": value} if isinstance(value, str) else value
-
-
-def three_shares(value: Any) -> Any:
-    """Refuse a split that does not have three shares."""
-    if isinstance(value, list | tuple) and len(value) != 3:
-        raise ValueError(
-            f"{value} has {len(value)} shares; expected three, of training, validation and own test, such as "
-            "[0.7,0,0.3]."
-        )
-    return value
-
-
-Named = Annotated[Choice, BeforeValidator(choice)]
 
 
 class Experiment(Section):
@@ -169,6 +141,33 @@ class Experiment(Section):
                 f"split is {self.split}; it must be three shares (training, validation, own test) that add up to 1, "
                 "with some training."
             )
+
+    def __repr__(self) -> str:
+        """What differs from the default, as one writes it."""
+        return f"Experiment({', '.join(f'{name}={short(value)}' for name, value in self.chosen.items())})"
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        """A table of what differs from the default, for notebooks."""
+        return table("Experiment", [(name, str(value)) for name, value in self.chosen.items()])
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The method, the data, and all else that differs from the default, by dotted name."""
+        found: dict[str, Any] = {}
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if value == field.default and name not in ("method", "data"):
+                continue
+            if name in SECTIONS:
+                found |= {name: value.name, **{f"{name}.{key}": own for key, own in value.settings.items()}}
+            elif name in GROUPS:
+                usual = field.default.model_dump()
+                found |= {f"{name}.{key}": own for key, own in value.model_dump().items() if own != usual[key]}
+            else:
+                found[name] = [one.model_dump() for one in value] if name == "augment" else value
+        return found
 
     def build_channel(self) -> Channel:
         """The channel as a value."""

@@ -9,6 +9,7 @@ from fedloom.data.partition import PARTITIONS, settings_of as partition_settings
 from fedloom.errors import BadExperiment, unknown
 from fedloom.goals import GOALS
 from fedloom.models import MODELS
+from fedloom.runs.choice import Choice, choice
 from fedloom.runs.experiment import (
     AUTO,
     CHANNELS,
@@ -16,9 +17,7 @@ from fedloom.runs.experiment import (
     GROUPS,
     SECTIONS,
     SUPPLIED,
-    Choice,
     Experiment,
-    choice,
     method_maker,
     network_for,
 )
