@@ -131,7 +131,8 @@ def public() -> str:
     """Every public name."""
     things = [getattr(fedloom, name) for name in fedloom.__all__]
     titles = {
-        "Running": ("fedloom.runs.",),
+        "Running": ("fedloom.runs.", "fedloom.report."),
+        "Studies": ("fedloom.studies.",),
         "Data": ("fedloom.data.",),
         "Methods and their parts": ("fedloom.method", "fedloom.parts.", "fedloom.core.rule"),
         "A round": ("fedloom.round", "fedloom.core.", "fedloom.chance"),

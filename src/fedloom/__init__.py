@@ -27,6 +27,8 @@ with _uncollected():
     from fedloom.neurons.rules import neuron_rule
     from fedloom.neurons.trace import neuron_map
     from fedloom.parts.local.chain import Chain
+    from fedloom.report.progress_bar import ProgressBar
+    from fedloom.report.results import load_result
     from fedloom.round import play_round
     from fedloom.runs.checkpoint.saver import Checkpoints
     from fedloom.runs.device_model import DeviceModel, device_model
@@ -35,6 +37,10 @@ with _uncollected():
     from fedloom.runs.load_model import load_model
     from fedloom.runs.play import resume, run
     from fedloom.runs.result import Result
+    from fedloom.runs.watch import Callback
+    from fedloom.studies.compare import compare
+    from fedloom.studies.space import Range
+    from fedloom.studies.sweep import sweep
 
 __version__ = _version("fedloom")
 
@@ -42,6 +48,7 @@ __all__ = [
     "BadData",
     "BadExperiment",
     "BadModel",
+    "Callback",
     "Chain",
     "Chance",
     "Checkpoints",
@@ -58,6 +65,8 @@ __all__ = [
     "Mean",
     "Method",
     "NeuronMap",
+    "ProgressBar",
+    "Range",
     "Reply",
     "Result",
     "RunStopped",
@@ -68,6 +77,7 @@ __all__ = [
     "Task",
     "Whole",
     "as_dataset",
+    "compare",
     "device_model",
     "export_model",
     "extract",
@@ -81,6 +91,7 @@ __all__ = [
     "layout_of",
     "load_data",
     "load_model",
+    "load_result",
     "load_vector",
     "neuron_map",
     "neuron_rule",
@@ -88,4 +99,5 @@ __all__ = [
     "resume",
     "run",
     "scatter",
+    "sweep",
 ]

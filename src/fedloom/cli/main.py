@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.logging import RichHandler
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -23,6 +22,7 @@ from fedloom.cli.export import export_command
 from fedloom.cli.flower import gate_command, trial_command
 from fedloom.cli.neurons import neurons_command
 from fedloom.cli.options import (
+    WARNINGS,
     EngineOption,
     EveryOption,
     JsonOption,
@@ -220,8 +220,8 @@ def list_command(
 def main() -> None:
     """Run the command; errors become one line and an exit code: 2 bad input, 3 a run that stopped, 130 Ctrl-C."""
     silence_other_ranks(errors)
-    shown = RichHandler(logging.WARNING, console=errors, show_path=False, show_time=False)
-    logging.basicConfig(format="%(message)s", handlers=[shown])
+    WARNINGS.console = errors
+    logging.basicConfig(format="%(message)s", handlers=[WARNINGS])
     try:
         app()
     except FedloomError as problem:

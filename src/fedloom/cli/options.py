@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import time
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.logging import RichHandler
 from rich.text import Text
 
 from fedloom.errors import BadExperiment, FedloomError, RunStopped
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from fedloom.runs.experiment import Experiment
     from fedloom.studies.space import Tried
 
+WARNINGS = RichHandler(logging.WARNING, console=Console(stderr=True), show_path=False, show_time=False)
 SILENCE = 1.0  # seconds that a silent rank waits before it ends, since torchrun then ends the others too
 
 EngineOption = Annotated[

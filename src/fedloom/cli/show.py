@@ -7,15 +7,16 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from fedloom.accel.machine import size
+from fedloom.cli.options import WARNINGS
 from fedloom.core.metric import Metric
 from fedloom.evaluate.judge import ACCURACY
 from fedloom.evaluate.wording import direction, label_of, number
 from fedloom.report.about import class_names, name_of
+from fedloom.report.progress_bar import ProgressBar, state_of
 from fedloom.runs.explain import Section
 from fedloom.runs.result import Result
 from fedloom.runs.watch import Watch
@@ -25,32 +26,25 @@ LINES = 10  # of progress without a terminal
 
 @contextmanager
 def progress(console: Console, name: str, rounds: int, score: Metric = ACCURACY) -> Iterator[Watch]:
-    """Show progress: a bar on a terminal, a few plain lines elsewhere."""
+    """Show progress: a bar on a terminal, with warnings above it, and a few plain lines elsewhere."""
     if not console.is_terminal:
         yield lambda row: _line(console, row, rounds, score)
         return
-    columns = (
-        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        TextColumn("{task.fields[state]}"),
-    )  # fmt: skip
-    with Progress(*columns, console=console) as bar:
-        job = bar.add_task(name, total=rounds, state="preparing")
-        yield lambda row: bar.update(job, completed=row["round"], state=_state(row, score))
+    bar = ProgressBar(console, score)
+    bar.start(name, rounds)
+    before, WARNINGS.console = WARNINGS.console, console
+    try:
+        yield bar.round
+    finally:
+        WARNINGS.console = before
+        bar.end(None)
 
 
 def _line(console: Console, row: dict[str, Any], rounds: int, score: Metric) -> None:
     """Print a line of progress, for about `LINES` of all rounds."""
     every = max(1, rounds // LINES)
     if row["round"] % every == 0 or row["round"] in (1, rounds):
-        console.print(f"round {row['round']}/{rounds} {_state(row, score)}", highlight=False, soft_wrap=True)
-
-
-def _state(row: dict[str, Any], score: Metric) -> str:
-    """The state of a run; in a comparison, with the run's name."""
-    parts = [] if row["score"] is None else [f"{label_of(score)} {number(score, row['score'])}"]
-    parts += [] if row["loss"] is None else [f"loss {row['loss']:.4f}"]
-    parts = parts or [f"training loss {row['training_loss']}"]
-    return "  ".join([row["state"], *parts] if "state" in row else parts)
+        console.print(f"round {row['round']}/{rounds} {state_of(row, score)}", highlight=False, soft_wrap=True)
 
 
 def summary_table(result: Result) -> Table:

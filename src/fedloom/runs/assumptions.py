@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from torch import Tensor
 
 from fedloom.core.devices import Devices
@@ -37,7 +38,9 @@ def fleet_note(name: str, devices: Devices) -> str:
 
 def stranger_notes(experiment: Experiment, data: Dataset, tested: bool) -> tuple[str, ...]:
     """A note where no client is in the test set, so that clients have no score of their own."""
-    if tested or data.client_test is None or experiment.split[2] > 0:
+    if tested or data.client_train is None or data.client_test is None or experiment.split[2] > 0:
+        return ()
+    if np.isin(data.client_test, data.client_train).any():  # clients were dealt otherwise than the data say
         return ()
     return (
         "no client of the run is in the test set, whose examples are strangers', so that clients have no score of "

@@ -16,6 +16,7 @@ log = logging.getLogger("fedloom")
 TEXT, JSON = "log.txt", "log.jsonl"
 
 HERE: ContextVar[Path | None] = ContextVar("the run folder that this thread writes", default=None)
+EARLY: ContextVar[list[logging.LogRecord] | None] = ContextVar("warnings before a folder is open", default=None)
 OPEN: list[int] = []  # for each run whose files are open: the level that the log had before the first of them
 
 
@@ -61,6 +62,27 @@ def _handlers(folder: Path) -> list[_File]:
     return handlers
 
 
+class _Kept(logging.Handler):
+    """Keeps warnings for the run folder that is opened next in this thread."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the record."""
+        if (kept := EARLY.get()) is not None:
+            kept.append(record)
+
+
+@contextmanager
+def early_warnings() -> Iterator[None]:
+    """Keep warnings of what comes before a run folder is opened, for its log."""
+    handler, before = _Kept(logging.WARNING), EARLY.set([])
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        EARLY.reset(before)
+
+
 def add_to_log(folder: Path, text: str) -> None:
     """Write a line into the logs of a run that is not going on."""
     record = logging.makeLogRecord({"levelname": "INFO", "levelno": logging.INFO, "msg": text, "module": "log"})
@@ -78,6 +100,10 @@ def logged(folder: Path) -> Iterator[None]:
     level = OPEN[0] if OPEN else log.level
     OPEN.append(level)
     log.setLevel(logging.INFO)
+    for record in EARLY.get() or ():
+        for handler in handlers:
+            handler.handle(record)
+    EARLY.set(None)
     try:
         yield
         log.info("finished", extra=facts("finished"))

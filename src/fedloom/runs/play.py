@@ -32,6 +32,7 @@ from fedloom.runs.folder import check, check_engine, experiment_in, open_folder,
 from fedloom.runs.inputs import Inputs
 from fedloom.runs.interrupt import delayed_interrupt
 from fedloom.runs.ledger import Ledger
+from fedloom.runs.log_files import early_warnings
 from fedloom.runs.one_round import due
 from fedloom.runs.result import Result
 from fedloom.runs.threads import threads_for
@@ -95,7 +96,7 @@ def run(
     calls = Calls(callbacks, watch)
 
     def play() -> Result:
-        with calls.told(experiment, None if out is None else Path(out)):
+        with early_warnings(), calls.told(experiment, None if out is None else Path(out)):
             calls.result = _run(experiment, made, out, resume, checkpoints, calls.watch, tell or (lambda note: None))
         return calls.result
 
