@@ -91,13 +91,13 @@ class Result:
         """Columns of the rounds, the score if none is named, against another, as a matplotlib figure."""
         if find_spec("matplotlib") is None:
             raise BadExperiment("plot() needs matplotlib, which is not installed; pip install 'fedloom[notebook]'.")
-        from matplotlib.figure import Figure  # type: ignore[import-not-found, unused-ignore]
+        from fedloom.runs.picture import Picture
 
         known = list(dict.fromkeys(name for row in self.rounds for name in row))
         for name in (*names, against):
             if name not in known:
                 raise BadExperiment(unknown("column", name, known))
-        figure = Figure(figsize=(6, 3.5), layout="constrained")
+        figure = Picture(figsize=(6, 3.5), layout="constrained")
         axes = figure.add_subplot(xlabel=label(against), title=f"{self.experiment.method.name}")
         for name in names or ("score",):
             points = [(row.get(against), row.get(name)) for row in self.rounds]
