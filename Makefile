@@ -2,6 +2,7 @@
 # make test   set up .venv, check style, types and the law of imports, run the tests
 # make test-newest   the same tests on the newest torch and flwr (NEWEST_TORCH, NEWEST_FLWR), in .venv-newest
 # make docs   build the documentation into docs/_build/html (a test does the same)
+# make reference   write the tables of the reference pages anew (a test says when)
 # make bench  milliseconds a round on this machine, loop against local
 # make fuzz   let atheris loose on both decoders, SECONDS each (make fuzz RUNS=1000000 counts runs instead)
 # make lock   write requirements.lock anew (needs uv);  make audit  look for known flaws in it (needs pip-audit)
@@ -11,7 +12,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test test-newest check docs bench fuzz lock audit clean
+.PHONY: demo test test-newest check docs reference bench fuzz lock audit clean
 
 demo: $(VENV)/.ready
 	$(BIN)/fedloom run fedavg --data digits --partition dirichlet --set partition.alpha=0.1 --clients 100 --rounds 100
@@ -40,6 +41,10 @@ check: $(VENV)/.ready
 
 docs: $(VENV)/.ready
 	$(BIN)/python -m sphinx -W -E -a -q -b html -d docs/_build/doctrees docs docs/_build/html
+
+# the tables of the reference pages, for those who read them without the site
+reference: $(VENV)/.ready
+	$(BIN)/python docs/_site/generated.py
 
 bench: $(VENV)/.ready
 	$(BIN)/fedloom bench --engine local,loop

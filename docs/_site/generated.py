@@ -20,7 +20,10 @@ from fedloom.method import SLOTS
 from fedloom.methods import METHODS
 
 DOCS = Path(__file__).parent.parent
-MARK = re.compile(r"^<!-- generated: ([a-z]+)(?: ([a-z]+))? -->$", re.MULTILINE)
+END = "<!-- end of what is generated -->"
+MARK = re.compile(
+    rf"^<!-- generated: ([a-z]+)(?: ([a-z]+))? -->$(?:\n(?:(?!<!-- generated)[^\n]*\n)*?{END}$)?", re.MULTILINE
+)
 
 
 def _cell(text: str) -> str:
@@ -212,6 +215,40 @@ WRITERS: dict[str, Callable[..., str]] = {
 }
 
 
+def in_clone(page: Path) -> str:
+    """The text of a page with what is generated in it, for those who read it without the site."""
+
+    def written(mark: re.Match[str]) -> str:
+        name, more = mark[1], mark[2]
+        text = PLAIN[name]() if name in PLAIN else WRITERS[name](*(part for part in (more,) if part))
+        return (
+            mark[0]
+            if name == "pages"
+            else f"<!-- generated: {' '.join(filter(None, (name, more)))} -->\n\n{text}\n\n{END}"
+        )
+
+    return MARK.sub(written, page.read_text())
+
+
+def _listed(kind: str) -> str:
+    """What `fedloom list KIND` shows."""
+    return f"`fedloom list {kind}`\n\n{names(kind)}"
+
+
+def _public_names() -> str:
+    """The public names, a sentence each."""
+    things = {name: getattr(fedloom, name) for name in fedloom.__all__}
+    rows = ((_code(name), (inspect.getdoc(thing) or "").partition("\n")[0]) for name, thing in things.items())
+    return _table(("name", "what it is"), rows)
+
+
+PLAIN: dict[str, Callable[[], str]] = {  # in place of what only Sphinx can write
+    "public": _public_names,
+    "parts": lambda: _listed("parts"),
+    "methods": lambda: _listed("methods"),
+}
+
+
 def _read(app: Sphinx, page: str, source: list[str]) -> None:
     """Replace the marks of a page by generated text."""
     source[0] = MARK.sub(lambda mark: WRITERS[mark[1]](*(part for part in mark.groups()[1:] if part)), source[0])
@@ -227,3 +264,8 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("source-read", _read)
     app.connect("env-get-outdated", _changed)
     return {"parallel_read_safe": True}
+
+
+if __name__ == "__main__":
+    for each in sorted(DOCS.glob("reference-*.md")):
+        each.write_text(in_clone(each))
