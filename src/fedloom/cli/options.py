@@ -109,7 +109,8 @@ def study_folder(console: Console, name: str, out: Path | None) -> Iterator[Path
     try:
         yield folder
     except KeyboardInterrupt:
-        say(f"interrupted; what is finished is in {folder}: the same command with --out {folder} goes on")
+        again = f"`fedloom sweep --resume {folder}`" if name == "sweep" else f"the same command with --out {folder}"
+        say(f"interrupted; what is finished is in {folder}: {again} goes on")
         raise typer.Exit(130) from None
     say(f"run folders are in {folder}: fedloom report {folder}")
 
