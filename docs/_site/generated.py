@@ -107,7 +107,7 @@ def commands() -> str:
     """All commands with their options."""
     pieces = []
     for name, one in _commands().items():
-        usage = one.make_context(f"fedloom {name}", [], resilient_parsing=True).get_usage()
+        usage = one.make_context(f"fedloom {name}", [], resilient_parsing=True, terminal_width=80).get_usage()
         about = inspect.cleandoc(one.help or "")
         pieces += [f"## fedloom {name}", about, f"```text\n{usage}\n```", _options(name, one)]
     return "\n\n".join(pieces)
