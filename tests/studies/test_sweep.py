@@ -15,7 +15,7 @@ import pytest
 from torch.nn import Identity
 
 from fedloom.cli.main import main
-from fedloom.cli.options import choices_of
+from fedloom.cli.options import space_of
 from fedloom.errors import BadExperiment
 from fedloom.goals import classes, numbers
 from fedloom.report.charts import Maps, Parallels
@@ -71,14 +71,14 @@ def test_the_model_is_scored_on_examples_that_nobody_trains_on() -> None:
 
 
 def test_a_range_is_read_and_drawn_from() -> None:
-    space = choices_of(["rate=0.001..0.1", "epochs=1..4", "momentum=0..0.9", "batch=5,10"])
+    space = space_of(["rate=0.001..0.1", "epochs=1..4", "momentum=0..0.9", "batch=5,10"])
     assert space == {"rate": Range(0.001, 0.1), "epochs": Range(1, 4), "momentum": Range(0, 0.9), "batch": [5, 10]}
     assert read_space(json.loads(json.dumps(plain_space(space)))) == space
     assert [space["rate"].at(place) for place in (0, 0.5, 1)] == [0.001, 0.01, 0.1], "by the logarithm"
     assert [space["momentum"].at(place) for place in (0, 0.5, 1)] == [0, 0.45, 0.9]
     assert {space["epochs"].at(place / 100) for place in range(100)} == {1, 2, 3, 4}
     with pytest.raises(BadExperiment, match="lower end first"):
-        choices_of(["rate=0.1..0.01"])
+        space_of(["rate=0.1..0.01"])
 
 
 def test_searches_try_what_they_say() -> None:

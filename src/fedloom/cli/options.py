@@ -132,7 +132,7 @@ def pairs_of(texts: list[str], option: str = "--set", example: str = "rate=0.05"
     """The arguments of `--set` as a dictionary."""
     from fedloom.runs.settings import parse_value
 
-    pairs = {}
+    pairs: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
@@ -153,12 +153,11 @@ def new_folder_for(experiment: Experiment) -> Path:
     return new_folder(f"{name}-{Path(experiment.data.name).stem}")
 
 
-def choices_of(texts: list[str], option: str = "--try") -> dict[str, Tried]:
-    """The arguments of `--try` as a dictionary: the values of each setting, or a range."""
+def choices_of(texts: list[str], option: str = "--try") -> dict[str, list[Any]]:
+    """The arguments of `--try` as a dictionary: the values of each setting."""
     from fedloom.runs.settings import parse_value, split_at_commas
-    from fedloom.studies.space import tried_of
 
-    choices: dict[str, Tried] = {}
+    choices = {}
     for text in texts:
         key, equals, values = text.partition("=")
         if not equals or not key or not values:
@@ -171,8 +170,16 @@ def choices_of(texts: list[str], option: str = "--try") -> dict[str, Tried]:
             except ValueError:  # a bracket that is no list's
                 pieces = [piece.strip() for piece in values.split(",")]
             found = [parse_value(piece) for piece in pieces]
-        choices[key.strip()] = tried_of(values, found)
+        choices[key.strip()] = found
     return choices
+
+
+def space_of(texts: list[str]) -> dict[str, Tried]:
+    """What `fedloom sweep` is to try: the values of each setting, or a range."""
+    from fedloom.studies.space import tried_of
+
+    values, given = choices_of(texts, "sweep"), [text.partition("=") for text in texts]
+    return {key.strip(): tried_of(text, values[key.strip()]) for key, _, text in given}
 
 
 def silence_other_ranks(errors: Console) -> None:

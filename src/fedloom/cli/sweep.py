@@ -14,10 +14,10 @@ from fedloom.cli.options import (
     JsonOption,
     StackOption,
     StudyOption,
-    choices_of,
     note_printer,
     print_json,
     runs_progress,
+    space_of,
     study_folder,
 )
 from fedloom.errors import BadExperiment
@@ -64,7 +64,7 @@ def sweep_command(
         asked, out = asked_in(resume), resume
     else:
         methods = tuple(dict.fromkeys(word for word in words or [] if "=" not in word))
-        space = choices_of([word for word in words or [] if "=" in word], "sweep")
+        space = space_of([word for word in words or [] if "=" in word])
         every = tuple(range(shared.seed, shared.seed + seeds))
         asked = Asked(methods, space, every, search, trials, shared.values, shared.settings)
     runs, example = runs_of(asked), experiment_at(asked, asked.methods[0], {})

@@ -29,9 +29,7 @@ def plotly_parallel(chart: Parallels) -> Json:
             "range": pick("run", {key: [-0.25, len(own) - 0.75] for key, own in axes.items()}),
         },
         "yaxis": {"visible": False, "range": [-0.12, 1.12]},
-        "annotations": pick(
-            "run", {k: [w for n, axis in enumerate(a) for w in _words(axis, n)] for k, a in axes.items()}
-        ),
+        "annotations": pick("run", {key: _words(own) for key, own in axes.items()}),
         "hovermode": "closest",
     }
     controls = [control("run", "run", labels)] if len(labels) > 1 else []

@@ -192,7 +192,7 @@ class Wandb(Tracker):
 
     def end(self, result: Result | None) -> None:
         """Close the run."""
-        self.forgiving(lambda: self._run.finish(exit_code=1 if result is None else 0, quiet=True))
+        self.forgiving(lambda: self._run.finish(exit_code=1 if result is None else 0))
 
 
 def name_of(experiment: Experiment, folder: Path | None) -> str:

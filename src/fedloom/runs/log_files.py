@@ -40,10 +40,10 @@ class Lines(logging.Formatter):
 class _File(logging.FileHandler):
     """A log file that is silent on a full disk, which the run itself reports, and on what other runs' threads say."""
 
-    def filter(self, record: logging.LogRecord) -> bool | logging.LogRecord:
+    def filter(self, record: logging.LogRecord) -> bool:
         """Leave out records of threads that write another run's folder."""
         here = HERE.get()
-        return super().filter(record) if here is None or here == Path(self.baseFilename).parent else False
+        return (here is None or here == Path(self.baseFilename).parent) and bool(super().filter(record))
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Drop the line."""

@@ -18,7 +18,7 @@ REAL = ("wall_seconds", "evaluation_seconds")
 class Until(Section):
     """A run ends with the round in which the first of these comes true, if that is before its last."""
 
-    score: float | None = Field(None, description="the score is as good as this or better")
+    score: float | None = Field(default=None, description="the score is as good as this or better")
     seconds: float | None = told("have passed: virtual ones with a fleet, else real ones", "seconds", gt=0)
     real_seconds: float | None = told("have passed on this machine, also before a resume", "seconds", gt=0)
     patience: int | None = told("without a better score", "rounds", ge=1)
@@ -39,7 +39,7 @@ class Until(Section):
 
     def _reasons(self, rows: Sequence[dict[str, Any]], score: Metric) -> Iterator[str]:
         """Everything that has come true."""
-        if not rows:
+        if not self.asked or not rows:
             return
         known = [(row["score"], row["round"]) for row in rows if row["score"] is not None]
         if self.score is not None and any(reaches(score.best, value, self.score) for value, _ in known):

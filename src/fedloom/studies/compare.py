@@ -42,7 +42,7 @@ class Contender:
     def asked(self) -> float:
         """How many clients it asked in a round, on average."""
         counts = [row["clients"] for result in self.results for row in result.rounds]
-        return sum(counts) / len(counts)
+        return float(sum(counts) / len(counts))
 
     def costs(self, target: float | None) -> list[Cost | None]:
         """The cost of the target per seed, None where it was missed; without a target, of the whole run."""

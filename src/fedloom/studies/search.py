@@ -27,7 +27,8 @@ def grid(space: Space, trials: int | None, seed: int, best: Best) -> Search:
             f"{ranges[0]} is a range, and a grid needs values, as in {ranges[0].partition('=')[0]}=0.01,0.1; write "
             "them, or search otherwise: --search random --trials 20."
         )
-    every = [dict(zip(space, choice)) for choice in product(*space.values())]
+    values = [tried for tried in space.values() if not isinstance(tried, Range)]
+    every = [dict(zip(space, choice)) for choice in product(*values)]
     if trials is not None and trials < len(every):
         raise BadExperiment(
             f"trials is {trials}, and the grid has {len(every)} settings; leave trials out, or take --search random."

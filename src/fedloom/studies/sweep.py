@@ -108,7 +108,7 @@ class Sweep:
 
 def validation_of(result: Result) -> float:
     """The score on validation examples at the last evaluation; NaN if it is not finite."""
-    last = next((row for row in reversed(result.rounds) if row["evaluation_seconds"] is not None), {})
+    last: dict[str, Any] = next((row for row in reversed(result.rounds) if row["evaluation_seconds"] is not None), {})
     value = last.get(VALIDATION)
     return nan if value is None else float(value)
 
