@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fedloom.adapters import ADAPTERS
 from fedloom.cli.catalogue import catalogue
 from fedloom.core.part import ServerPart, Upload
 from fedloom.core.rule import LocalRule
@@ -32,7 +33,7 @@ from fedloom.runs.named_parts import ADMITS, AGGREGATES, ATTACKS
 
 TABLES = {"methods": METHODS, "models": MODELS, "partitions": PARTITIONS, "data": DATASETS}
 TABLES |= {"goals": GOALS, "augment": TRANSFORMS, "aggregates": AGGREGATES, "checks": ADMITS, "attacks": ATTACKS}
-TABLES |= {"paces": PACES, "staleness": STALES}
+TABLES |= {"paces": PACES, "staleness": STALES, "adapters": ADAPTERS}
 SECTIONS = {"methods": "method", "models": "model", "partitions": "partition", "goals": "goal"}
 SLOTS = (select, allocate, mask, local, upload, admit, repair, stale, aggregate, pace)
 PARTS = (ServerPart, Upload, Stale, LocalRule)
@@ -70,7 +71,7 @@ def test_listed_settings_are_all_of_them():
     rows = {row.name: row.settings for kind in ("methods", "models", "partitions") for row in catalogue(kind)}
     assert rows["fedavg"] == ""
     assert rows["fedprox"] == "mu=0.01"
-    assert rows["mlp"] == "widths=(100, 64)"
+    assert rows["mlp"] == "widths=(100, 64), norm=none"
     assert rows["cnn1"] == ""
     assert rows["dirichlet"] == "alpha=0.1, min_size=1"
     assert rows["own"] == ""

@@ -177,6 +177,7 @@ class Kind(StrEnum):
     methods = "methods"
     data = "data"
     models = "models"
+    adapters = "adapters"
     goals = "goals"
     augment = "augment"
     partitions = "partitions"
@@ -190,12 +191,13 @@ class Kind(StrEnum):
     parts = "parts"
     settings = "settings"
     training = "training"
+    server = "server"
     world = "world"
     codec = "codec"
     until = "until"
 
 
-SETTINGS = (Kind.settings, Kind.training, Kind.world, Kind.codec, Kind.until)
+SETTINGS = (Kind.settings, Kind.training, Kind.server, Kind.world, Kind.codec, Kind.until)
 
 
 @app.command("list")

@@ -38,10 +38,11 @@ class Seconds(NamedTuple):
 def processed(work: Work, sizes: Tensor) -> Tensor:
     """The number of examples that clients of these `sizes` train on in a round [C], with repeats."""
     if work.steps is None:
-        return sizes * work.epochs
+        return sizes * work.epochs * work.repeat
     batch = work.batch if work.batch else sizes
     passes = (sizes + batch - 1) // batch  # steps in one epoch
-    return work.steps // passes * sizes + work.steps % passes * batch  # a short batch is the last of its epoch
+    once = work.steps // passes * sizes + work.steps % passes * batch  # a short batch is the last of its epoch
+    return once * work.repeat
 
 
 class Transfer(NamedTuple):

@@ -259,6 +259,21 @@ class Aggregate(ServerPart):
         """Whether a user may put another aggregate in its place by name; not if it is what the method is about."""
         return False
 
+    def replaced_by(self, other: Aggregate) -> Aggregate:
+        """This part with another aggregate in place of what is `replaceable` in it."""
+        return other
+
+    @property
+    def unstepped(self) -> Aggregate:
+        """This part without a step of the server's own after it."""
+        return self
+
+    def covered(self, model: Tensor, reply: Reply) -> Tensor:
+        """Return for which numbers any reply counts [P], or [] for all alike; the others have no known change."""
+        if reply.mask is None:
+            return reply.arrived.any()
+        return (reply.mask & reply.arrived[:, None]).any(0)
+
     @property
     def reads_weight(self) -> bool:
         """Whether clients report the sum of their examples' weights in a column `weight`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -9,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.chance import Chance
+from fedloom.core.rule import LocalRule
 from fedloom.core.types import Batch, Examples, Reply, Setting, State, Task
 from fedloom.core.work import Batches
 from fedloom.engine.gradient.protocol import Gradient
@@ -69,12 +71,26 @@ def learn(start: Start, steps: Steps = take_steps) -> tuple[Learnt, State]:
 
     `start.state` is the clients' whole state [C, ...]; the state after the round is returned.
     """
-    rule, task = start.method.local, start.task
+    rule, task, came = start.method.local, start.task, start.first
     own, moments = _split_moments(start.state)
     first = rule.start(task, own, start.first)
-    last, losses = steps(start._replace(state=own, moments=moments, first=first))
-    sent, extras, own = rule.finish(task, own, first, last, start.batches.steps)
+    taken = start.batches.steps
+    aside = rule.aside(task, own, first, taken) if rule.traits.evolves else {}
+    start = start._replace(state=own, moments=moments, first=first, aside={n: v.clone() for n, v in aside.items()})
+    last, losses = steps(start)
+    task = start.task_at(slice(None))
+    if rule.twin is not None:
+        task = task._replace(extras={**task.extras, "own": _twin(start, came, rule.twin, steps)})
+    sent, extras, own = rule.finish(task, own, first, last, taken)
     return Learnt(first, sent, extras, losses), _with_moments(own, moments)
+
+
+def _twin(start: Start, came: Tensor, rule: LocalRule, steps: Steps) -> Tensor:
+    """The clients' own models [C, P] after their training; `came` [C, P] are the parameters that came down."""
+    task = start.task._replace(extras={**start.task.extras, "sent": came})
+    first = rule.start(task, start.state, came)
+    method = replace(start.method, local=rule)
+    return steps(start._replace(method=method, task=task, moments={}, first=first, aside={}))[0]
 
 
 def keep_network(setting: Setting, task: Task) -> Task:

@@ -19,6 +19,9 @@ from fedloom.engine.gradient.protocol import Gradient
 from fedloom.engine.plain_layers import plain_layers
 from fedloom.engine.plan import Facts
 
+MIXED = "the transform mixes the examples of a batch, and clients have batches of their own"
+EVOLVES = "what the local rule does changes within a round"
+
 
 def facts_of(
     clients: Clients,
@@ -32,7 +35,8 @@ def facts_of(
     kind, layers, head, loss = gradient.kind, plain_layers(setting) or (), setting.goal.head, setting.loss
     captured = captured and kind != "one by one"  # one client after another: no two steps are alike
     mixed = captured and mixes(setting.transform)
-    captured = captured and not mixed
+    evolves = captured and (method.local.traits.evolves or method.local.twin is not None)
+    captured = captured and not mixed and not evolves
     traits = replace(method.local.traits, shifts=method.local.only_shifts)
     steps = not why_not_optimiser(method.optimiser) and (traits.shifts or not traits.corrects)
     native = steps and not captured and bool(layers) and head is not None and kind != "one by one"
@@ -48,7 +52,7 @@ def facts_of(
         low=gradient.low,
         sliced=sliced,
         captured=captured,
-        no_graph="the transform mixes the examples of a batch, and clients have batches of their own" if mixed else "",
+        no_graph=MIXED if mixed else EVOLVES if evolves else "",
         no_native=why_not_native(setting, data, method.optimiser, traits.shifts) if native else "",
         no_kernels=_no_kernels(setting, data) if captured else "",
         no_compact=_no_compact(setting, data, gradient) if captured else "",

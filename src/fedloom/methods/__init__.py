@@ -3,30 +3,50 @@
 from collections.abc import Callable
 
 from fedloom.method import Method
+from fedloom.methods.apfl import Mixed, apfl
+from fedloom.methods.ditto import Beside, Pulled, ditto
+from fedloom.methods.fedadagrad import fedadagrad
+from fedloom.methods.fedadam import fedadam
 from fedloom.methods.fedasync import fedasync
 from fedloom.methods.fedat import CrossTier, fedat
 from fedloom.methods.fedavg import fedavg
+from fedloom.methods.fedavg_ft import fedavg_ft
+from fedloom.methods.fedavgm import fedavgm
+from fedloom.methods.fedbabu import fedbabu
+from fedloom.methods.fedbn import fedbn
 from fedloom.methods.fedbuff import fedbuff
 from fedloom.methods.fedcs import fedcs
 from fedloom.methods.feddc import DriftCorrection, feddc
 from fedloom.methods.feddd import feddd
 from fedloom.methods.feddyn import DynamicRegulariser, feddyn
 from fedloom.methods.federated_dropout import federated_dropout
+from fedloom.methods.fedexp import Extrapolated, fedexp
+from fedloom.methods.fedit import fedit
 from fedloom.methods.fedmp import fedmp
+from fedloom.methods.fednova import NormalisedMean, fednova
+from fedloom.methods.fedper import fedper
 from fedloom.methods.fedprox import fedprox
+from fedloom.methods.fedrep import fedrep
 from fedloom.methods.fedrolex import fedrolex
 from fedloom.methods.fedselect import GlobalPart, fedselect
 from fedloom.methods.fedspu import fedspu
 from fedloom.methods.fedumf import fedumf
 from fedloom.methods.fedvarp import fedvarp
+from fedloom.methods.fedyogi import fedyogi
+from fedloom.methods.ffa_lora import ExactMean, ffa_lora
 from fedloom.methods.fjord import fjord
+from fedloom.methods.flexlora import flexlora
 from fedloom.methods.hermes import hermes
 from fedloom.methods.heterofl import Rescale, heterofl
+from fedloom.methods.hetlora import hetlora
 from fedloom.methods.ist import Evenly, ist
+from fedloom.methods.lg_fedavg import lg_fedavg
+from fedloom.methods.local_training import local_training
 from fedloom.methods.loom import loom
 from fedloom.methods.mifa import mifa
 from fedloom.methods.oap import Erasing, oap
 from fedloom.methods.oort import oort
+from fedloom.methods.pfedme import Moreau, pfedme
 from fedloom.methods.power_of_choice import power_of_choice
 from fedloom.methods.prunefl import prunefl
 from fedloom.methods.ra_fed import ra_fed
@@ -42,6 +62,22 @@ METHODS: dict[str, Callable[..., Method]] = {
     "scaffold": scaffold,
     "feddyn": feddyn,
     "feddc": feddc,
+    "fedavgm": fedavgm,
+    "fedadagrad": fedadagrad,
+    "fedadam": fedadam,
+    "fedyogi": fedyogi,
+    "fednova": fednova,
+    "fedexp": fedexp,
+    "local-training": local_training,
+    "fedavg-ft": fedavg_ft,
+    "fedper": fedper,
+    "lg-fedavg": lg_fedavg,
+    "fedrep": fedrep,
+    "fedbabu": fedbabu,
+    "fedbn": fedbn,
+    "ditto": ditto,
+    "apfl": apfl,
+    "pfedme": pfedme,
     "feddd": feddd,
     "fedcs": fedcs,
     "oort": oort,
@@ -68,11 +104,16 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fedasync": fedasync,
     "fedbuff": fedbuff,
     "fedat": fedat,
+    "fedit": fedit,
+    "ffa-lora": ffa_lora,
+    "hetlora": hetlora,
+    "flexlora": flexlora,
     "loom": loom,
 }
 
 __all__ = [
     "METHODS",
+    "Beside",
     "CachedMean",
     "Complete",
     "ControlVariates",
@@ -81,34 +122,60 @@ __all__ = [
     "DynamicRegulariser",
     "Erasing",
     "Evenly",
+    "ExactMean",
+    "Extrapolated",
     "FirstComers",
     "GlobalPart",
+    "Mixed",
+    "Moreau",
+    "NormalisedMean",
+    "Pulled",
     "Refresh",
     "Rescale",
+    "apfl",
+    "ditto",
+    "fedadagrad",
+    "fedadam",
     "fedasync",
     "fedat",
     "fedavg",
+    "fedavg_ft",
+    "fedavgm",
+    "fedbabu",
+    "fedbn",
     "fedbuff",
     "fedcs",
     "feddc",
     "feddd",
     "feddyn",
     "federated_dropout",
+    "fedexp",
+    "fedit",
     "fedmp",
+    "fednova",
+    "fedper",
     "fedprox",
+    "fedrep",
     "fedrolex",
     "fedselect",
     "fedspu",
     "fedumf",
     "fedvarp",
+    "fedyogi",
+    "ffa_lora",
     "fjord",
+    "flexlora",
     "hermes",
     "heterofl",
+    "hetlora",
     "ist",
+    "lg_fedavg",
+    "local_training",
     "loom",
     "mifa",
     "oap",
     "oort",
+    "pfedme",
     "power_of_choice",
     "prunefl",
     "ra_fed",

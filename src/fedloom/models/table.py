@@ -32,7 +32,7 @@ def entry(net: conv.ConvNet, about: str, takes: Takes = "images") -> Entry:
 
 MODELS: dict[str, Entry] = {
     "linear": Entry(dense.linear, "softmax regression"),
-    "mlp": Entry(dense.mlp, "FedDD's perceptron for MNIST: 100, 64 (setting: widths)"),
+    "mlp": Entry(dense.mlp, "FedDD's perceptron for MNIST: 100, 64 (settings: widths, norm)"),
     "2nn": Entry(dense.two_nn, "McMahan's and FedDC's perceptron for MNIST: 200, 200 (setting: width)"),
     "ra-mlp": Entry(dense.ra_mlp, "RA-Fed's perceptron for MNIST: 200, dropout (settings: hidden, dropout)"),
     "cnn1": entry(conv.CNN1, "FedDD's network for Fashion-MNIST: conv 10, 20 of 5x5; dense 50"),

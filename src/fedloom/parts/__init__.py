@@ -15,7 +15,7 @@ from fedloom.core.part import (
     ServerPart,
     Upload,
 )
-from fedloom.core.rule import LocalRule, Shift, Traits
+from fedloom.core.rule import LocalRule, Shift, Traits, Tuning
 from fedloom.core.stale import Stale
 from fedloom.core.types import Batch, Portion, State
 from fedloom.core.work import Work
@@ -30,22 +30,38 @@ from fedloom.parts.admit.weight import Weight
 from fedloom.parts.aggregate.coverage_mean import CoverageMean
 from fedloom.parts.aggregate.krum import Krum
 from fedloom.parts.aggregate.latest_updates import LatestUpdates
+from fedloom.parts.aggregate.padded_mean import PaddedMean
 from fedloom.parts.aggregate.plain_mean import PlainMean
 from fedloom.parts.aggregate.private_mean import PrivateMean, private
 from fedloom.parts.aggregate.ranked_mean import Median, TrimmedMean
+from fedloom.parts.aggregate.refactored import Refactored
+from fedloom.parts.aggregate.server_optimiser import (
+    ServerAdagrad,
+    ServerAdam,
+    ServerOptimiser,
+    ServerSgd,
+    ServerYogi,
+)
 from fedloom.parts.aggregate.stepped import Stepped
 from fedloom.parts.allocate.affordable import Affordable
 from fedloom.parts.allocate.latency_and_loss import LatencyAndLoss
+from fedloom.parts.allocate.learnt_ranks import LearntRanks
 from fedloom.parts.allocate.tiers import Tiers
 from fedloom.parts.allocate.whole import Whole
 from fedloom.parts.local.chain import Chain
+from fedloom.parts.local.decay_some import DecaySome
+from fedloom.parts.local.freeze_layers import FreezeLayers
 from fedloom.parts.local.fuse_missed import FuseMissed
+from fedloom.parts.local.in_turn import InTurn
+from fedloom.parts.local.keep_layers import KeepLayers
 from fedloom.parts.local.keep_own import KeepOwn
 from fedloom.parts.local.keep_own_part import KeepOwnPart
 from fedloom.parts.local.prox import Prox
 from fedloom.parts.local.prune import Prune
+from fedloom.parts.local.shrink_tail import ShrinkTail
 from fedloom.parts.local.stop_early import StopEarly
 from fedloom.parts.local.sub_model import SubModel
+from fedloom.parts.local.tune import Tune
 from fedloom.parts.mask.everything import Everything
 from fedloom.parts.mask.largest import Largest
 from fedloom.parts.mask.last_sent import LastSent
@@ -53,6 +69,7 @@ from fedloom.parts.mask.own_classes import OwnClasses
 from fedloom.parts.mask.own_scores import OwnScores
 from fedloom.parts.mask.ranked import Ranked
 from fedloom.parts.mask.regions import Regions
+from fedloom.parts.mask.share_layers import ShareLayers
 from fedloom.parts.mask.share_out import ShareOut
 from fedloom.parts.pace.barrier import Barrier
 from fedloom.parts.pace.buffered import Buffered
@@ -76,6 +93,7 @@ from fedloom.parts.stale.discounts import Constant, Cutoff, Discount, Hinge, Pol
 from fedloom.parts.upload.as_sent import AsSent
 from fedloom.parts.upload.as_trained import AsTrained
 from fedloom.parts.upload.importance import Importance
+from fedloom.parts.upload.leading_rank import LeadingRank
 
 __all__ = [
     "Adam",
@@ -99,15 +117,19 @@ __all__ = [
     "Counted",
     "CoverageMean",
     "Cutoff",
+    "DecaySome",
     "Discount",
     "Everyone",
     "Everything",
     "FastestWithinBudget",
     "Finite",
+    "FreezeLayers",
     "FuseMissed",
     "Hinge",
     "Importance",
     "InFlight",
+    "InTurn",
+    "KeepLayers",
     "KeepOwn",
     "KeepOwnPart",
     "Krum",
@@ -116,6 +138,8 @@ __all__ = [
     "LatencyAndLoss",
     "LatestUpdates",
     "LeadingNeurons",
+    "LeadingRank",
+    "LearntRanks",
     "LocalRule",
     "Mask",
     "Median",
@@ -127,6 +151,7 @@ __all__ = [
     "OwnClasses",
     "OwnScores",
     "Pace",
+    "PaddedMean",
     "Part",
     "PartAsked",
     "PlainMean",
@@ -137,16 +162,24 @@ __all__ = [
     "Prox",
     "Prune",
     "Ranked",
+    "Refactored",
     "Regions",
     "Relative",
     "Repair",
     "Sampling",
     "Select",
+    "ServerAdagrad",
+    "ServerAdam",
+    "ServerOptimiser",
     "ServerPart",
+    "ServerSgd",
+    "ServerYogi",
     "Several",
     "Sgd",
+    "ShareLayers",
     "ShareOut",
     "Shift",
+    "ShrinkTail",
     "SomeSend",
     "Stale",
     "State",
@@ -157,6 +190,8 @@ __all__ = [
     "Tiers",
     "Traits",
     "TrimmedMean",
+    "Tune",
+    "Tuning",
     "UnheardFirst",
     "Uniform",
     "Upload",

@@ -108,14 +108,19 @@ class Ledger:
             "strays": reply.strays,
         })  # fmt: skip
 
-    def score(self, score: Score, personal: Tensor | None, *seconds: float, validation: Score | None = None) -> None:
-        """Add the evaluation after the last round, and its seconds, in the order of `SPENT`."""
+    def score(
+        self, score: Score | None, personal: Tensor | None, *seconds: float, validation: Score | None = None
+    ) -> None:
+        """Add the evaluation after the last round, and its seconds, in the order of `SPENT`.
+
+        A model without layers that clients keep to themselves has no score.
+        """
         self._personal, spent = {} if personal is None else {PERSONAL: personal}, dict(zip(SPENT, seconds))
         if self._rounds:
             self._rounds[-1] |= {"score": score, "personal": personal, "validation": validation, "spent": spent}
         else:
-            scores = self._scores(plain_score(score), personal, None if validation is None else plain_score(validation))
-            self._past[-1] = self._past[-1] | scores | dict.fromkeys(SPENT) | spent
+            found, checked = (None if one is None else plain_score(one) for one in (score, validation))
+            self._past[-1] = self._past[-1] | self._scores(found, personal, checked) | dict.fromkeys(SPENT) | spent
 
     def drop_score(self) -> None:
         """Remove the evaluation after the last round."""

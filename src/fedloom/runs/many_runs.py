@@ -173,6 +173,7 @@ def kind_of(experiment: Experiment, method: Method) -> tuple[Any, ...] | None:
         experiment.goal,
         experiment.augment,
         experiment.model,
+        experiment.adapter,
         experiment.device,
         experiment.execution,
         experiment.chunk,

@@ -66,8 +66,9 @@ def add_score(ledger: Ledger, prepared: Prepared, weights: Tensor, clock: Callab
     began, inputs = clock(), prepared.inputs
     own = prepared.engine.personal(weights)
     tried = [] if own is None else [clock() - began]
-    score = evaluate(inputs.setting, weights, inputs.test, inputs.outputs)
+    whole = not inputs.method.local.traits.splits
+    score = evaluate(inputs.setting, weights, inputs.test, inputs.outputs) if whole else None
     checked = None
-    if inputs.validation is not None:
+    if whole and inputs.validation is not None:
         checked = evaluate(inputs.setting, weights, inputs.validation, inputs.outputs)
     ledger.score(score, own, clock() - began, *tried, validation=checked)

@@ -175,7 +175,7 @@ def run_sweep(
         cells += [cell for name, cell in new.items() if all(cell.contender.name != own.contender.name for own in cells)]
         waiting = _answered(searches, waiting, new)
     if tell is not None:
-        for note in budget_notes(cells):
+        for note in (*budget_notes(cells), *unscored_notes(cells)):
             tell(note)
     return Sweep(tuple(cells), out)
 
@@ -243,6 +243,15 @@ def budget_notes(cells: Sequence[Cell]) -> list[str]:
         return []
     said = ", ".join(f"{name} {number}" for name, number in counts.items())
     return [f"not tuned equally: settings tried are {said}; --search random --trials N gives each method N of them"]
+
+
+def unscored_notes(cells: Sequence[Cell]) -> list[str]:
+    """A note where no choice of a method has a score on validation examples."""
+    known = {cell.method for cell in cells if isfinite(cell.validation.mean)}
+    without = list(dict.fromkeys(cell.method for cell in cells if cell.method not in known))
+    if not without:
+        return []
+    return [f"{', '.join(without)}: no score on validation examples, so that the first choice stands for the best"]
 
 
 def _write(asked: Asked, out: Path) -> None:
