@@ -18,7 +18,7 @@ from fedloom.runs.experiment import Experiment
 from fedloom.runs.result import Result
 from fedloom.studies import played
 from fedloom.studies.checks import differences, trains
-from fedloom.studies.compare import Contender, compare, paired, significant
+from fedloom.studies.compare import Contender, compare, on_one_fleet, paired, significant
 
 SMALL: dict[str, Any] = {"clients": 10, "per_round": 4, "rounds": 3, "training": {"epochs": 1}}
 
@@ -30,8 +30,9 @@ def contender(*scores: float | None) -> Contender:
 
 def test_all_are_checked_before_the_first_is_trained() -> None:
     told: list[Any] = []
-    made = {"fedavg": Experiment(**SMALL), "mine": Experiment(rounds=3, method="feddd")}
-    with pytest.raises(BadExperiment, match=r"^mine: .*needs a fleet with devices"):
+    early = {"name": "fedspu", "settings": {"early_stopping": True}}
+    made = {"fedavg": Experiment(**SMALL), "mine": Experiment(**SMALL, method=early)}
+    with pytest.raises(BadExperiment, match=r"^mine: split keeps nothing back"):
         compare(made, (0,), lambda *row: told.append(row))
     assert not told
 
@@ -116,3 +117,13 @@ def test_a_result_is_read_from_its_folder(tmp_path: Path) -> None:
     assert {k: v for k, v in ours.items() if k != "wall_seconds"} == {
         k: v for k, v in theirs.items() if k != "wall_seconds"
     }
+
+
+def test_a_fleet_that_one_method_brings_is_that_of_all() -> None:
+    notes: list[str] = []
+    made = {"fedavg": Experiment(**SMALL), "feddd": Experiment(clients=10, rounds=3, method="feddd")}
+    brought = made["feddd"].fleet.name
+    assert brought != "none"
+    found = on_one_fleet(made, notes.append)
+    assert {name: one.fleet.name for name, one in found.items()} == {"fedavg": brought, "feddd": brought}
+    assert notes == [f"on fleet '{brought}', as the others: fedavg"]

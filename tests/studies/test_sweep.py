@@ -211,7 +211,6 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "4 of 4 runs are finished already" in capsys.readouterr().out
     for wrong, why in (
         (("sweep", "rate=0.1", *few), "it needs one of each"),
-        (("sweep", "fedavg", "feddd", "rate=0.1", *few), "feddd, rate=0.1: "),
         (("sweep", "--resume", str(tmp_path)), "has no sweep.json"),
         (("sweep", "fedavg", "rate=0.05,0.2", "--search", "random", *few), "how many settings each method gets"),
         (("sweep", "fedavg", "rat=0.05,0.2", *few), "did you mean 'rate'"),

@@ -103,6 +103,8 @@ def training_defaults(key: str) -> tuple[str, str]:
 
 def _own(method: Method, key: str) -> str:
     """A method's own value of a training setting."""
+    if key == "stop_early":
+        return "none"
     if key == "optimiser":
         return type(method.optimiser).__name__.lower()
     value = getattr(method.work if key in ("epochs", "steps", "batch") else method.optimiser, key)

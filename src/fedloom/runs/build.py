@@ -27,6 +27,7 @@ from fedloom.layout import flatten
 from fedloom.method import Method
 from fedloom.runs.assumptions import assumption_notes
 from fedloom.runs.base import hash_of_base
+from fedloom.runs.default_fleet import fleet_notes
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.inputs import Inputs, clients_of, inputs_of
 from fedloom.runs.threads import round_of, threads_for
@@ -147,7 +148,8 @@ def trainer_of(
 def notes_of(experiment: Experiment, inputs: Inputs) -> list[str]:
     """What should be known before a run begins."""
     rounding = precision_note(experiment.precision, inputs.model.device)
-    own = pace_notes(experiment, inputs.method, inputs.setting) + inputs.method.notes(inputs.setting)
+    own = fleet_notes(inputs.method, experiment.fleet.name)
+    own += pace_notes(experiment, inputs.method, inputs.setting) + inputs.method.notes(inputs.setting)
     own += assumption_notes(experiment, inputs.method, inputs.setting.fleet.devices, inputs.setting.fleet.size)
     own += inputs.notes
     own += [] if inputs.repeatable else [UNREPEATABLE]

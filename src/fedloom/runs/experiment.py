@@ -23,6 +23,7 @@ from fedloom.methods import METHODS
 from fedloom.models import MODELS, build
 from fedloom.runs.augment import check_augment
 from fedloom.runs.choice import Choice, Named, choice, three_shares
+from fedloom.runs.default_fleet import devices_left_open
 from fedloom.runs.named_parts import attack_of, with_parts
 from fedloom.runs.own_function import own_function
 from fedloom.runs.personal import left_to_rule
@@ -102,7 +103,8 @@ class Experiment(Section):
         given, values = values, {**values, **_left_open(values)}
         self._fill(values)
         method = self.build_method()
-        if left := left_to_pace(method, values, self.fleet.name) | left_to_rule(method, given):
+        left = devices_left_open(method, self.fleet.name) | left_to_pace(method, values, self.fleet.name)
+        if left := left | left_to_rule(method, given):
             self._fill({**values, **left})
         check_pace(self, method)
         self._check()
@@ -151,11 +153,9 @@ class Experiment(Section):
                 "with some training."
             )
 
-    def __repr__(self) -> str:
+    def __repr_str__(self, join_str: str) -> str:
         """What differs from the default, as one writes it."""
-        return f"Experiment({', '.join(f'{name}={short(value)}' for name, value in self.chosen.items())})"
-
-    __str__ = __repr__
+        return join_str.join(f"{name}={short(value)}" for name, value in self.chosen.items())
 
     def _repr_html_(self) -> str:
         """A table of what differs from the default, for notebooks."""

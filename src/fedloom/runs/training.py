@@ -11,6 +11,7 @@ from fedloom.core.optimiser import Adam, Optimiser, Sgd
 from fedloom.core.section import Section, told
 from fedloom.errors import BadExperiment, unknown
 from fedloom.method import Method
+from fedloom.methods.fedspu import stopping_early
 
 
 class Training(Section):
@@ -28,10 +29,14 @@ class Training(Section):
     epochs: int | None = told("passes over a client's examples in a round", "passes", "at least 1")
     steps: int | None = told("steps of a client in a round, in place of epochs", "steps", "at least 1")
     batch: int | None = told("examples of a step; 0 takes all at once", "examples", "at least 0")
+    stop_early: float | None = told(
+        "clients leave once this part of training loss and the rest of held-out loss rises: 0.7", within="from 0 to 1"
+    )
 
     def apply(self, method: Method) -> Method:
         """The method with these settings in place of its own."""
         given = {name: value for name, value in self.model_dump().items() if value is not None}
+        balance = given.pop("stop_early", None)
         kinds: dict[str, type[Optimiser]] = {"sgd": Sgd, "adam": Adam}
         kind = kinds.get(given.pop("optimiser", ""), type(method.optimiser))
         work = {name: given.pop(name) for name in ("epochs", "steps", "batch") if name in given}
@@ -42,4 +47,5 @@ class Training(Section):
             if name not in takes:
                 raise BadExperiment(unknown(f"setting of {kind.__name__.lower()}", name, takes))
         optimiser = replace(method.optimiser, **given) if kind is type(method.optimiser) else kind(**given)
-        return replace(method, optimiser=optimiser, work=replace(method.work, **work))
+        trained = replace(method, optimiser=optimiser, work=replace(method.work, **work))
+        return trained if balance is None else stopping_early(trained, balance)

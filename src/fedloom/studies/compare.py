@@ -136,13 +136,13 @@ def compare(
 
 
 def on_one_fleet(experiments: dict[str, Experiment], tell: Tell | None = None) -> dict[str, Experiment]:
-    """The experiments, with the devices of those that have no barrier for those that have none."""
-    fleets = [one.fleet for one in experiments.values() if not one.build_method().pace.barrier]
+    """The experiments, with the devices of those that brought some for those that have none."""
+    fleets = [one.fleet for one in experiments.values() if one.fleet.name != "none"]
     without = [name for name, one in experiments.items() if one.fleet.name == "none"]
     if not fleets or not without:
         return experiments
     if tell is not None:
-        tell(f"on fleet '{fleets[0].name}', as the runs without a barrier: {', '.join(without)}")
+        tell(f"on fleet '{fleets[0].name}', as the others: {', '.join(without)}")
     return {
         name: Experiment(**{**one.model_dump(), "fleet": fleets[0].model_dump()}) if name in without else one
         for name, one in experiments.items()
