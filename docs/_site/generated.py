@@ -134,7 +134,7 @@ def public() -> str:
     """Every public name."""
     things = [getattr(fedloom, name) for name in fedloom.__all__]
     titles = {
-        "Running": ("fedloom.runs.", "fedloom.report."),
+        "Running": ("fedloom.runs.", "fedloom.report.", "fedloom.cli."),
         "Studies": ("fedloom.studies.",),
         "Data": ("fedloom.data.",),
         "Methods and their parts": ("fedloom.method", "fedloom.parts.", "fedloom.core.rule"),

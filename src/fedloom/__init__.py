@@ -7,6 +7,7 @@ from fedloom.accel.fast_import import uncollected as _uncollected
 with _uncollected():
     from fedloom.adapters import lora
     from fedloom.chance import Chance
+    from fedloom.cli.progress_bar import ProgressBar
     from fedloom.core.goal import Goal, Targets
     from fedloom.core.metric import FromTorchmetrics, Mean, Sums, Whole
     from fedloom.core.rule import LocalRule
@@ -28,7 +29,6 @@ with _uncollected():
     from fedloom.neurons.rules import neuron_rule
     from fedloom.neurons.trace import neuron_map
     from fedloom.parts.local.chain import Chain
-    from fedloom.report.progress_bar import ProgressBar
     from fedloom.report.results import load_result
     from fedloom.round import play_round
     from fedloom.runs.checkpoint.saver import Checkpoints

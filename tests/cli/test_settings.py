@@ -37,7 +37,7 @@ def test_every_setting_says_what_it_is() -> None:
     assert {name.partition(".")[0] for name in rows if "." in name} == set(GROUPS)
     assert [name for name, row in rows.items() if not row.about] == []
     assert rows["training.rate"][1:4] == ("0.1", "", "above 0")
-    assert "safari: 0.001" in rows["training.rate"].about
+    assert "safari: 0.01" in rows["training.rate"].about
     assert rows["world.deadline"][1:4] == ("none", "seconds", "above 0")
     assert rows["world.piece_loss"].range == "at least 0, at most 1"
     assert rows["engine"].range == "local or loop or distributed"

@@ -12,11 +12,11 @@ from rich.text import Text
 
 from fedloom.accel.machine import size
 from fedloom.cli.options import WARNINGS
+from fedloom.cli.progress_bar import ProgressBar, state_of
 from fedloom.core.metric import Metric
 from fedloom.evaluate.judge import ACCURACY
 from fedloom.evaluate.wording import direction, label_of, number
 from fedloom.report.about import class_names, name_of
-from fedloom.report.progress_bar import ProgressBar, state_of
 from fedloom.runs.explain import Section
 from fedloom.runs.result import Result
 from fedloom.runs.watch import Watch

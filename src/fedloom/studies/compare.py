@@ -138,6 +138,11 @@ def compare(
 def on_one_fleet(experiments: dict[str, Experiment], tell: Tell | None = None) -> dict[str, Experiment]:
     """The experiments, with the devices of those that brought some for those that have none."""
     fleets = [one.fleet for one in experiments.values() if one.fleet.name != "none"]
+    names = list(dict.fromkeys(fleet.name for fleet in fleets))
+    if len(names) > 1 and tell is not None:
+        tell(
+            f"not on one fleet, which is no comparison: {', '.join(names)}; name one for all, as in --fleet {names[0]}"
+        )
     without = [name for name, one in experiments.items() if one.fleet.name == "none"]
     if not fleets or not without:
         return experiments
