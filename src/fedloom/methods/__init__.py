@@ -21,6 +21,7 @@ from fedloom.methods.feddd import feddd
 from fedloom.methods.feddyn import DynamicRegulariser, feddyn
 from fedloom.methods.federated_dropout import federated_dropout
 from fedloom.methods.fedexp import Extrapolated, fedexp
+from fedloom.methods.fedit import fedit
 from fedloom.methods.fedmp import fedmp
 from fedloom.methods.fednova import NormalisedMean, fednova
 from fedloom.methods.fedper import fedper
@@ -32,9 +33,12 @@ from fedloom.methods.fedspu import fedspu
 from fedloom.methods.fedumf import fedumf
 from fedloom.methods.fedvarp import fedvarp
 from fedloom.methods.fedyogi import fedyogi
+from fedloom.methods.ffa_lora import ExactMean, ffa_lora
 from fedloom.methods.fjord import fjord
+from fedloom.methods.flexlora import flexlora
 from fedloom.methods.hermes import hermes
 from fedloom.methods.heterofl import Rescale, heterofl
+from fedloom.methods.hetlora import hetlora
 from fedloom.methods.ist import Evenly, ist
 from fedloom.methods.lg_fedavg import lg_fedavg
 from fedloom.methods.local_training import local_training
@@ -100,6 +104,10 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fedasync": fedasync,
     "fedbuff": fedbuff,
     "fedat": fedat,
+    "fedit": fedit,
+    "ffa-lora": ffa_lora,
+    "hetlora": hetlora,
+    "flexlora": flexlora,
     "loom": loom,
 }
 
@@ -114,6 +122,7 @@ __all__ = [
     "DynamicRegulariser",
     "Erasing",
     "Evenly",
+    "ExactMean",
     "Extrapolated",
     "FirstComers",
     "GlobalPart",
@@ -141,6 +150,7 @@ __all__ = [
     "feddyn",
     "federated_dropout",
     "fedexp",
+    "fedit",
     "fedmp",
     "fednova",
     "fedper",
@@ -152,9 +162,12 @@ __all__ = [
     "fedumf",
     "fedvarp",
     "fedyogi",
+    "ffa_lora",
     "fjord",
+    "flexlora",
     "hermes",
     "heterofl",
+    "hetlora",
     "ist",
     "lg_fedavg",
     "local_training",

@@ -30,9 +30,11 @@ from fedloom.parts.admit.weight import Weight
 from fedloom.parts.aggregate.coverage_mean import CoverageMean
 from fedloom.parts.aggregate.krum import Krum
 from fedloom.parts.aggregate.latest_updates import LatestUpdates
+from fedloom.parts.aggregate.padded_mean import PaddedMean
 from fedloom.parts.aggregate.plain_mean import PlainMean
 from fedloom.parts.aggregate.private_mean import PrivateMean, private
 from fedloom.parts.aggregate.ranked_mean import Median, TrimmedMean
+from fedloom.parts.aggregate.refactored import Refactored
 from fedloom.parts.aggregate.server_optimiser import (
     ServerAdagrad,
     ServerAdam,
@@ -43,6 +45,7 @@ from fedloom.parts.aggregate.server_optimiser import (
 from fedloom.parts.aggregate.stepped import Stepped
 from fedloom.parts.allocate.affordable import Affordable
 from fedloom.parts.allocate.latency_and_loss import LatencyAndLoss
+from fedloom.parts.allocate.learnt_ranks import LearntRanks
 from fedloom.parts.allocate.tiers import Tiers
 from fedloom.parts.allocate.whole import Whole
 from fedloom.parts.local.chain import Chain
@@ -55,6 +58,7 @@ from fedloom.parts.local.keep_own import KeepOwn
 from fedloom.parts.local.keep_own_part import KeepOwnPart
 from fedloom.parts.local.prox import Prox
 from fedloom.parts.local.prune import Prune
+from fedloom.parts.local.shrink_tail import ShrinkTail
 from fedloom.parts.local.stop_early import StopEarly
 from fedloom.parts.local.sub_model import SubModel
 from fedloom.parts.local.tune import Tune
@@ -89,6 +93,7 @@ from fedloom.parts.stale.discounts import Constant, Cutoff, Discount, Hinge, Pol
 from fedloom.parts.upload.as_sent import AsSent
 from fedloom.parts.upload.as_trained import AsTrained
 from fedloom.parts.upload.importance import Importance
+from fedloom.parts.upload.leading_rank import LeadingRank
 
 __all__ = [
     "Adam",
@@ -133,6 +138,8 @@ __all__ = [
     "LatencyAndLoss",
     "LatestUpdates",
     "LeadingNeurons",
+    "LeadingRank",
+    "LearntRanks",
     "LocalRule",
     "Mask",
     "Median",
@@ -144,6 +151,7 @@ __all__ = [
     "OwnClasses",
     "OwnScores",
     "Pace",
+    "PaddedMean",
     "Part",
     "PartAsked",
     "PlainMean",
@@ -154,6 +162,7 @@ __all__ = [
     "Prox",
     "Prune",
     "Ranked",
+    "Refactored",
     "Regions",
     "Relative",
     "Repair",
@@ -170,6 +179,7 @@ __all__ = [
     "ShareLayers",
     "ShareOut",
     "Shift",
+    "ShrinkTail",
     "SomeSend",
     "Stale",
     "State",

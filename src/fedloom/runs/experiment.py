@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError
 from torch import nn
 
+from fedloom.adapters import ADAPTERS
 from fedloom.codec import Codec
 from fedloom.core.goal import Goal
 from fedloom.core.section import Section
@@ -21,6 +22,7 @@ from fedloom.method import SERVER_SLOTS, Method
 from fedloom.methods import METHODS
 from fedloom.models import MODELS, build
 from fedloom.runs.augment import check_augment
+from fedloom.runs.default_fleet import devices_left_open
 from fedloom.runs.named_parts import attack_of, with_parts
 from fedloom.runs.own_function import OwnFunction, own_function
 from fedloom.runs.personal import left_to_rule
@@ -36,7 +38,8 @@ from fedloom.world.world import World
 
 CHANNELS: dict[str, type[Channel]] = {"bernoulli": Bernoulli, "bursty": Bursty}
 CHOSEN = ("aggregate", "admit", "pace", "stale", "attack")  # chosen by name for any method
-SECTIONS = ("method", "data", "partition", "model", "goal", "fleet", "channel", *CHOSEN)  # a name with its settings
+NAMED = ("method", "data", "partition", "model", "adapter", "goal", "fleet", "channel")
+SECTIONS = (*NAMED, *CHOSEN)  # a name with its settings
 GROUPS: dict[str, type[Section]] = {  # settings without a name
     "training": Training,
     "server": Server,
@@ -46,6 +49,7 @@ GROUPS: dict[str, type[Section]] = {  # settings without a name
 AUTO = "auto"  # the default goal, model and partition: by the data
 NETWORKS = {"tokens": "char-conv", "next-token": "char-conv", "pixels": "fcn"}  # of goals; of all others: mlp
 SUPPLIED = ("shape", "classes", "vocabulary")  # a model's facts about the data, not settings
+GIVEN = ("module", "seed")  # what an adapter is given, not settings
 
 
 class Choice(Section):
@@ -75,6 +79,7 @@ class Experiment(Section):
     data: Named = Choice(name="digits")
     partition: Named = Choice(name=AUTO)
     model: Named = Choice(name=AUTO)
+    adapter: Named = Choice(name="none")
     goal: Named = Choice(name=AUTO)
     augment: tuple[Named, ...] = Field((), description="transforms of training examples, in order: crop, flip")
     start: str | None = Field(None, description="a run folder or a .safetensors file with the model's first weights")
@@ -111,7 +116,8 @@ class Experiment(Section):
         given, values = values, {**values, **_left_open(values)}
         self._fill(values)
         method = self.build_method()
-        if left := left_to_pace(method, values, self.fleet.name) | left_to_rule(method, given):
+        left = devices_left_open(method, self.fleet.name) | left_to_pace(method, values, self.fleet.name)
+        if left := left | left_to_rule(method, given):
             self._fill({**values, **left})
         check_pace(self, method)
         self._check()
@@ -141,6 +147,7 @@ class Experiment(Section):
         self.build_channel()
         self.build_attack()
         self.build_goal()
+        self._check_adapter()
         check_augment(self.augment)
         if self.fleet.name == "none" and (self.world != World() or self.channel.settings):
             raise BadExperiment(
@@ -158,6 +165,16 @@ class Experiment(Section):
                 f"split is {self.split}; it must be three shares (training, validation, own test) that add up to 1, "
                 "with some training."
             )
+
+    def _check_adapter(self) -> dict[str, Any]:
+        """The adapter's settings, each as its own type; refuse unknown names and other types."""
+        name, settings = self.adapter.name, self.adapter.settings
+        _check_name("adapter", name, ("none", *ADAPTERS))
+        if name == "none":
+            if settings:
+                raise BadExperiment("adapter is 'none' and takes no settings; choose one, as in --adapter lora.")
+            return {}
+        return fit(f"adapter '{name}'", ADAPTERS[name], settings, GIVEN)
 
     def build_channel(self) -> Channel:
         """The channel as a value."""
@@ -187,6 +204,11 @@ class Experiment(Section):
         if not isinstance(module, nn.Module):
             raise BadModel(f"model '{name}' gave {type(module).__name__}; expected an nn.Module.")
         return module
+
+    def with_adapter(self, network: nn.Module) -> nn.Module:
+        """The network with the adapter that was chosen, drawn from the seed; the network itself if there is none."""
+        name = self.adapter.name
+        return network if name == "none" else ADAPTERS[name](network, **self._check_adapter(), seed=self.seed)
 
     def build_method(self) -> Method:
         """The method as a value, with this experiment's training settings, cohort size and parts by name."""

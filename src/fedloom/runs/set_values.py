@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedloom.adapters import ADAPTERS
 from fedloom.data.load import settings_of as data_settings, usual_goal
 from fedloom.data.partition import PARTITIONS, settings_of as partition_settings
 from fedloom.errors import BadExperiment, unknown
@@ -13,6 +14,7 @@ from fedloom.runs.experiment import (
     AUTO,
     CHANNELS,
     CHOSEN,
+    GIVEN,
     GROUPS,
     SECTIONS,
     SUPPLIED,
@@ -81,6 +83,8 @@ def _section_of(name: str, values: dict[str, Any]) -> str:
     elif (own := own_function(model)) is not None:
         takes["model"] = list(settings_of(own.load("model")))
     takes["goal"] = _takes_of_goal(goal)
+    if values["adapter"]["name"] in ADAPTERS:
+        takes["adapter"] = list(settings_of(ADAPTERS[values["adapter"]["name"]], GIVEN))
     if values["channel"]["name"] in CHANNELS:
         takes["channel"] = list(settings_of(CHANNELS[values["channel"]["name"]]))
     takes |= {kind: takes_of(kind, values[kind]["name"]) for kind in CHOSEN}
