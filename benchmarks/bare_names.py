@@ -16,10 +16,11 @@ import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
+from fedloom.errors import FedloomError
 from fedloom.evaluate.targets import interval
 from fedloom.methods import METHODS
 from fedloom.runs.experiment import Experiment
@@ -57,6 +58,7 @@ class Row(NamedTuple):
     seconds: list[float]
     plain: list[float]  # FedAvg's seconds right before
     fleet: str
+    refused: str = ""  # why it does not run
 
     @property
     def times(self) -> float:
@@ -66,6 +68,8 @@ class Row(NamedTuple):
     @property
     def trouble(self) -> str:
         """What is wrong with the default; empty: nothing."""
+        if self.refused:
+            return f"refuses: {self.refused}"
         best = max(statistics.mean(self.scores), statistics.mean(self.own))
         learnt = "" if best >= LEAST else f"ends at {best:.2f}, below {LEAST:.2f}"
         return learnt or ("" if self.times <= MOST else f"takes {self.times:.1f} times FedAvg's time, above {MOST:g}")
@@ -98,18 +102,28 @@ def row_of(name: str, rounds: int, seeds: int) -> Row:
     steps = Experiment(method=name).build_method().pace.steps_a_round  # 1 where rounds have a barrier
     common = {"rounds": rounds * steps, "evaluate_every": steps}
     row = Row(name, [], [], [], [], Experiment(method=name).fleet.name)
+    try:
+        _fill(row, rounds, seeds, common)
+    except FedloomError as problem:
+        return row._replace(refused=str(problem))
+    return row
+
+
+def _fill(row: Row, rounds: int, seeds: int, common: dict[str, Any]) -> None:
+    """Run the method and FedAvg with every seed."""
     for seed in range(seeds):
         row.plain.append(run(Experiment(rounds=rounds, seed=seed)).wall_seconds)
-        result = run(Experiment(method=name, seed=seed, **common))
+        result = run(Experiment(method=row.name, seed=seed, **common))
         row.seconds.append(result.wall_seconds)
         row.scores.append(result.score or 0.0)
-        own = run(Experiment(method=name, seed=seed, split=OWN, **{**common, "evaluate_every": rounds * steps}))
+        own = run(Experiment(method=row.name, seed=seed, split=OWN, **{**common, "evaluate_every": common["rounds"]}))
         row.own.append(own.rounds[-1]["personal_score"] or 0.0)
-    return row
 
 
 def mean_of(values: list[float]) -> str:
     """A mean with its interval."""
+    if not values:
+        return "-"
     found = interval(values)
     return f"{found.mean:.3f}" + ("" if found.half is None else f" ± {found.half:.3f}")
 
@@ -118,7 +132,7 @@ CELLS: dict[str, Callable[[Row], str]] = {
     "method": lambda row: f"`{row.name}`",
     "global": lambda row: mean_of(row.scores),
     "own": lambda row: mean_of(row.own),
-    "time": lambda row: f"{row.times:.1f}",
+    "time": lambda row: "-" if row.refused else f"{row.times:.1f}",
     "fleet": lambda row: "" if row.fleet == "none" else f"`{row.fleet}`",
 }
 
