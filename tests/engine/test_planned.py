@@ -143,12 +143,12 @@ CASES: dict[str, Case] = {
     ),
     "transformer, captured": Case(
         "transformer", fedavg(), "vmapped", ("autograd",), "whole",
-        {"stacked": "no stacked form", "kernels": "linear", "fused": "takes no steps", "momentum": "vmapped"},
+        {"stacked": "no stacked form", "swapped": "no stacked form", "kernels": "linear", "fused": "takes no steps", "momentum": "vmapped"},
         captured=True,
     ),
     "branching": Case(
         "branching", fedavg(), "one by one", ("fused", "autograd"), "whole",
-        {"stacked": "control flow", "vmapped": "control flow"}, captured=True,
+        {"stacked": "control flow", "swapped": "differs", "vmapped": "control flow"}, captured=True,
     ),
 }  # fmt: skip
 
