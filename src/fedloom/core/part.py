@@ -76,6 +76,11 @@ class ServerPart(Part):
         """Whether decisions depend on the training losses that clients report."""
         return False
 
+    @property
+    def needs_devices(self) -> bool:
+        """Whether decisions depend on the clients' devices, so that a fleet must have some."""
+        return False
+
     def record(self, memory: State) -> State:
         """Values of this round for the run folder: scalars become columns; of larger tensors the last is kept."""
         return {}

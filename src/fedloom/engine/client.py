@@ -120,13 +120,21 @@ def choose_part(
     each = method.local.traits.looks  # examples of each class; 0: it chooses without data
     if strata is None and setting.goal.strata:
         strata = data.y[rows]
-    look = [_look(data, ids, rows, setting.fleet.examples[ids], strata, each, chance)] if each else []
+    sizes, dtype = setting.fleet.examples[ids], task.model.dtype
+    look = [_look(data, ids, rows, sizes, strata, each, chance, dtype)] if each else []
     mask, own = method.local.narrow(setting, ids, task, own, look, chance)
     return task._replace(mask=mask, keep=None), _with_moments(own, moments)
 
 
 def _look(
-    data: Examples, ids: Tensor, rows: Tensor, sizes: Tensor, strata: Tensor | None, each: int, chance: Chance
+    data: Examples,
+    ids: Tensor,
+    rows: Tensor,
+    sizes: Tensor,
+    strata: Tensor | None,
+    each: int,
+    chance: Chance,
+    dtype: torch.dtype,
 ) -> Batch:
     """At most `each` examples of every stratum for each client, in an order that is fixed for the run.
 
@@ -144,7 +152,7 @@ def _look(
         chosen = before <= each
     else:
         chosen = place < 10 * each
-    weight = (chosen & (place < sizes[:, None])).to(torch.float32)
+    weight = (chosen & (place < sizes[:, None])).to(dtype)
     seen = place < weight.any(0).nonzero().max() + 1  # columns without weight are not gathered
     rows, weight = rows[:, seen], weight[:, seen]
     return Batch(data.x[rows], data.y[rows], weight / weight.sum(1, keepdim=True), keys[:, 0])

@@ -61,21 +61,17 @@ def take_steps(start: Start) -> Taken:
     raise AssertionError("autograd suits every chunk")
 
 
-def _all_trained(start: Start) -> bool:
-    """Whether no parameter has to be kept unchanged step by step."""
-    return start.held or start.method.local.trains(start.task) is None
-
-
 def _native(start: Start) -> Taken | None:
     """The C code."""
     rule = start.method.local
-    return native_steps(start) if _all_trained(start) and (rule.only_shifts or not rule.traits.corrects) else None
+    return native_steps(start) if rule.only_shifts or not rule.traits.corrects else None
 
 
 def _fused(start: Start) -> Taken | None:
     """Steps inside the backward pass."""
-    if not _all_trained(start) or start.method.local.traits.corrects:  # as a twin may where the rule does not
-        return None
+    rule = start.method.local  # it corrects as a twin may where the rule does not
+    if rule.traits.corrects or (not start.held and rule.trains(start.task) is not None):
+        return None  # else some parameters must be kept unchanged step by step
     rate, decay, descent = start.task.rate, start.method.optimiser.weight_decay, start.gradient.descent
     assert descent is not None  # else the plan has another way
     return descent(start.first, start.feed(), rate, 1 - rate * decay)

@@ -22,6 +22,7 @@ from fedloom.method import SERVER_SLOTS, Method
 from fedloom.methods import METHODS
 from fedloom.models import MODELS, build
 from fedloom.runs.augment import check_augment
+from fedloom.runs.default_fleet import devices_left_open
 from fedloom.runs.named_parts import attack_of, with_parts
 from fedloom.runs.own_function import OwnFunction, own_function
 from fedloom.runs.personal import left_to_rule
@@ -115,7 +116,8 @@ class Experiment(Section):
         given, values = values, {**values, **_left_open(values)}
         self._fill(values)
         method = self.build_method()
-        if left := left_to_pace(method, values, self.fleet.name) | left_to_rule(method, given):
+        left = devices_left_open(method, self.fleet.name) | left_to_pace(method, values, self.fleet.name)
+        if left := left | left_to_rule(method, given):
             self._fill({**values, **left})
         check_pace(self, method)
         self._check()
