@@ -21,7 +21,7 @@ from fedloom.evaluate.targets import interval, spent, to_target
 from fedloom.goals import classes, numbers
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.result import Result
-from fedloom.studies.compare import Contender, compare, ratio_of
+from fedloom.studies.compare import Contender, compare, on_one_fleet, ratio_of
 from fedloom.studies.plan import Option, Plan, plan
 
 ROWS = [
@@ -201,3 +201,14 @@ def test_the_commands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     assert command(monkeypatch, "compare", "fedavg", "--set", "nu=1", *FEW) == 2
     assert command(monkeypatch, "plan", "--fleet", "ipt", "--target", "0.5") == 2
     assert "did you mean 'iot'?" in capsys.readouterr().err
+
+
+def test_methods_that_need_devices_share_them_with_the_others() -> None:
+    told: list[str] = []
+    ours = {name: Experiment(method=name) for name in ("fedavg", "feddd")}
+    assert {one.fleet.name for one in on_one_fleet(ours, told.append).values()} == {"table4"}
+    assert told == ["on fleet 'table4', as the runs that need devices: fedavg"]
+    with_stream = {name: Experiment(method=name) for name in ("fedavg", "feddd", "fedbuff")}
+    assert on_one_fleet(with_stream)["fedavg"].fleet.name == "mobile-4g"
+    alone = {"fedavg": Experiment()}
+    assert on_one_fleet(alone) == alone

@@ -84,15 +84,18 @@ def compare(
 def on_one_fleet(
     experiments: dict[str, Experiment], tell: Callable[[str], None] | None = None
 ) -> dict[str, Experiment]:
-    """The experiments, with the devices of those that have no barrier for those that have none."""
-    fleets = [one.fleet for one in experiments.values() if not one.build_method().pace.barrier]
+    """The experiments, with the devices that runs without a barrier, or that need some, bring for those without any."""
+    barriers = [(one.fleet, one.build_method().pace.barrier) for one in experiments.values()]
+    brought = sorted(((fleet, barrier) for fleet, barrier in barriers if fleet.name != "none"), key=lambda two: two[1])
     without = [name for name, one in experiments.items() if one.fleet.name == "none"]
-    if not fleets or not without:
+    if not brought or not without:
         return experiments
+    fleet, barrier = brought[0]
     if tell is not None:
-        tell(f"on fleet '{fleets[0].name}', as the runs without a barrier: {', '.join(without)}")
+        whose = "the runs that need devices" if barrier else "the runs without a barrier"
+        tell(f"on fleet '{fleet.name}', as {whose}: {', '.join(without)}")
     return {
-        name: Experiment(**{**one.model_dump(), "fleet": fleets[0].model_dump()}) if name in without else one
+        name: Experiment(**{**one.model_dump(), "fleet": fleet.model_dump()}) if name in without else one
         for name, one in experiments.items()
     }
 
