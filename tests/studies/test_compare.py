@@ -14,21 +14,22 @@ from scipy.stats import t as student
 from torch.nn import Identity
 
 from fedloom.cli.main import main
-from fedloom.cli.show import comparison_rows, comparison_table, summary_table
+from fedloom.cli.show import summary_table
+from fedloom.cli.show_studies import comparison_rows, comparison_table
 from fedloom.core.goal import Goal
 from fedloom.errors import BadExperiment
 from fedloom.evaluate.targets import interval, spent, to_target
 from fedloom.goals import classes, numbers
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.result import Result
-from fedloom.studies.compare import Contender, compare, on_one_fleet, ratio_of
+from fedloom.studies.compare import Contender, compare, ratio_of
 from fedloom.studies.plan import Option, Plan, plan
 
 ROWS = [
-    {"score": 0.1, "virtual_seconds": 2.0, "bytes_up": 10, "bytes_down": 5, "joules": 1.0},
-    {"score": None, "virtual_seconds": 3.0, "bytes_up": 10, "bytes_down": 5, "joules": 1.0},
-    {"score": 0.6, "virtual_seconds": 4.0, "bytes_up": 10, "bytes_down": 5, "joules": 1.0},
-    {"score": 0.4, "virtual_seconds": 5.0, "bytes_up": 10, "bytes_down": 5, "joules": 1.0},
+    {"score": 0.1, "virtual_seconds": 2.0, "bytes_up": 10, "bytes_down": 5, "clients": 4, "joules": 1.0},
+    {"score": None, "virtual_seconds": 3.0, "bytes_up": 10, "bytes_down": 5, "clients": 4, "joules": 1.0},
+    {"score": 0.6, "virtual_seconds": 4.0, "bytes_up": 10, "bytes_down": 5, "clients": 4, "joules": 1.0},
+    {"score": 0.4, "virtual_seconds": 5.0, "bytes_up": 10, "bytes_down": 5, "clients": 4, "joules": 1.0},
 ]
 SMALL = {"clients": 10, "per_round": 4, "rounds": 4, "training": {"epochs": 1}}
 
@@ -201,14 +202,3 @@ def test_the_commands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     assert command(monkeypatch, "compare", "fedavg", "--set", "nu=1", *FEW) == 2
     assert command(monkeypatch, "plan", "--fleet", "ipt", "--target", "0.5") == 2
     assert "did you mean 'iot'?" in capsys.readouterr().err
-
-
-def test_methods_that_need_devices_share_them_with_the_others() -> None:
-    told: list[str] = []
-    ours = {name: Experiment(method=name) for name in ("fedavg", "feddd")}
-    assert {one.fleet.name for one in on_one_fleet(ours, told.append).values()} == {"table4"}
-    assert told == ["on fleet 'table4', as the runs that need devices: fedavg"]
-    with_stream = {name: Experiment(method=name) for name in ("fedavg", "feddd", "fedbuff")}
-    assert on_one_fleet(with_stream)["fedavg"].fleet.name == "mobile-4g"
-    alone = {"fedavg": Experiment()}
-    assert on_one_fleet(alone) == alone
