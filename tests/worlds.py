@@ -40,7 +40,7 @@ from fedloom.methods.federated_dropout import federated_dropout
 from fedloom.methods.fedmp import fedmp
 from fedloom.methods.fedprox import fedprox
 from fedloom.methods.fedrolex import fedrolex
-from fedloom.methods.fedselect import fedselect
+from fedloom.methods.fedselect_neurons import fedselect_neurons
 from fedloom.methods.fedspu import fedspu
 from fedloom.methods.fedumf import fedumf
 from fedloom.methods.fedvarp import fedvarp
@@ -50,10 +50,10 @@ from fedloom.methods.heterofl import heterofl
 from fedloom.methods.ist import ist
 from fedloom.methods.loom import loom
 from fedloom.methods.mifa import mifa
-from fedloom.methods.oap import oap
+from fedloom.methods.oap_largest import oap_largest
 from fedloom.methods.oort import oort
 from fedloom.methods.power_of_choice import power_of_choice
-from fedloom.methods.prunefl import prunefl
+from fedloom.methods.prunefl_fixed import prunefl_fixed
 from fedloom.methods.ra_fed import ra_fed
 from fedloom.methods.ram_fed import ram_fed
 from fedloom.methods.safa import safa
@@ -142,10 +142,10 @@ METHODS: list[tuple[str, Callable[[], Method]]] = [
     ("heterofl", lambda: small(heterofl())),
     ("hermes", lambda: small(hermes())),
     ("fedmp", lambda: small(fedmp())),
-    ("prunefl", lambda: small(prunefl())),
-    ("fedselect", lambda: small(fedselect())),
+    ("prunefl-fixed", lambda: small(prunefl_fixed())),
+    ("fedselect-neurons", lambda: small(fedselect_neurons())),
     ("ist", lambda: small(ist())),
-    ("oap", lambda: small(oap())),
+    ("oap-largest", lambda: small(oap_largest())),
     ("splitfl", lambda: small(splitfl())),
     ("ra-fed", lambda: small(ra_fed("MIX"))),
     ("ra-fed-period", lambda: small(ra_fed(mode="element", period=2, redraw=True))),

@@ -29,11 +29,11 @@ MAKERS = {
 PLAIN = ["fedavg", "fedavg-steps", "fedavg-epochs", "fedavg-median", "fedavg-krum", "mifa", "fedvarp"]
 # whole neurons are left out, or nothing is held in place: the user's steps need not know of masks
 FREELY = ["feddd", "feddd-random", "fjord", "fjord-trimmed-mean", "heterofl", "fedrolex", "federated-dropout", "ist",
-          "keep-own", "ra-fed", "ram-fed", "fedumf", "fedumf-fjord", "hermes", "fedmp", "prunefl",
-          "fedselect"]  # fmt: skip
+          "keep-own", "ra-fed", "ram-fed", "fedumf", "fedumf-fjord", "hermes", "fedmp", "prunefl-fixed",
+          "fedselect-neurons"]  # fmt: skip
 # single numbers are left out, or the rest of a whole network is frozen: the steps must hold it
 REFUSED = {"fedprox", "scaffold", "feddyn", "feddc", "heterofl", "loom", "safari"}  # they change the steps, or look
-HELD = ["fedspu", "splitfl", "keep-own-frozen", "scattered", "oap", "ra-fed-period"]
+HELD = ["fedspu", "splitfl", "keep-own-frozen", "scattered", "oap-largest", "ra-fed-period"]
 
 
 # ---- equality with fedloom's own rounds

@@ -15,8 +15,8 @@ from fedloom.runs.experiment import Experiment
 from fedloom.runs.play import run
 
 SAY = (
-    "federated-dropout", "fjord", "fedrolex", "heterofl", "hermes", "fedmp", "prunefl", "fedselect", "ist", "splitfl",
-    "ra-fed", "ram-fed", "fedspu", "feddd", "loom",
+    "federated-dropout", "fjord", "fedrolex", "heterofl", "hermes", "fedmp", "prunefl-fixed", "fedselect-neurons",
+    "ist", "splitfl", "ra-fed", "ram-fed", "fedspu", "feddd", "loom",
 )  # fmt: skip
 
 

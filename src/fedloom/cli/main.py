@@ -273,13 +273,13 @@ def list_command(
 
     rows = catalogue(kind.value)
     if as_json:
-        typer.echo(json.dumps([row._asdict() for row in rows]))
+        typer.echo(json.dumps([row.record() for row in rows]))
         return
     table = Table(
         Column("name", no_wrap=True), "settings", "what it is", title=f"fedloom {kind.value}", title_justify="left"
     )
     for row in rows:
-        table.add_row(*(Text(text) for text in row))
+        table.add_row(*(Text(text) for text in (row.name, row.settings, row.told)))
     Console().print(table)
 
 

@@ -15,7 +15,7 @@ from fedloom.methods.federated_dropout import federated_dropout
 from fedloom.methods.fedmp import fedmp
 from fedloom.methods.fedprox import fedprox
 from fedloom.methods.fedrolex import fedrolex
-from fedloom.methods.fedselect import GlobalPart, fedselect
+from fedloom.methods.fedselect_neurons import GlobalPart, fedselect_neurons
 from fedloom.methods.fedspu import fedspu
 from fedloom.methods.fedumf import fedumf
 from fedloom.methods.fedvarp import fedvarp
@@ -25,10 +25,10 @@ from fedloom.methods.heterofl import Rescale, heterofl
 from fedloom.methods.ist import Evenly, ist
 from fedloom.methods.loom import loom
 from fedloom.methods.mifa import mifa
-from fedloom.methods.oap import Erasing, oap
+from fedloom.methods.oap_largest import Erasing, oap_largest
 from fedloom.methods.oort import oort
 from fedloom.methods.power_of_choice import power_of_choice
-from fedloom.methods.prunefl import prunefl
+from fedloom.methods.prunefl_fixed import prunefl_fixed
 from fedloom.methods.ra_fed import ra_fed
 from fedloom.methods.ram_fed import ram_fed
 from fedloom.methods.safa import CachedMean, Complete, FirstComers, Refresh, safa
@@ -52,10 +52,10 @@ METHODS: dict[str, Callable[..., Method]] = {
     "heterofl": heterofl,
     "hermes": hermes,
     "fedmp": fedmp,
-    "prunefl": prunefl,
-    "fedselect": fedselect,
+    "prunefl-fixed": prunefl_fixed,
+    "fedselect-neurons": fedselect_neurons,
     "ist": ist,
-    "oap": oap,
+    "oap-largest": oap_largest,
     "splitfl": splitfl,
     "ra-fed": ra_fed,
     "ram-fed": ram_fed,
@@ -97,7 +97,7 @@ __all__ = [
     "fedmp",
     "fedprox",
     "fedrolex",
-    "fedselect",
+    "fedselect_neurons",
     "fedspu",
     "fedumf",
     "fedvarp",
@@ -107,10 +107,10 @@ __all__ = [
     "ist",
     "loom",
     "mifa",
-    "oap",
+    "oap_largest",
     "oort",
     "power_of_choice",
-    "prunefl",
+    "prunefl_fixed",
     "ra_fed",
     "ram_fed",
     "safa",

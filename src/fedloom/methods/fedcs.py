@@ -6,11 +6,13 @@ random candidates, greedily as many as can upload one after another in time, whe
 time. The server knows every client's link rates.
 """
 
+from fedloom.core.paper import paper
 from fedloom.core.part import Select
 from fedloom.method import Method
 from fedloom.parts.select.within import FastestWithinBudget, WithinDeadline
 
 
+@paper("Nishio and Yonetani, ICC", 2019, "none: whole models")
 def fedcs(budget: float = 0.6, deadline: float | None = None, candidates: int = 10) -> Method:
     """`budget` is the fraction of clients that may upload; with a `deadline` (in seconds) `candidates` are drawn."""
     select: Select = FastestWithinBudget(budget) if deadline is None else WithinDeadline(deadline, candidates)

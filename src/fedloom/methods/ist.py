@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
+from fedloom.core.paper import paper
 from fedloom.core.part import Allocate
 from fedloom.core.types import Setting, State
 from fedloom.method import Method
@@ -31,6 +32,7 @@ class Evenly(Allocate):
         return torch.full(ids.shape, 1 / len(ids), device=ids.device), memory
 
 
+@paper("Yuan et al., arXiv:1910.02120", 2019, "disjoint neurons for every client of the cohort")
 def ist() -> Method:
     """Equal parts, dealt anew every round."""
     return Method(allocate=Evenly(), mask=ShareOut(), local=SubModel())

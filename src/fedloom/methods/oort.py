@@ -8,10 +8,12 @@ single examples are not reported, and durations are computed for the whole model
 otherwise.
 """
 
+from fedloom.core.paper import paper
 from fedloom.method import Method
 from fedloom.parts.select.utility import Utility
 
 
+@paper("Lai et al., OSDI", 2021, "none: whole models")
 def oort(budget: float = 0.6, alpha: float = 2.0, sampling: bool = False) -> Method:
     """`budget` is the fraction of clients that may upload; `alpha` the exponent of the penalty for being slow."""
     if sampling:

@@ -7,12 +7,19 @@ Different from the original, which prunes the same single weights for all client
 by squared gradients over their cost in time.
 """
 
+from fedloom.core.paper import paper
 from fedloom.method import Method
 from fedloom.parts.allocate.tiers import Tiers
 from fedloom.parts.local.sub_model import SubModel
 from fedloom.parts.mask.own_scores import OwnScores
 
 
-def prunefl(shares: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)) -> Method:
+@paper(
+    "Jiang et al., IEEE TNNLS",
+    2022,
+    "the neurons that moved most in a client's first round",
+    reading="the FedSPU paper",
+)
+def prunefl_fixed(shares: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)) -> Method:
     """`shares` are the capacity tiers, in neurons."""
     return Method(allocate=Tiers(shares), mask=OwnScores("change"), local=SubModel())

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.means import uniform_mean
+from fedloom.core.paper import paper
 from fedloom.core.part import Aggregate
 from fedloom.core.types import Reply, Setting, State
 from fedloom.method import Method
@@ -36,7 +37,13 @@ class Erasing(Aggregate):
         return torch.where(covered | ~reply.arrived.any(), new, 0), memory
 
 
-def oap(shares: tuple[float, ...] = (0.5,), keep_untrained: bool = False) -> Method:
+@paper(
+    "Zhou et al., NeurIPS workshop",
+    2022,
+    "the largest weights of every hidden layer, the same for equal shares",
+    reading="our first version",
+)
+def oap_largest(shares: tuple[float, ...] = (0.5,), keep_untrained: bool = False) -> Method:
     """`shares` are the capacity tiers, in weights of hidden layers."""
     mean = CoverageMean("uniform") if keep_untrained else Erasing()
     return Method(allocate=Tiers(shares), mask=Largest(), local=SubModel(own_part=False), aggregate=mean)

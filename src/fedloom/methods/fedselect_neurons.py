@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
+from fedloom.core.paper import paper
 from fedloom.core.part import Mask
 from fedloom.core.types import Portion, Reply, Setting, State
 from fedloom.errors import BadExperiment
@@ -82,6 +83,12 @@ class GlobalPart(Mask):
         return {"personal": memory["personal"].index_put((ids,), personal), "heard": heard}
 
 
-def fedselect(first: float = 0.25, last: float = 0.5, grow: float = 0.05) -> Method:
+@paper(
+    "Tamirisa et al., CVPR",
+    2024,
+    "all but a growing part of neurons that each client keeps for itself",
+    reading="the FedSPU paper",
+)
+def fedselect_neurons(first: float = 0.25, last: float = 0.5, grow: float = 0.05) -> Method:
     """`first` and `last` bound the personal share of neurons, which grows by `grow` per participation."""
     return Method(mask=GlobalPart(first, last, grow), local=KeepOwn())
