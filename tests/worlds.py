@@ -44,6 +44,7 @@ from fedloom.methods.fedselect_neurons import fedselect_neurons
 from fedloom.methods.fedspu import fedspu
 from fedloom.methods.fedumf import fedumf
 from fedloom.methods.fedvarp import fedvarp
+from fedloom.methods.fiarse import fiarse
 from fedloom.methods.fjord import fjord
 from fedloom.methods.hermes import hermes
 from fedloom.methods.heterofl import heterofl
@@ -139,6 +140,8 @@ METHODS: list[tuple[str, Callable[[], Method]]] = [
     ("fedrolex", lambda: small(fedrolex())),
     ("federated-dropout", lambda: small(federated_dropout())),
     ("federated-dropout-heavy", lambda: small(federated_dropout(), optimiser=replace(_HEAVY, fresh=False))),
+    ("fiarse", lambda: small(fiarse())),
+    ("fiarse-layer", lambda: small(fiarse((0.5, 0.25), "layer", count="changed"), optimiser=_HEAVY)),
     ("heterofl", lambda: small(heterofl())),
     ("hermes", lambda: small(hermes())),
     ("fedmp", lambda: small(fedmp())),

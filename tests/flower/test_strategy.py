@@ -32,7 +32,16 @@ FREELY = ["feddd", "feddd-random", "fjord", "fjord-trimmed-mean", "heterofl", "f
           "keep-own", "ra-fed", "ram-fed", "fedumf", "fedumf-fjord", "hermes", "fedmp", "prunefl-fixed",
           "fedselect-neurons"]  # fmt: skip
 # single numbers are left out, or the rest of a whole network is frozen: the steps must hold it
-REFUSED = {"fedprox", "scaffold", "feddyn", "feddc", "heterofl", "loom", "safari"}  # they change the steps, or look
+REFUSED = {
+    "fedprox",
+    "scaffold",
+    "feddyn",
+    "feddc",
+    "heterofl",
+    "loom",
+    "safari",
+    "fiarse",
+}  # they change the steps, or look
 HELD = ["fedspu", "splitfl", "keep-own-frozen", "scattered", "oap-largest", "ra-fed-period"]
 
 

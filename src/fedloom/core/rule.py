@@ -37,6 +37,7 @@ class Traits:
     chooses: bool = False  # clients choose what to train: engines call `narrow`
     looks: int = 0  # examples of each of its classes that a client chooses by; 0: it chooses without data
     masks_classes: bool = False  # outputs of classes that a client has no example of are neither used nor trained
+    reads_model: bool = False  # hooks of training read `task.model`, so runs with other models train by themselves
     judges: bool = False  # clients test their models on held-out examples: engines call `judge`
 
     def __post_init__(self) -> None:
@@ -58,6 +59,7 @@ class Traits:
             chooses=self.chooses or other.chooses,
             looks=max(self.looks, other.looks),
             masks_classes=self.masks_classes or other.masks_classes,
+            reads_model=self.reads_model or other.reads_model,
             judges=self.judges or other.judges,
         )
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fedloom.core.devices import Devices
     from fedloom.core.goal import Goal, Loss, Transform
     from fedloom.neurons.map import NeuronMap
-    from fedloom.neurons.weights import HiddenWeights
+    from fedloom.neurons.weights import HiddenWeights, Layer
 
 log = logging.getLogger("fedloom")
 
@@ -86,6 +86,13 @@ class Setting:
         from fedloom.neurons.weights import hidden_weights
 
         return hidden_weights(self.module, self.example, self.layout)
+
+    @cached_property
+    def layers(self) -> tuple[Layer, ...]:
+        """All layers that have weights, with the places of their numbers; norm layers are not among them."""
+        from fedloom.neurons.weights import layers_of
+
+        return layers_of(self.module, self.layout)
 
 
 class Cohort(NamedTuple):

@@ -19,6 +19,7 @@ from fedloom.methods.fedselect_neurons import GlobalPart, fedselect_neurons
 from fedloom.methods.fedspu import fedspu
 from fedloom.methods.fedumf import fedumf
 from fedloom.methods.fedvarp import fedvarp
+from fedloom.methods.fiarse import ChangedMean, Thresholded, fiarse
 from fedloom.methods.fjord import fjord
 from fedloom.methods.hermes import hermes
 from fedloom.methods.heterofl import Rescale, heterofl
@@ -49,6 +50,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "federated-dropout": federated_dropout,
     "fjord": fjord,
     "fedrolex": fedrolex,
+    "fiarse": fiarse,
     "heterofl": heterofl,
     "hermes": hermes,
     "fedmp": fedmp,
@@ -74,6 +76,7 @@ METHODS: dict[str, Callable[..., Method]] = {
 __all__ = [
     "METHODS",
     "CachedMean",
+    "ChangedMean",
     "Complete",
     "ControlVariates",
     "CrossTier",
@@ -85,6 +88,7 @@ __all__ = [
     "GlobalPart",
     "Refresh",
     "Rescale",
+    "Thresholded",
     "fedasync",
     "fedat",
     "fedavg",
@@ -101,6 +105,7 @@ __all__ = [
     "fedspu",
     "fedumf",
     "fedvarp",
+    "fiarse",
     "fjord",
     "hermes",
     "heterofl",
