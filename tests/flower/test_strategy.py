@@ -32,7 +32,8 @@ FREELY = ["feddd", "feddd-random", "fjord", "fjord-trimmed-mean", "heterofl", "f
           "keep-own", "ra-fed", "ram-fed", "fedumf", "fedumf-fjord", "hermes", "fedmp", "prunefl-fixed",
           "fedselect-neurons"]  # fmt: skip
 # single numbers are left out, or the rest of a whole network is frozen: the steps must hold it
-REFUSED = {
+# they change the steps, or look
+REFUSED = {"fedprox", "scaffold", "feddyn", "feddc", "heterofl", "loom", "safari", "fiarse"}
     "fedprox",
     "scaffold",
     "feddyn",
