@@ -51,9 +51,11 @@ from fedloom.methods.heterofl import heterofl
 from fedloom.methods.ist import ist
 from fedloom.methods.loom import loom
 from fedloom.methods.mifa import mifa
+from fedloom.methods.oap import oap
 from fedloom.methods.oap_largest import oap_largest
 from fedloom.methods.oort import oort
 from fedloom.methods.power_of_choice import power_of_choice
+from fedloom.methods.prunefl import prunefl
 from fedloom.methods.prunefl_fixed import prunefl_fixed
 from fedloom.methods.ra_fed import ra_fed
 from fedloom.methods.ram_fed import ram_fed
@@ -145,9 +147,12 @@ METHODS: list[tuple[str, Callable[[], Method]]] = [
     ("heterofl", lambda: small(heterofl())),
     ("hermes", lambda: small(hermes())),
     ("fedmp", lambda: small(fedmp())),
+    ("prunefl", lambda: small(prunefl(every=2, remove=0.6))),
     ("prunefl-fixed", lambda: small(prunefl_fixed())),
     ("fedselect-neurons", lambda: small(fedselect_neurons())),
     ("ist", lambda: small(ist())),
+    ("oap", lambda: small(oap())),
+    ("oap-erasing", lambda: small(oap((5, 6), erase=True))),
     ("oap-largest", lambda: small(oap_largest())),
     ("splitfl", lambda: small(splitfl())),
     ("ra-fed", lambda: small(ra_fed("MIX"))),

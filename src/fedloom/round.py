@@ -83,6 +83,7 @@ def take_replies(
     mended = method.stale.lessen(model, mended)  # replies to older models may count less
     new = ask("aggregate", model, mended)
     new, memory["local"] = method.local.debrief(memory["local"], setting, model, new, mended)
+    new, memory["mask"] = method.mask.settle(memory["mask"], setting, new, mended)
     return new, memory, reply
 
 

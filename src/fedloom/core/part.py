@@ -195,6 +195,13 @@ class Mask(ServerPart):
     ) -> tuple[Portion, State]:
         """Return a mask [C, P], and the neurons [C, K] if the mask is made of whole ones."""
 
+    def settle(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> tuple[Tensor, State]:
+        """Return the model [P] that a round leaves, and the memory: where a shared mask changes and zeroes numbers.
+
+        `model` is the aggregated one, `reply` what was aggregated. It is kept, tested and sent as returned.
+        """
+        return model, memory
+
 
 class Upload(Part):
     """What each client sends back; runs on the client."""

@@ -26,9 +26,11 @@ from fedloom.methods.heterofl import Rescale, heterofl
 from fedloom.methods.ist import Evenly, ist
 from fedloom.methods.loom import loom
 from fedloom.methods.mifa import mifa
+from fedloom.methods.oap import Quarters, oap
 from fedloom.methods.oap_largest import Erasing, oap_largest
 from fedloom.methods.oort import oort
 from fedloom.methods.power_of_choice import power_of_choice
+from fedloom.methods.prunefl import prunefl
 from fedloom.methods.prunefl_fixed import prunefl_fixed
 from fedloom.methods.ra_fed import ra_fed
 from fedloom.methods.ram_fed import ram_fed
@@ -54,9 +56,11 @@ METHODS: dict[str, Callable[..., Method]] = {
     "heterofl": heterofl,
     "hermes": hermes,
     "fedmp": fedmp,
+    "prunefl": prunefl,
     "prunefl-fixed": prunefl_fixed,
     "fedselect-neurons": fedselect_neurons,
     "ist": ist,
+    "oap": oap,
     "oap-largest": oap_largest,
     "splitfl": splitfl,
     "ra-fed": ra_fed,
@@ -86,6 +90,7 @@ __all__ = [
     "Evenly",
     "FirstComers",
     "GlobalPart",
+    "Quarters",
     "Refresh",
     "Rescale",
     "Thresholded",
@@ -112,9 +117,11 @@ __all__ = [
     "ist",
     "loom",
     "mifa",
+    "oap",
     "oap_largest",
     "oort",
     "power_of_choice",
+    "prunefl",
     "prunefl_fixed",
     "ra_fed",
     "ram_fed",

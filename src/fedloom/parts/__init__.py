@@ -39,6 +39,7 @@ from fedloom.parts.allocate.latency_and_loss import LatencyAndLoss
 from fedloom.parts.allocate.tiers import Tiers
 from fedloom.parts.allocate.whole import Whole
 from fedloom.parts.local.chain import Chain
+from fedloom.parts.local.dense_gradients import DenseGradients
 from fedloom.parts.local.fuse_missed import FuseMissed
 from fedloom.parts.local.keep_own import KeepOwn
 from fedloom.parts.local.keep_own_part import KeepOwnPart
@@ -51,6 +52,7 @@ from fedloom.parts.mask.largest import Largest
 from fedloom.parts.mask.last_sent import LastSent
 from fedloom.parts.mask.own_classes import OwnClasses
 from fedloom.parts.mask.own_scores import OwnScores
+from fedloom.parts.mask.pruned_by_time import PrunedByTime
 from fedloom.parts.mask.ranked import Ranked
 from fedloom.parts.mask.regions import Regions
 from fedloom.parts.mask.share_out import ShareOut
@@ -99,6 +101,7 @@ __all__ = [
     "Counted",
     "CoverageMean",
     "Cutoff",
+    "DenseGradients",
     "Discount",
     "Everyone",
     "Everything",
@@ -136,6 +139,7 @@ __all__ = [
     "PrivateMean",
     "Prox",
     "Prune",
+    "PrunedByTime",
     "Ranked",
     "Regions",
     "Relative",
