@@ -40,6 +40,7 @@ from fedloom.methods.federated_dropout import federated_dropout
 from fedloom.methods.fedmp import fedmp
 from fedloom.methods.fedprox import fedprox
 from fedloom.methods.fedrolex import fedrolex
+from fedloom.methods.fedselect import fedselect
 from fedloom.methods.fedselect_neurons import fedselect_neurons
 from fedloom.methods.fedspu import fedspu
 from fedloom.methods.fedumf import fedumf
@@ -149,6 +150,7 @@ METHODS: list[tuple[str, Callable[[], Method]]] = [
     ("fedmp", lambda: small(fedmp())),
     ("prunefl", lambda: small(prunefl(every=2, remove=0.6))),
     ("prunefl-fixed", lambda: small(prunefl_fixed())),
+    ("fedselect", lambda: small(fedselect(every=1), work=Work(epochs=2, batch=6))),
     ("fedselect-neurons", lambda: small(fedselect_neurons())),
     ("ist", lambda: small(ist())),
     ("oap", lambda: small(oap())),

@@ -33,7 +33,7 @@ FREELY = ["feddd", "feddd-random", "fjord", "fjord-trimmed-mean", "heterofl", "f
           "fedselect-neurons"]  # fmt: skip
 # single numbers are left out, or the rest of a whole network is frozen: the steps must hold it
 # they change the steps, or look
-REFUSED = {"fedprox", "scaffold", "feddyn", "feddc", "heterofl", "loom", "safari", "fiarse", "prunefl"}
+REFUSED = {"fedprox", "scaffold", "feddyn", "feddc", "heterofl", "loom", "safari", "fiarse", "prunefl", "fedselect"}
 HELD = ["fedspu", "splitfl", "keep-own-frozen", "scattered", "oap", "oap-largest", "ra-fed-period"]
 
 

@@ -29,6 +29,7 @@ class Traits:
 
     corrects: bool = False  # `view` or `correct` changes anything; else steps may be fused into the backward pass
     scales: bool = False  # `view` and `correct` only multiply, by what `LocalRule.scales` returns
+    turns: bool = False  # which numbers are trained depends on the pass over the data: engines call `turn`
     shifts: bool = False  # `correct` only adds what `LocalRule.shift` returns
     cuts: bool = False  # only the part sent exists on the client, so engines may train a smaller network
     freezes: bool = False  # the whole network runs, and exactly the part sent is trained
@@ -41,7 +42,10 @@ class Traits:
     judges: bool = False  # clients test their models on held-out examples: engines call `judge`
 
     def __post_init__(self) -> None:
-        for name, needs in (("scales", "corrects"), ("shifts", "corrects"), ("looks", "chooses")):
+        for name, needs in (
+            *(("scales", "corrects"), ("shifts", "corrects"), ("turns", "corrects")),
+            ("looks", "chooses"),
+        ):
             if getattr(self, name) and not getattr(self, needs):
                 raise BadExperiment(f"Traits has {name}={getattr(self, name)} but {needs}=False; set {needs}=True too.")
 
@@ -51,6 +55,7 @@ class Traits:
         return Traits(
             corrects=bool(correcting),
             scales=bool(correcting) and all(one.scales for one in correcting),
+            turns=self.turns or other.turns,
             shifts=bool(correcting) and all(one.shifts for one in correcting),
             cuts=self.cuts or other.cuts,
             freezes=self.freezes or other.freezes,
@@ -141,6 +146,10 @@ class LocalRule:
     def trains(self, task: Task) -> Tensor | None:
         """Return which numbers are trained [C, P]; None means all."""
         return None
+
+    def turn(self, task: Task, state: State, epoch: Tensor) -> Tensor | None:
+        """Return which numbers each client trains in its pass number `epoch` [C] (from 0) [C, P]; only if `turns`."""
+        return self.trains(task)
 
     def view(self, task: Task, params: Tensor) -> Tensor:
         """Return the weights of the forward pass [C, P]; `correct` must then map gradients back to `params`."""

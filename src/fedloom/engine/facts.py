@@ -19,6 +19,9 @@ from fedloom.engine.gradient.protocol import Gradient
 from fedloom.engine.plain_layers import plain_layers
 from fedloom.engine.plan import Facts
 
+_MIXED = "the transform mixes the examples of a batch, and clients have batches of their own"
+_TURNS = "the local rule trains other numbers in every pass, and a captured step knows no passes"
+
 
 def facts_of(
     clients: Clients,
@@ -32,7 +35,8 @@ def facts_of(
     kind, layers, head, loss = gradient.kind, plain_layers(setting) or (), setting.goal.head, setting.loss
     captured = captured and kind != "one by one"  # one client after another: no two steps are alike
     mixed = captured and mixes(setting.transform)
-    captured = captured and not mixed
+    turns = captured and method.local.traits.turns
+    captured = captured and not mixed and not turns
     traits = replace(method.local.traits, shifts=method.local.only_shifts)
     steps = not why_not_optimiser(method.optimiser) and (traits.shifts or not traits.corrects)
     native = steps and not captured and bool(layers) and head is not None and kind != "one by one"
@@ -48,7 +52,7 @@ def facts_of(
         low=gradient.low,
         sliced=sliced,
         captured=captured,
-        no_graph="the transform mixes the examples of a batch, and clients have batches of their own" if mixed else "",
+        no_graph=_MIXED if mixed else _TURNS if turns else "",
         no_native=why_not_native(setting, data, method.optimiser, traits.shifts) if native else "",
         no_kernels=_no_kernels(setting, data) if captured else "",
         no_compact=_no_compact(setting, data, gradient) if captured else "",

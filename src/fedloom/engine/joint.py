@@ -189,6 +189,7 @@ def _cat_batches(parts: Sequence[Batches]) -> Batches:
         steps=_cat([part.steps for part in parts]),
         active=[sum(part.active[k] for part in parts if k < len(part.active)) for k in range(longest)],
         keys=cat_padded(lambda part: part.keys, False),
+        per_epoch=_cat([part.per_epoch for part in parts]),
     )
 
 

@@ -82,7 +82,7 @@ def _autograd(start: Start) -> Taken:
     params = first.clone(memory_format=torch.contiguous_format)
     losses = params.new_zeros(len(params))
     shift = rule.shift(task, start.state, first) if rule.only_shifts else None  # once, for all steps
-    for batch in start.feed():
+    for step, batch in enumerate(start.feed()):
         now = slice(len(batch.y))  # clients that still have steps to take
         part, here = task.rows(now), params[now]
         seen = rule.view(part, here)
@@ -94,7 +94,10 @@ def _autograd(start: Start) -> Taken:
             grads = shift.rows(now).added(first[now], here, grads)
         else:
             grads = rule.correct(part, rows(start.state, now), first[now], here, grads)
-        may = None if trains is None else trains[now, :trained]
+        turn = trains if trains is None else trains[now]
+        if rule.traits.turns:
+            turn = rule.turn(part, rows(start.state, now), step // start.batches.per_epoch[now])
+        may = None if turn is None else turn[:, :trained]
         optimiser.step(rows(moments, now), here[:, :trained], grads[:, :trained], task.rate, may)
         losses[now] += loss
     if trains is not None:  # running statistics outside the mask stay too

@@ -15,6 +15,7 @@ from fedloom.methods.federated_dropout import federated_dropout
 from fedloom.methods.fedmp import fedmp
 from fedloom.methods.fedprox import fedprox
 from fedloom.methods.fedrolex import fedrolex
+from fedloom.methods.fedselect import GrowOwn, fedselect
 from fedloom.methods.fedselect_neurons import GlobalPart, fedselect_neurons
 from fedloom.methods.fedspu import fedspu
 from fedloom.methods.fedumf import fedumf
@@ -59,6 +60,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "prunefl": prunefl,
     "prunefl-fixed": prunefl_fixed,
     "fedselect-neurons": fedselect_neurons,
+    "fedselect": fedselect,
     "ist": ist,
     "oap": oap,
     "oap-largest": oap_largest,
@@ -90,6 +92,7 @@ __all__ = [
     "Evenly",
     "FirstComers",
     "GlobalPart",
+    "GrowOwn",
     "Quarters",
     "Refresh",
     "Rescale",
@@ -106,6 +109,7 @@ __all__ = [
     "fedmp",
     "fedprox",
     "fedrolex",
+    "fedselect",
     "fedselect_neurons",
     "fedspu",
     "fedumf",

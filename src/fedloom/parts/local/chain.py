@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import reduce
-from operator import or_
+from operator import and_, or_
 from typing import TYPE_CHECKING
 
 import torch
@@ -86,6 +86,12 @@ class Chain(LocalRule):
         for mask in masks[1:]:
             allowed = allowed & mask
         return allowed
+
+    def turn(self, task: Task, state: State, epoch: Tensor) -> Tensor | None:
+        """The numbers that every member trains in this pass."""
+        turns = (rule.turn(self._task(task, n), _own(state, n), epoch) for n, rule in enumerate(self.rules))
+        masks = [mask for mask in turns if mask is not None]
+        return reduce(and_, masks) if masks else None
 
     def view(self, task: Task, params: Tensor) -> Tensor:
         """Apply the views of the members in order."""

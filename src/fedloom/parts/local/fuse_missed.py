@@ -89,6 +89,10 @@ class FuseMissed(LocalRule):
         """As the inner rule."""
         return self.inner.trains(task)
 
+    def turn(self, task: Task, state: State, epoch: Tensor) -> Tensor | None:
+        """As the inner rule."""
+        return self.inner.turn(task, _inner(state), epoch)
+
     def view(self, task: Task, params: Tensor) -> Tensor:
         """As the inner rule."""
         return self.inner.view(task, params)
