@@ -40,7 +40,7 @@ APART = (
     *("oort", "oort-sampling"),  # a budget
     *("safa", "safa-plain"),  # rounds alone
     "ram-fed-element",  # a decaying rate
-    "prunefl",  # reports in rounds that are everybody's
+    *("prunefl", "fedtiny", "fedtiny-blocks", "fedmef", "fedrts", "feddst"),  # reports in rounds that are everybody's
 )
 COHORTS = [  # methods whose rounds a pace can be made to equal
     (name, make()) for name, make in METHODS if make().select.asks_one_by_one and name not in APART

@@ -35,14 +35,18 @@ from fedloom.methods.fedavg import fedavg
 from fedloom.methods.fedcs import fedcs
 from fedloom.methods.feddc import DriftCorrection, feddc
 from fedloom.methods.feddd import feddd
+from fedloom.methods.feddst import feddst
 from fedloom.methods.feddyn import feddyn
 from fedloom.methods.federated_dropout import federated_dropout
+from fedloom.methods.fedmef import fedmef
 from fedloom.methods.fedmp import fedmp
 from fedloom.methods.fedprox import fedprox
 from fedloom.methods.fedrolex import fedrolex
+from fedloom.methods.fedrts import fedrts
 from fedloom.methods.fedselect import fedselect
 from fedloom.methods.fedselect_neurons import fedselect_neurons
 from fedloom.methods.fedspu import fedspu
+from fedloom.methods.fedtiny import fedtiny
 from fedloom.methods.fedumf import fedumf
 from fedloom.methods.fedvarp import fedvarp
 from fedloom.methods.fiarse import fiarse
@@ -149,6 +153,11 @@ METHODS: list[tuple[str, Callable[[], Method]]] = [
     ("hermes", lambda: small(hermes())),
     ("fedmp", lambda: small(fedmp())),
     ("prunefl", lambda: small(prunefl(every=2, remove=0.6))),
+    ("fedtiny", lambda: small(fedtiny(0.5, alpha=0.5, every=1))),
+    ("fedtiny-blocks", lambda: small(fedtiny(0.4, "er", every=1, blocks=2, growth="random"), optimiser=_HEAVY)),
+    ("fedmef", lambda: small(fedmef(0.5, 0.1, alpha=0.5, every=1))),
+    ("fedrts", lambda: small(fedrts(0.5, alpha=0.5, every=1))),
+    ("feddst", lambda: small(feddst(0.5, alpha=0.5, every=1))),
     ("prunefl-fixed", lambda: small(prunefl_fixed())),
     ("fedselect", lambda: small(fedselect(every=1), work=Work(epochs=2, batch=6))),
     ("fedselect-neurons", lambda: small(fedselect_neurons())),

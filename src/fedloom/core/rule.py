@@ -170,6 +170,18 @@ class LocalRule:
         """Return the gradients to follow [C, P]; `first` are the weights that the client started from."""
         return self.shift(task, state, first).added(first, params, grads) if self.traits.shifts else grads
 
+    def probes(self, task: Task) -> bool:
+        """Whether, in this round, engines take one more gradient after the last step and call `probed`."""
+        return False
+
+    def probed(self, task: Task, state: State, last: Tensor, grads: Tensor) -> State:
+        """Return the state for `finish`, given gradients of all numbers [C, P] at the trained weights `last`.
+
+        They are of one batch of each client's own, through `view`. Names that a client's state does not have between
+        rounds must be gone after `finish`.
+        """
+        return state
+
     def finish(
         self, task: Task, state: State, first: Tensor, last: Tensor, steps: Tensor
     ) -> tuple[Tensor, State, State]:

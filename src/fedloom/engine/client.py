@@ -73,8 +73,18 @@ def learn(start: Start, steps: Steps = take_steps) -> tuple[Learnt, State]:
     own, moments = _split_moments(start.state)
     first = rule.start(task, own, start.first)
     last, losses = steps(start._replace(state=own, moments=moments, first=first))
+    if rule.probes(task):
+        own = rule.probed(task, own, last, _probe(start, last))
     sent, extras, own = rule.finish(task, own, first, last, start.batches.steps)
     return Learnt(first, sent, extras, losses), _with_moments(own, moments)
+
+
+def _probe(start: Start, last: Tensor) -> Tensor:
+    """Gradients of all numbers [C, P] on each client's first batch of the round, at the trained weights."""
+    seen = start.method.local.view(start.task, last).clone()  # its running statistics move
+    grads, _ = start.gradient(seen, next(iter(start.feed())))
+    grads[:, start.task.trained :] = 0
+    return grads
 
 
 def keep_network(setting: Setting, task: Task) -> Task:

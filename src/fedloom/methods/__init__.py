@@ -10,14 +10,18 @@ from fedloom.methods.fedbuff import fedbuff
 from fedloom.methods.fedcs import fedcs
 from fedloom.methods.feddc import DriftCorrection, feddc
 from fedloom.methods.feddd import feddd
+from fedloom.methods.feddst import feddst
 from fedloom.methods.feddyn import DynamicRegulariser, feddyn
 from fedloom.methods.federated_dropout import federated_dropout
+from fedloom.methods.fedmef import fedmef
 from fedloom.methods.fedmp import fedmp
 from fedloom.methods.fedprox import fedprox
 from fedloom.methods.fedrolex import fedrolex
+from fedloom.methods.fedrts import fedrts
 from fedloom.methods.fedselect import GrowOwn, fedselect
 from fedloom.methods.fedselect_neurons import GlobalPart, fedselect_neurons
 from fedloom.methods.fedspu import fedspu
+from fedloom.methods.fedtiny import fedtiny
 from fedloom.methods.fedumf import fedumf
 from fedloom.methods.fedvarp import fedvarp
 from fedloom.methods.fiarse import ChangedMean, Thresholded, fiarse
@@ -58,6 +62,10 @@ METHODS: dict[str, Callable[..., Method]] = {
     "hermes": hermes,
     "fedmp": fedmp,
     "prunefl": prunefl,
+    "fedtiny": fedtiny,
+    "fedmef": fedmef,
+    "fedrts": fedrts,
+    "feddst": feddst,
     "prunefl-fixed": prunefl_fixed,
     "fedselect-neurons": fedselect_neurons,
     "fedselect": fedselect,
@@ -104,14 +112,18 @@ __all__ = [
     "fedcs",
     "feddc",
     "feddd",
+    "feddst",
     "feddyn",
     "federated_dropout",
+    "fedmef",
     "fedmp",
     "fedprox",
     "fedrolex",
+    "fedrts",
     "fedselect",
     "fedselect_neurons",
     "fedspu",
+    "fedtiny",
     "fedumf",
     "fedvarp",
     "fiarse",

@@ -16,6 +16,7 @@ from fedloom.core.part import (
     Upload,
 )
 from fedloom.core.rule import LocalRule, Shift, Traits
+from fedloom.core.sparsity import Sparsity
 from fedloom.core.stale import Stale
 from fedloom.core.types import Batch, Portion, State
 from fedloom.core.work import Work
@@ -38,6 +39,7 @@ from fedloom.parts.allocate.affordable import Affordable
 from fedloom.parts.allocate.latency_and_loss import LatencyAndLoss
 from fedloom.parts.allocate.tiers import Tiers
 from fedloom.parts.allocate.whole import Whole
+from fedloom.parts.local.candidates import Candidates
 from fedloom.parts.local.chain import Chain
 from fedloom.parts.local.dense_gradients import DenseGradients
 from fedloom.parts.local.fuse_missed import FuseMissed
@@ -45,17 +47,21 @@ from fedloom.parts.local.keep_own import KeepOwn
 from fedloom.parts.local.keep_own_part import KeepOwnPart
 from fedloom.parts.local.prox import Prox
 from fedloom.parts.local.prune import Prune
+from fedloom.parts.local.regrow import Regrow
 from fedloom.parts.local.stop_early import StopEarly
 from fedloom.parts.local.sub_model import SubModel
 from fedloom.parts.mask.everything import Everything
 from fedloom.parts.mask.largest import Largest
 from fedloom.parts.mask.last_sent import LastSent
+from fedloom.parts.mask.merged import Merged
 from fedloom.parts.mask.own_classes import OwnClasses
 from fedloom.parts.mask.own_scores import OwnScores
+from fedloom.parts.mask.posterior import Posterior
 from fedloom.parts.mask.pruned_by_time import PrunedByTime
 from fedloom.parts.mask.ranked import Ranked
 from fedloom.parts.mask.regions import Regions
 from fedloom.parts.mask.share_out import ShareOut
+from fedloom.parts.mask.sparse import Sparse
 from fedloom.parts.pace.barrier import Barrier
 from fedloom.parts.pace.buffered import Buffered
 from fedloom.parts.pace.by_tier import ByTier
@@ -78,6 +84,7 @@ from fedloom.parts.stale.discounts import Constant, Cutoff, Discount, Hinge, Pol
 from fedloom.parts.upload.as_sent import AsSent
 from fedloom.parts.upload.as_trained import AsTrained
 from fedloom.parts.upload.importance import Importance
+from fedloom.parts.upload.own_mask import OwnMask
 
 __all__ = [
     "Adam",
@@ -95,6 +102,7 @@ __all__ = [
     "Bounded",
     "Buffered",
     "ByTier",
+    "Candidates",
     "Chain",
     "Check",
     "Constant",
@@ -122,12 +130,14 @@ __all__ = [
     "LocalRule",
     "Mask",
     "Median",
+    "Merged",
     "MostSimilar",
     "NobodyLeft",
     "Norm",
     "Nothing",
     "Optimiser",
     "OwnClasses",
+    "OwnMask",
     "OwnScores",
     "Pace",
     "Part",
@@ -135,6 +145,7 @@ __all__ = [
     "PlainMean",
     "Polynomial",
     "Portion",
+    "Posterior",
     "PowerOfChoice",
     "PrivateMean",
     "Prox",
@@ -142,6 +153,7 @@ __all__ = [
     "PrunedByTime",
     "Ranked",
     "Regions",
+    "Regrow",
     "Relative",
     "Repair",
     "Sampling",
@@ -152,6 +164,8 @@ __all__ = [
     "ShareOut",
     "Shift",
     "SomeSend",
+    "Sparse",
+    "Sparsity",
     "Stale",
     "State",
     "Stepped",

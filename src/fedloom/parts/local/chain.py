@@ -118,6 +118,18 @@ class Chain(LocalRule):
             grads = rule.correct(self._task(task, place), _own(state, place), first, params, grads)
         return grads
 
+    def probes(self, task: Task) -> bool:
+        """Whether any member does."""
+        return any(rule.probes(self._task(task, place)) for place, rule in enumerate(self.rules))
+
+    def probed(self, task: Task, state: State, last: Tensor, grads: Tensor) -> State:
+        """Let each member that asked note the gradients."""
+        states = []
+        for place, rule in enumerate(self.rules):
+            own, mine = self._task(task, place), _own(state, place)
+            states.append(rule.probed(own, mine, last, grads) if rule.probes(own) else mine)
+        return _all(states)
+
     def finish(
         self, task: Task, state: State, first: Tensor, last: Tensor, steps: Tensor
     ) -> tuple[Tensor, State, State]:

@@ -34,6 +34,8 @@ class DenseGradients(LocalRule):
         """Refuse steps from which gradients cannot be read, and rounds that are not everybody's."""
         if not method.optimiser.plain or method.optimiser.weight_decay:
             return "it reads gradients from weights, which needs SGD without momentum, clipping and weight decay."
+        if method.local != self:
+            return "its reports reach the mask only if it stands alone; take it out of the chain."
         if not method.pace.barrier:
             return "clients report in rounds that are the same for all; leave pace out."
         return None

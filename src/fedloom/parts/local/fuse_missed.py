@@ -109,6 +109,15 @@ class FuseMissed(LocalRule):
             return grads
         return self.inner.correct(task, _inner(state), self._seen_from(task, state, first), params, grads)
 
+    def probes(self, task: Task) -> bool:
+        """As the inner rule."""
+        return self.inner.probes(task)
+
+    def probed(self, task: Task, state: State, last: Tensor, grads: Tensor) -> State:
+        """As the inner rule."""
+        own = self.inner.probed(task, _inner(state), last, grads)
+        return {**state, **{INNER + name: value for name, value in own.items()}}
+
     def finish(
         self, task: Task, state: State, first: Tensor, last: Tensor, steps: Tensor
     ) -> tuple[Tensor, State, State]:

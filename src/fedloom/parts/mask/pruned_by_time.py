@@ -68,7 +68,7 @@ class PrunedByTime(Mask):
         squares = torch.where(reply.arrived[:, None], reply.extras["squares"].double() * weight, 0).sum(0)
         old, values = memory["mask"], torch.where(memory["mask"], model, memory["last"])
         fraction = self.remove * 0.5 ** (reply.chance.round / self.half_life)
-        new = self.chosen(setting, model, old, squares, fraction) | ~reply.arrived.any() & old
+        new = torch.where(reply.arrived.any(), self.chosen(setting, model, old, squares, fraction), old)
         back = values if self.regrow == "last" else model
         return torch.where(new, back, 0), {"mask": new, "last": values}
 
