@@ -31,6 +31,7 @@ from fedloom.engine.storage.shards import Shards
 from fedloom.goals import classes
 from fedloom.layout import Layout, flatten, layout_of
 from fedloom.method import Memory, Method
+from fedloom.methods.adaptivefl import adaptivefl
 from fedloom.methods.fedavg import fedavg
 from fedloom.methods.fedcs import fedcs
 from fedloom.methods.feddc import DriftCorrection, feddc
@@ -149,6 +150,7 @@ METHODS: list[tuple[str, Callable[[], Method]]] = [
     ("federated-dropout-heavy", lambda: small(federated_dropout(), optimiser=replace(_HEAVY, fresh=False))),
     ("fiarse", lambda: small(fiarse())),
     ("fiarse-layer", lambda: small(fiarse((0.5, 0.25), "layer", count="changed"), optimiser=_HEAVY)),
+    ("adaptivefl", lambda: small(adaptivefl(), select=replace(adaptivefl().select, count=8))),
     ("heterofl", lambda: small(heterofl())),
     ("hermes", lambda: small(hermes())),
     ("fedmp", lambda: small(fedmp())),

@@ -100,6 +100,7 @@ class Cohort(NamedTuple):
 
     ids: Tensor  # [C] rising; on the host where chance alone decides, so that reading them does not wait for a GPU
     authorised: Tensor  # [C] False: the client trains but may send nothing back
+    share: Tensor | None = None  # [C] how much of the model each may use, where that is chosen with the client
 
 
 class Portion(NamedTuple):

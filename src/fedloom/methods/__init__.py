@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from fedloom.method import Method
+from fedloom.methods.adaptivefl import adaptivefl
 from fedloom.methods.fedasync import fedasync
 from fedloom.methods.fedat import CrossTier, fedat
 from fedloom.methods.fedavg import fedavg
@@ -55,6 +56,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "oort": oort,
     "power-of-choice": power_of_choice,
     "federated-dropout": federated_dropout,
+    "adaptivefl": adaptivefl,
     "fjord": fjord,
     "fedrolex": fedrolex,
     "fiarse": fiarse,
@@ -105,6 +107,7 @@ __all__ = [
     "Refresh",
     "Rescale",
     "Thresholded",
+    "adaptivefl",
     "fedasync",
     "fedat",
     "fedavg",

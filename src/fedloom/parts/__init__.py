@@ -15,6 +15,7 @@ from fedloom.core.part import (
     ServerPart,
     Upload,
 )
+from fedloom.core.pool import Pool
 from fedloom.core.rule import LocalRule, Shift, Traits
 from fedloom.core.sparsity import Sparsity
 from fedloom.core.stale import Stale
@@ -51,6 +52,7 @@ from fedloom.parts.local.regrow import Regrow
 from fedloom.parts.local.stop_early import StopEarly
 from fedloom.parts.local.sub_model import SubModel
 from fedloom.parts.mask.everything import Everything
+from fedloom.parts.mask.from_pool import FromPool
 from fedloom.parts.mask.largest import Largest
 from fedloom.parts.mask.last_sent import LastSent
 from fedloom.parts.mask.merged import Merged
@@ -70,6 +72,7 @@ from fedloom.parts.pace.windowed import Windowed
 from fedloom.parts.repair.most_similar import MostSimilar
 from fedloom.parts.repair.nothing import Nothing
 from fedloom.parts.select.bernoulli import Bernoulli
+from fedloom.parts.select.by_success import BySuccess
 from fedloom.parts.select.counted import Counted
 from fedloom.parts.select.everyone import Everyone, SomeSend
 from fedloom.parts.select.power_of_choice import PowerOfChoice
@@ -101,6 +104,7 @@ __all__ = [
     "Bernoulli",
     "Bounded",
     "Buffered",
+    "BySuccess",
     "ByTier",
     "Candidates",
     "Chain",
@@ -115,6 +119,7 @@ __all__ = [
     "Everything",
     "FastestWithinBudget",
     "Finite",
+    "FromPool",
     "FuseMissed",
     "Hinge",
     "Importance",
@@ -144,6 +149,7 @@ __all__ = [
     "PartAsked",
     "PlainMean",
     "Polynomial",
+    "Pool",
     "Portion",
     "Posterior",
     "PowerOfChoice",
