@@ -18,7 +18,6 @@ import os
 import platform
 import random
 import re
-import signal
 import sys
 import tempfile
 import time
@@ -42,7 +41,7 @@ from fedloom.layout import load
 from fedloom.runs.build import prepare
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.parquet import table_rows
-from flower_disturbed import lost_in, model_of, with_lost
+from flower_disturbed import Disturber, lost_in, model_of, with_lost
 
 UP, DOWN, DELAY = 2e6 / 8, 10e6 / 8, 0.1  # bytes a second and seconds of a slow link
 DEADLINE = 60.0
@@ -116,44 +115,6 @@ class Memory:
             sizes = [size for _, size in series]
             found[role] = {"first": sizes[0], "last": sizes[-1], "most": max(sizes), "per_minute": float(slope)}
         return found
-
-
-@dataclass
-class Disturber:
-    """Kills, stops and revives nodes at random."""
-
-    trial: Trial
-    nodes: list[int]  # those that are disturbed
-    chance: random.Random
-    every: float = 15.0  # seconds between disturbances, on average
-    until: dict[int, float] = field(default_factory=dict)  # of stopped nodes: when they go on
-    events: list[tuple[float, str, int]] = field(default_factory=list)
-    began: float = field(default_factory=time.monotonic)
-    due: float = 0.0
-
-    def look(self) -> None:
-        """Do what is due; start killed nodes again, as a service would."""
-        now = time.monotonic() - self.began
-        for node in [node for node, end in self.until.items() if end <= now]:
-            self.trial.processes.signal(f"node-{node}", signal.SIGCONT)
-            del self.until[node]
-        for node in self.nodes:
-            if not self.trial.processes.running(f"node-{node}"):
-                self.trial.start_node(node)
-        if now < self.due:
-            return
-        self.due = now + self.chance.expovariate(1 / self.every)
-        node, how = self.chance.choice(self.nodes), self.chance.choice(["kill", "stop", "stop", "end"])
-        if node in self.until:
-            return
-        self.events.append((now, how, node))
-        if how == "kill":
-            self.trial.processes.kill(f"node-{node}")
-        elif how == "end":
-            self.trial.processes.heads[f"node-{node}"].terminate()
-        else:
-            self.trial.processes.signal(f"node-{node}", signal.SIGSTOP)
-            self.until[node] = now + self.chance.uniform(3, 25)
 
 
 def soaked(nodes: int, rounds: int, seed: int, bad: bool, root: Path) -> dict[str, Any]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import random
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +147,44 @@ class Disturbed:
     def sent(self, node: int) -> int:
         """The number of answers that a node has sent, by its log."""
         return self.trial.processes.last_lines(f"node-{node}", 10_000).count("Sent successfully")
+
+
+@dataclass
+class Disturber:
+    """Kills, stops and revives nodes at random."""
+
+    trial: Trial
+    nodes: list[int]  # those that are disturbed
+    chance: random.Random
+    every: float = 15.0  # seconds between disturbances, on average
+    until: dict[int, float] = field(default_factory=dict)  # of stopped nodes: when they go on
+    events: list[tuple[float, str, int]] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+    due: float = 0.0
+
+    def look(self) -> None:
+        """Do what is due; start killed nodes again, as a service would."""
+        now = time.monotonic() - self.began
+        for node in [node for node, end in self.until.items() if end <= now]:
+            self.trial.processes.signal(f"node-{node}", signal.SIGCONT)
+            del self.until[node]
+        for node in self.nodes:
+            if not self.trial.processes.running(f"node-{node}"):
+                self.trial.start_node(node)
+        if now < self.due:
+            return
+        self.due = now + self.chance.expovariate(1 / self.every)
+        node, how = self.chance.choice(self.nodes), self.chance.choice(["kill", "stop", "stop", "end"])
+        if node in self.until:
+            return
+        self.events.append((now, how, node))
+        if how == "kill":
+            self.trial.processes.kill(f"node-{node}")
+        elif how == "end":
+            self.trial.processes.heads[f"node-{node}"].terminate()
+        else:
+            self.trial.processes.signal(f"node-{node}", signal.SIGSTOP)
+            self.until[node] = now + self.chance.uniform(3, 25)
 
 
 @contextmanager

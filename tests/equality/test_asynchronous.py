@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from asynchronous_worlds import COHORTS, LOSSY, around, assert_same, both, fly, memory_of
+from fedloom.chance import Chance
 from fedloom.core.flight import ARRIVED, FATES
-from fedloom.core.part import Select
-from fedloom.core.types import State
+from fedloom.core.part import Mask, Select
+from fedloom.core.types import Portion, Setting, State
 from fedloom.errors import BadExperiment
 from fedloom.method import Method
 from fedloom.methods.fedavg import fedavg
@@ -39,6 +40,18 @@ from worlds import (
 
 BY_NAME = dict(METHODS)
 
+
+@dataclass(frozen=True)
+class Apart(Mask):
+    """Each client always has the same numbers of the model, which no other client has."""
+
+    def __call__(
+        self, memory: State, setting: Setting, model: Tensor, ids: Tensor, share: Tensor, chance: Chance
+    ) -> tuple[Portion, State]:
+        """Single numbers [C, P]."""
+        return Portion(torch.arange(len(model)) % FLEET == ids[:, None]), memory
+
+
 # ---- a buffer of the cohort
 
 
@@ -47,6 +60,12 @@ def test_a_buffer_of_all_in_flight_is_a_round(name: str, method: Method) -> None
     count = method.select.cohort_size(FLEET)
     free = replace(method, pace=Buffered(count, count, refill="step"))
     assert_same(*both(method, free, 3, channel=LOSSY))
+
+
+def test_nothing_of_a_buffer_of_all_in_flight_is_too_old() -> None:
+    method = BY_NAME["fedavg"]()
+    free = replace(method, pace=Buffered(8, 8, refill="step", oldest=0))
+    assert_same(*both(method, free, 4))
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "feddc", "fedavg-kept-adam"])
@@ -147,6 +166,18 @@ def test_numbers_are_no_staler_than_their_replies() -> None:
         assert (by_number <= by_step[:, None]).all()
         fresher += int((by_number < by_step[:, None]).sum())
     assert fresher > 0
+
+
+def test_clients_with_numbers_of_their_own_are_never_stale() -> None:
+    """Nobody else changes what a client trains, however late it comes."""
+    here, method = equipped(), replace(scattered_parts(SubModel()), mask=Apart(), pace=EIGHT)
+    plain, discounted = (
+        fly(here, one, around(here, one), 10).steps
+        for one in (method, replace(method, stale=AsChange(Polynomial(2.0))))
+    )
+    assert torch.equal(plain[-1].model, discounted[-1].model)
+    steps = [step.reply.costs.columns["staleness"][step.reply.arrived] for step in discounted]
+    assert max(int(some.max()) for some in steps if len(some)) > 1
 
 
 def test_a_weight_of_1_is_the_update_itself() -> None:

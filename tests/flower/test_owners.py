@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -229,6 +230,15 @@ def test_other_code_of_fedloom_is_refused(experiment: Experiment, caplog: pytest
     result = served(grid, experiment, patience=1.0)
     assert {row["arrived"] for row in result.rounds} == {5}
     assert "node 13 takes no part: its code is not the server's: fedloom; give both the same files" in caplog.text
+
+
+def test_a_run_whose_nodes_are_all_refused_does_not_wait(experiment: Experiment, keys: dict[int, Key]) -> None:
+    grid, config = keyed(experiment, keys)
+    grid.fault = hello_with(lambda node, facts: {"code": {"fedloom": "0"}})
+    began = time.monotonic()
+    with pytest.raises(RunStopped, match=r"0 of 8 .*; node-11 .* takes no part: its code is not the server's: fedloom"):
+        served(grid, experiment, patience=60.0, **config)
+    assert time.monotonic() - began < 30
 
 
 def test_the_hash_of_code_is_that_of_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

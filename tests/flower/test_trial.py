@@ -20,6 +20,7 @@ from fedloom.layout import flatten, layout_of
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.parquet import table_rows
 from fedloom.runs.play import run
+from flower_world import tiny, tiny_data
 
 NODE = 20_000  # bytes that sockets may carry besides the tables' in a whole run, and 3 % of those
 
@@ -62,6 +63,7 @@ def test_a_trial_equals_the_simulator(tmp_path, monkeypatch, capsys):
         (["fedavg", "--nodes", "3", "--clients", "2"], "nodes is 3"),
         (["fedavg", "--set", "attack=sign-flip"], "attack"),
         (["nowhere", "--resume"], "not a run folder"),
+        (["fedavg", "--node-data", "."], "lacks 0.npz; expected a file for each of the 10 clients, 0.npz to 9.npz"),
     ],
 )
 def test_wrong_input_starts_nothing(words, complaint, tmp_path, monkeypatch, capsys):
@@ -72,6 +74,23 @@ def test_wrong_input_starts_nothing(words, complaint, tmp_path, monkeypatch, cap
     assert end.value.code == 2
     assert complaint in " ".join(capsys.readouterr().err.split())
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_nodes_with_data_of_their_own(tmp_path):
+    """Each client has its neighbour's rows; the model is of a simulation whose server deals them like that."""
+    experiment = tiny(tiny_data(tmp_path), method="fedavg", split=(1.0, 0.0, 0.0), rounds=2)
+    with np.load(tmp_path / "tiny.npz") as arrays:
+        dealt = {name: arrays[name] for name in arrays.files}
+    dealt["client_train"] = (dealt["client_train"] + 1) % experiment.clients
+    np.savez(tmp_path / "moved.npz", **dealt)
+    for number in range(experiment.clients):
+        mine = dealt["client_train"] == number
+        np.savez(tmp_path / f"{number}.npz", x=dealt["x_train"][mine], y=dealt["y_train"][mine])
+    found = run_trial(experiment, 2, out=tmp_path / "run", data=tmp_path)
+    moved = run(Experiment(**{**experiment.model_dump(), "data": str(tmp_path / "moved.npz")}))
+    torch.testing.assert_close(weights(found.result.model), weights(moved.model), rtol=0, atol=1e-5)
+    assert not torch.allclose(weights(moved.model), weights(run(experiment).model), rtol=0, atol=1e-3)
 
 
 @pytest.mark.slow

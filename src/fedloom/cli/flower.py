@@ -169,6 +169,9 @@ def trial_command(
     deadline: DeadlineOption = 300.0,
     slack: SlackOption = 3.0,
     out: Annotated[Path | None, typer.Option(help="the run folder; a new one under runs/ if left out")] = None,
+    node_data: Annotated[
+        Path | None, typer.Option(help="nodes read their clients' own data, DIR/NUMBER.npz", metavar="DIR")
+    ] = None,
     work: Annotated[
         Path | None, typer.Option(help="folder for app, certificates, keys and logs; a temporary one if left out")
     ] = None,
@@ -185,6 +188,7 @@ def trial_command(
     """
     from fedloom.cli.show import progress, summary_table
     from fedloom.flower.deploy.trial import run_trial
+    from fedloom.runs.folder import resume_command
 
     if resume and out is None:
         out = Path(method)  # METHOD is the folder, which has all settings
@@ -201,12 +205,13 @@ def trial_command(
         with progress(console, name, experiment.rounds, experiment.build_goal().score) as watch:
             found = run_trial(
                 experiment, nodes, out=folder, resume=resume, deadline=deadline, slack=slack,
-                checkpoint_every=checkpoint_every, keep=keep, metrics=metrics, work=work, watch=watch,
-                tell=note_printer(console),
+                checkpoint_every=checkpoint_every, keep=keep, metrics=metrics, data=node_data, work=work,
+                watch=watch, tell=note_printer(console),
             )  # fmt: skip
     except KeyboardInterrupt:
+        command = resume_command(folder)
         errors.print(
-            f"interrupted, all processes stopped; continue with `fedloom trial --resume {folder} --nodes {nodes}`",
+            f"interrupted, all processes stopped; {f'continue with `{command}`' if command else 'no round was begun'}",
             markup=False, highlight=False, soft_wrap=True,
         )  # fmt: skip
         raise typer.Exit(130) from None

@@ -44,6 +44,7 @@ from fedloom.cli.replay import replay_command
 from fedloom.cli.report import report_command, watch_command
 from fedloom.cli.reproduce import reproduce_command
 from fedloom.cli.rollback import rollback_command
+from fedloom.cli.states import states_command
 from fedloom.cli.supervise import supervise_command
 from fedloom.errors import FedloomError, RunStopped
 
@@ -242,6 +243,7 @@ app.command("report")(report_command)
 app.command("export")(export_command)
 app.command("watch")(watch_command)
 app.command("rollback")(rollback_command)
+app.command("states")(states_command)
 
 
 class Kind(StrEnum):

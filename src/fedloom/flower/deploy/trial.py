@@ -31,6 +31,7 @@ from fedloom.flower.deploy.largest_reply import largest_reply
 from fedloom.flower.deploy.processes import Processes, stopped_by_signals
 from fedloom.flower.deploy.relay import Relay, Traffic
 from fedloom.flower.deploy.trial_result import TrialResult, read_result
+from fedloom.flower.node.own_data import check_folder
 from fedloom.flower.protocol.figures import METRICS, port_of_node
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.folder import check, check_engine, resume_command, start_in
@@ -62,6 +63,7 @@ class Trial:
     states: Path  # folder of the nodes' client states
     lasting: bool  # whether the link's own state is in a file, so that it can be started again
     metrics: int = 0  # the server's port for figures, and after it the nodes'; 0: none
+    data: str = ""  # folder of the clients' own data; empty: nodes deal the experiment's
     numbers: list[int] = field(default_factory=list)  # Flower's numbers of the nodes
     times: dict[str, float] = field(default_factory=dict)  # seconds of each stage
     traffic: list[Traffic] = field(default_factory=list)  # on each node's connections during the run
@@ -79,7 +81,7 @@ class Trial:
     def start_node(self, number: int) -> None:
         """Start a node, or start it again."""
         made, name = self.deployment, f"node-{number}"
-        config = {"clients": made.clients[number], "data": "", "state": str(self.states / name)}
+        config = {"clients": made.clients[number], "data": self.data, "state": str(self.states / name)}
         link = f"127.0.0.1:{self.relay.ports[number]}"
         words = node_command(
             str(made.certificates.authority), str(made.keys[number].private), link, config, free_port()
@@ -162,9 +164,10 @@ def started(
     config: Mapping[str, Any] | None = None,
     lasting: bool = False,
     inputs: Inputs | None = None,
+    data: Path | None = None,
 ) -> Iterator[Trial]:
     """A link, its gate and nodes on loopback, all online; in any case all of them are stopped at the end."""
-    began = time.perf_counter()
+    began, own = time.perf_counter(), "" if data is None else str(data)
     reply = largest_reply(experiment, inputs or inputs_of(experiment), math.ceil(experiment.clients / nodes))
     gate, link = Address("127.0.0.1", free_port()), Address("127.0.0.1", free_port())
     made = write_folder(root, experiment, nodes, {**CONFIG, **(config or {})}, control=link)
@@ -174,7 +177,7 @@ def started(
         processes = stack.enter_context(Processes(made.root / "logs", environment(made.home, nodes)))
         control = stack.enter_context(Control(str(link), made.certificates.authority))
         gateway, metrics = Gateway(gate, gate, link, reply), int((config or {}).get("metrics", 0))
-        trial = Trial(experiment, made, processes, relay, control, gateway, states.absolute(), lasting, metrics)
+        trial = Trial(experiment, made, processes, relay, control, gateway, states.absolute(), lasting, metrics, own)
         trial.times["folder and keys"] = time.perf_counter() - began
         with trial.timed("link up"):
             trial.start_gate()
@@ -200,6 +203,7 @@ def run_trial(
     checkpoint_every: str = CONFIG["checkpoint-every"],
     keep: int = CONFIG["keep"],
     metrics: int = 0,
+    data: Path | None = None,
     work: Path | None = None,
     watch: Watch | None = None,
     tell: Callable[[str], None] = lambda note: None,
@@ -216,6 +220,7 @@ def run_trial(
         checkpoint_every: when checkpoints are written, as on the command line.
         keep: how many of the latest checkpoints are kept.
         metrics: a port of loopback for the server's figures, and those after it for the nodes'; 0: none.
+        data: folder with a file `NUMBER.npz` of its own data for each client; the server has the experiment's.
         work: folder of app, keys and logs; a temporary folder if left out.
         watch: called with every round's row of the table.
         tell: called with messages for the user.
@@ -223,6 +228,10 @@ def run_trial(
     out, began = out.absolute(), time.perf_counter()
     check(out, experiment, resume)
     again = f"{TRIAL_AGAIN} {out} --nodes {nodes}"
+    if data is not None:
+        data = data.absolute()
+        check_folder(data, experiment.clients)
+        again += f" --node-data {data}"
     if resume:
         check_engine(out, network=True)
         if (command := resume_command(out)) and not command.startswith(TRIAL_AGAIN):
@@ -235,7 +244,7 @@ def run_trial(
         root = work or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedloom-trial-")))
         stop = time.perf_counter()
         terms = {"checkpoint-every": checkpoint_every, "keep": keep, "metrics": metrics}
-        with started(experiment, nodes, root, states, terms, inputs=inputs) as trial:
+        with started(experiment, nodes, root, states, terms, inputs=inputs, data=data) as trial:
             tell(f"a link, its gate and {nodes} nodes are up on 127.0.0.1, with TLS and a key each")
             config: Scalars = {"out": str(out), "resume": resume, "deadline": deadline, "slack": slack}
             config["resume-with"] = again

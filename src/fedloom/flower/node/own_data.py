@@ -24,9 +24,23 @@ def read_folder(folder: str) -> OwnData:
     """A function that reads a client's arrays from `NUMBER.npz`."""
 
     def read(number: int) -> Mapping[str, NDArray[Any]]:
-        return read_npz(Path(folder) / f"{number}.npz")
+        return read_npz(file_of(Path(folder), number))
 
     return read
+
+
+def file_of(folder: Path, number: int) -> Path:
+    """Where a client's own data are."""
+    return folder / f"{number}.npz"
+
+
+def check_folder(folder: Path, clients: int) -> None:
+    """Refuse a folder that lacks a client's file."""
+    if lacking := [number for number in range(clients) if not file_of(folder, number).is_file()]:
+        raise BadData(
+            f"'{folder}' lacks {file_of(folder, lacking[0]).name}; expected a file for each of the {clients} clients, "
+            f"0.npz to {clients - 1}.npz, with arrays x and y."
+        )
 
 
 def inputs_from_own_data(experiment: Experiment, numbers: list[int], read: OwnData, widths: Widths) -> Inputs:

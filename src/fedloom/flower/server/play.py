@@ -165,8 +165,8 @@ def _serve(
     if lacking := roster.lacking(config.start_with):
         nobody = "" if roster.present() else "no node that hosts a client was there: "
         raise RunStopped(
-            f"{nobody}after {config.patience:g} s {lacking}; start more nodes, then run, or lower start-with, which is "
-            f"{config.start_with:g}. Nodes that come later join."
+            f"{nobody}{lacking}; start more nodes, which may take {config.patience:g} s to come, then run, or lower "
+            f"start-with, which is {config.start_with:g}. Nodes that come later join."
         )
     roster.settle()
     if roster.own_data:

@@ -44,6 +44,7 @@ class Roster:
         self._looked = float("-inf")
         self._hellos: dict[int, Hello] = {}  # node -> its answer, in the order of first answers
         self._life: dict[int, object] = {}  # node -> what its process called itself
+        self._refused: dict[int, str] = {}  # node -> why it takes no part
         self._own_data: bool | None = None  # whether nodes have data of their own, once that is settled
         self._had_tests = False  # whether that was said when the run was begun
         self.reported: dict[int, ReportedClient] = {}  # clients with data of their own, as first reported, by number
@@ -146,11 +147,12 @@ class Roster:
     def _forget(self, node: int) -> None:
         """A node hosts nobody, until it says so again."""
         self._hellos.pop(node, None)
+        self._refused.pop(node, None)
 
     def _refuse(self, node: int, why: Rejected) -> None:
         """A node hosts nobody, and the log says why."""
         self._forget(node)
-        text = said(why.text, 500)
+        text = self._refused[node] = said(why.text, 500)
         log.warning("%s takes no part: %s", self.name(node), text, extra=facts("no part", node=node, why=text))
 
     def _take(self, node: int, facts: dict[str, Any]) -> None:
@@ -184,6 +186,7 @@ class Roster:
                     "clients %s are hosted by two nodes; the first counts while it is connected", _listed(sorted(both))
                 )
         self._hellos[node] = hello
+        self._refused.pop(node, None)
         if hello.own_data:
             self.reported |= {client.number: client for client in hello.clients}
 
@@ -208,18 +211,19 @@ class Roster:
         return [number for at, number in enumerate(self.numbers) if at not in here]
 
     def wait(self, seconds: float, tell: Callable[[str], None]) -> None:
-        """Wait until every client is hosted, for `seconds` at most."""
+        """Wait until every client is hosted, or all nodes of the deployment were refused, for `seconds` at most."""
         ends = time.monotonic() + seconds
         while True:
             self.look()
             if not self.missing():
                 tell(f"all {len(self.numbers)} clients are there, on {len(set(self.present().values()))} nodes")
                 return
-            if time.monotonic() >= ends:
+            all_refused = 0 < len(self._terms.owners) <= len(self._connected & self._refused.keys())
+            if all_refused or time.monotonic() >= ends:
                 break
             time.sleep(self._mailbox.interval)
         away = self.missing()
-        tell(f"{len(away)} of {len(self.numbers)} clients are not there after {seconds:g} s: {_listed(away)}")
+        tell(f"{len(away)} of {len(self.numbers)} clients are not there: {_listed(away)}")
 
     def lacking(self, share: float) -> str | None:
         """Why a run cannot begin with the clients that are there; None if `share` of the fleet is."""
@@ -228,7 +232,8 @@ class Roster:
         if here >= wanted:
             return None
         away = f"; clients {_listed(self.missing())} are missing" if here else ""
-        return f"{here} of {total} clients are there, and {wanted} are needed{away}"
+        refused = "".join(f"; {self.name(node)} takes no part: {why}" for node, why in list(self._refused.items())[:3])
+        return f"{here} of {total} clients are there, and {wanted} are needed{away}{refused}"
 
 
 def _listed(numbers: list[int]) -> str:

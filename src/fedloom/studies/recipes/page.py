@@ -15,6 +15,7 @@ from fedloom.studies.recipes.recipe import NEVER
 from fedloom.studies.recipes.store import Reproduced, read_table, tables_in
 
 INDEX = "README.md"
+OURS = "questions of ours, no paper's"  # of a recipe without claims of a paper
 REMARKS = ".notes.txt"  # NAME.notes.txt next to NAME.parquet: remarks for the page
 
 
@@ -147,7 +148,7 @@ def write_pages(folder: Path) -> list[Path]:
         counts = count_verdicts(findings_in(table))
         verdicts = ", ".join(f"{counts[one]} {one}" for one in VERDICTS if counts[one])
         size = f" ({smaller(table.about)})" if table.about["quick"] or table.about["scale"] != 1 else ""
-        index.append(f"| [{file.stem}]({file.stem}.md) | {table.about['about']}{size} | {verdicts} |")
+        index.append(f"| [{file.stem}]({file.stem}.md) | {table.about['about']}{size} | {verdicts or OURS} |")
     replace_file(folder / INDEX, [("\n".join(index) + "\n").encode()])
     return [*written, folder / INDEX]
 
