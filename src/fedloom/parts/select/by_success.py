@@ -19,7 +19,7 @@ class BySuccess(Select):
 
     The server remembers for each client how often it managed each network, `success` [N, J], and how often it was asked
     for each level, `asked` [N, L]. A client of class n modulo their number has `room` for a part of the whole network
-    that varies from round to round: a normal number of this mean and deviation, within four deviations, or three.
+    that varies from round to round: a normal number of this mean and deviation, within three deviations.
     With `learnt` false clients are drawn with equal probability.
     """
 
@@ -77,7 +77,8 @@ class BySuccess(Select):
     def rooms(self, ids: Tensor, chance: Chance) -> Tensor:
         """The part of the whole network that each client has room for in this round [C]."""
         mean, spread = torch.tensor(self.room, dtype=torch.float64, device=ids.device).T[:, ids % len(self.room)]
-        return mean + spread * chance.normal("room", ids).clamp(-3, 3)
+        room: Tensor = mean + spread * chance.normal("room", ids).clamp(-3, 3)
+        return room
 
     @staticmethod
     def fitting(sizes: Tensor, room: Tensor) -> Tensor:
