@@ -32,6 +32,7 @@ from fedloom.goals import classes
 from fedloom.layout import Layout, flatten, layout_of
 from fedloom.method import Memory, Method
 from fedloom.methods.adaptivefl import adaptivefl
+from fedloom.methods.depthfl import depthfl
 from fedloom.methods.fedavg import fedavg
 from fedloom.methods.fedcs import fedcs
 from fedloom.methods.feddc import DriftCorrection, feddc
@@ -148,6 +149,7 @@ METHODS: list[tuple[str, Callable[[], Method]]] = [
     ("fedrolex", lambda: small(fedrolex())),
     ("federated-dropout", lambda: small(federated_dropout())),
     ("federated-dropout-heavy", lambda: small(federated_dropout(), optimiser=replace(_HEAVY, fresh=False))),
+    ("depthfl", lambda: small(depthfl(ramp=2))),
     ("fiarse", lambda: small(fiarse())),
     ("fiarse-layer", lambda: small(fiarse((0.5, 0.25), "layer", count="changed"), optimiser=_HEAVY)),
     ("adaptivefl", lambda: small(adaptivefl(), select=replace(adaptivefl().select, count=8))),

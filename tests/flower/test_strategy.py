@@ -34,7 +34,7 @@ FREELY = ["feddd", "feddd-random", "fjord", "fjord-trimmed-mean", "heterofl", "f
 # single numbers are left out, or the rest of a whole network is frozen: the steps must hold it
 # they change the steps, or look
 REFUSED = {"fedprox", "scaffold", "feddyn", "feddc", "heterofl", "loom", "safari", "fiarse", "prunefl", "fedselect"}
-REFUSED |= {"fedtiny", "fedmef", "fedrts", "feddst"}
+REFUSED |= {"fedtiny", "fedmef", "fedrts", "feddst", "depthfl"}
 HELD = ["fedspu", "splitfl", "keep-own-frozen", "scattered", "oap", "oap-largest", "ra-fed-period"]
 
 

@@ -8,9 +8,9 @@ Shapes: N clients in the fleet, C in the cohort, P numbers in the model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from fedloom.core.types import Batch, Reply, Setting, State, Task
 from fedloom.errors import BadExperiment
 
 if TYPE_CHECKING:
+    from fedloom.core.goal import Loss
     from fedloom.method import Method
 
 
@@ -29,6 +30,7 @@ class Traits:
 
     corrects: bool = False  # `view` or `correct` changes anything; else steps may be fused into the backward pass
     scales: bool = False  # `view` and `correct` only multiply, by what `LocalRule.scales` returns
+    aims: bool = False  # clients minimise `LocalRule.objective`, not the goal's loss
     turns: bool = False  # which numbers are trained depends on the pass over the data: engines call `turn`
     shifts: bool = False  # `correct` only adds what `LocalRule.shift` returns
     cuts: bool = False  # only the part sent exists on the client, so engines may train a smaller network
@@ -43,7 +45,7 @@ class Traits:
 
     def __post_init__(self) -> None:
         for name, needs in (
-            *(("scales", "corrects"), ("shifts", "corrects"), ("turns", "corrects")),
+            *(("scales", "corrects"), ("shifts", "corrects"), ("turns", "corrects"), ("aims", "corrects")),
             ("looks", "chooses"),
         ):
             if getattr(self, name) and not getattr(self, needs):
@@ -56,6 +58,7 @@ class Traits:
             corrects=bool(correcting),
             scales=bool(correcting) and all(one.scales for one in correcting),
             turns=self.turns or other.turns,
+            aims=self.aims or other.aims,
             shifts=bool(correcting) and all(one.shifts for one in correcting),
             cuts=self.cuts or other.cuts,
             freezes=self.freezes or other.freezes,
@@ -67,6 +70,14 @@ class Traits:
             reads_model=self.reads_model or other.reads_model,
             judges=self.judges or other.judges,
         )
+
+
+class Objective(NamedTuple):
+    """What clients minimise in place of the goal's loss."""
+
+    # one client's loss: (outputs [B, ...], targets [B, ...], weight [B], its facts) -> []; weights add up to 1
+    loss: Callable[..., Tensor]
+    facts: tuple[Tensor, ...]  # [C, ...] each: what differs from client to client
 
 
 @dataclass(frozen=True)
@@ -145,6 +156,10 @@ class LocalRule:
 
     def trains(self, task: Task) -> Tensor | None:
         """Return which numbers are trained [C, P]; None means all."""
+        return None
+
+    def objective(self, task: Task, loss: Loss) -> Objective | None:
+        """Return what clients minimise, given the goal's loss; None: that loss. Only if `aims`."""
         return None
 
     def turn(self, task: Task, state: State, epoch: Tensor) -> Tensor | None:

@@ -62,10 +62,19 @@ class Setting:
     transform: Transform | None = None  # of training examples, when a batch is gathered
     draws: bool = False  # whether functions in the network's code draw random numbers, as F.dropout does
 
-    @property
+    @cached_property
+    def stages(self) -> tuple[tuple[str, ...], ...]:
+        """The names of tensors by stage, of a network that declares stages with exits."""
+        from fedloom.core.stages import stages_of
+
+        return stages_of(self.module)
+
+    @cached_property
     def loss(self) -> Loss:
-        """The loss of each example."""
-        return self.goal.loss
+        """The loss of each example in training; of a network with exits the sum of theirs."""
+        from fedloom.core.stages import Summed
+
+        return Summed(self.goal.loss) if self.stages else self.goal.loss
 
     @cached_property
     def neurons(self) -> NeuronMap:

@@ -161,7 +161,7 @@ def judge(
     own, moments = _split_moments(state)
     output = gradient.outputs(learnt.sent, data.x[rows])
     targets = data.y[rows].flatten(0, 1)
-    losses = setting.loss(output.flatten(0, 1), targets).unflatten(0, rows.shape)
+    losses = setting.goal.loss(output.flatten(0, 1), targets).unflatten(0, rows.shape)
     real = torch.arange(rows.shape[1], device=rows.device) < sizes[:, None]
     count: Tensor = sizes
     if setting.goal.weigh is not None:

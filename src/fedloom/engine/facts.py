@@ -21,6 +21,7 @@ from fedloom.engine.plan import Facts
 
 _MIXED = "the transform mixes the examples of a batch, and clients have batches of their own"
 _TURNS = "the local rule trains other numbers in every pass, and a captured step knows no passes"
+_AIMS = "the local rule has an objective of its own, which changes from round to round"
 
 
 def facts_of(
@@ -35,8 +36,8 @@ def facts_of(
     kind, layers, head, loss = gradient.kind, plain_layers(setting) or (), setting.goal.head, setting.loss
     captured = captured and kind != "one by one"  # one client after another: no two steps are alike
     mixed = captured and mixes(setting.transform)
-    turns = captured and method.local.traits.turns
-    captured = captured and not mixed and not turns
+    aims, turns = (captured and own for own in (method.local.traits.aims, method.local.traits.turns))
+    captured = captured and not mixed and not turns and not aims
     traits = replace(method.local.traits, shifts=method.local.only_shifts)
     steps = not why_not_optimiser(method.optimiser) and (traits.shifts or not traits.corrects)
     native = steps and not captured and bool(layers) and head is not None and kind != "one by one"
@@ -52,7 +53,7 @@ def facts_of(
         low=gradient.low,
         sliced=sliced,
         captured=captured,
-        no_graph=_MIXED if mixed else _TURNS if turns else "",
+        no_graph=_MIXED if mixed else _TURNS if turns else _AIMS if aims else "",
         no_native=why_not_native(setting, data, method.optimiser, traits.shifts) if native else "",
         no_kernels=_no_kernels(setting, data) if captured else "",
         no_compact=_no_compact(setting, data, gradient) if captured else "",

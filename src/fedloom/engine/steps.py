@@ -87,7 +87,8 @@ def _autograd(start: Start) -> Taken:
         part, here = task.rows(now), params[now]
         seen = rule.view(part, here)
         moving = None if seen is here else seen[:, trained:] == here[:, trained:]  # statistics that are not scaled
-        grads, loss = start.gradient(seen, batch)
+        aim = rule.objective(part, start.setting.goal.loss) if rule.traits.aims else None
+        grads, loss = (start.gradient if aim is None else start.gradient.aimed(aim))(seen, batch)
         if moving is not None:  # in what ran
             here[:, trained:] = torch.where(moving, seen[:, trained:], here[:, trained:])
         if shift is not None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from fedloom.method import Method
 from fedloom.methods.adaptivefl import adaptivefl
+from fedloom.methods.depthfl import depthfl
 from fedloom.methods.fedasync import fedasync
 from fedloom.methods.fedat import CrossTier, fedat
 from fedloom.methods.fedavg import fedavg
@@ -60,6 +61,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fjord": fjord,
     "fedrolex": fedrolex,
     "fiarse": fiarse,
+    "depthfl": depthfl,
     "heterofl": heterofl,
     "hermes": hermes,
     "fedmp": fedmp,
@@ -108,6 +110,7 @@ __all__ = [
     "Rescale",
     "Thresholded",
     "adaptivefl",
+    "depthfl",
     "fedasync",
     "fedat",
     "fedavg",

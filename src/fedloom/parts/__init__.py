@@ -16,7 +16,7 @@ from fedloom.core.part import (
     Upload,
 )
 from fedloom.core.pool import Pool
-from fedloom.core.rule import LocalRule, Shift, Traits
+from fedloom.core.rule import LocalRule, Objective, Shift, Traits
 from fedloom.core.sparsity import Sparsity
 from fedloom.core.stale import Stale
 from fedloom.core.types import Batch, Portion, State
@@ -43,6 +43,7 @@ from fedloom.parts.allocate.whole import Whole
 from fedloom.parts.local.candidates import Candidates
 from fedloom.parts.local.chain import Chain
 from fedloom.parts.local.dense_gradients import DenseGradients
+from fedloom.parts.local.exits import Exits
 from fedloom.parts.local.fuse_missed import FuseMissed
 from fedloom.parts.local.keep_own import KeepOwn
 from fedloom.parts.local.keep_own_part import KeepOwnPart
@@ -64,6 +65,7 @@ from fedloom.parts.mask.ranked import Ranked
 from fedloom.parts.mask.regions import Regions
 from fedloom.parts.mask.share_out import ShareOut
 from fedloom.parts.mask.sparse import Sparse
+from fedloom.parts.mask.stages import Stages
 from fedloom.parts.pace.barrier import Barrier
 from fedloom.parts.pace.buffered import Buffered
 from fedloom.parts.pace.by_tier import ByTier
@@ -117,6 +119,7 @@ __all__ = [
     "Discount",
     "Everyone",
     "Everything",
+    "Exits",
     "FastestWithinBudget",
     "Finite",
     "FromPool",
@@ -140,6 +143,7 @@ __all__ = [
     "NobodyLeft",
     "Norm",
     "Nothing",
+    "Objective",
     "Optimiser",
     "OwnClasses",
     "OwnMask",
@@ -172,6 +176,7 @@ __all__ = [
     "SomeSend",
     "Sparse",
     "Sparsity",
+    "Stages",
     "Stale",
     "State",
     "Stepped",

@@ -35,7 +35,7 @@ HERE = world("mlp")
 MODEL = torch.linspace(-1, 1, 7)
 ALLOWED = {
     *("fedavg", "fedprox", "federated-dropout", "fjord", "fedrolex", "heterofl", "splitfl", "ra-fed"),
-    *("fedspu", "fedumf", "fiarse"),
+    *("fedspu", "fedumf", "fiarse", "depthfl"),
 }
 
 

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.core.rule import LocalRule, Shift, Traits
+from fedloom.core.rule import LocalRule, Objective, Shift, Traits
 from fedloom.core.types import Batch, Reply, Setting, State, Task
 
 if TYPE_CHECKING:
+    from fedloom.core.goal import Loss
     from fedloom.method import Method
 
 
@@ -53,6 +54,9 @@ class Chain(LocalRule):
             parties = (rule for rule in self.rules if rule.traits.cuts or rule.traits.needs_whole)
             names = " and ".join(type(rule).__name__ for rule in parties)
             return f"of {names} one leaves out of the network what the other keeps; take one of them."
+        if len(aiming := self.defining("objective")) > 1:
+            names = " and ".join(type(rule).__name__ for rule in aiming)
+            return f"{names} each say what to minimise; take one of them."
         return next((why for rule in self.rules if (why := rule.clash(method)) is not None), None)
 
     def client_state(self, setting: Setting, model: Tensor) -> State:
@@ -86,6 +90,11 @@ class Chain(LocalRule):
         for mask in masks[1:]:
             allowed = allowed & mask
         return allowed
+
+    def objective(self, task: Task, loss: Loss) -> Objective | None:
+        """That of the one member that has one."""
+        found = (rule.objective(self._task(task, n), loss) for n, rule in enumerate(self.rules) if rule.traits.aims)
+        return next(found, None)
 
     def turn(self, task: Task, state: State, epoch: Tensor) -> Tensor | None:
         """The numbers that every member trains in this pass."""

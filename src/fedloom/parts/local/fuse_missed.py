@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.core.rule import LocalRule, Shift, Traits
+from fedloom.core.rule import LocalRule, Objective, Shift, Traits
 from fedloom.core.types import Batch, Reply, Setting, State, Task, column
 from fedloom.errors import BadExperiment, unknown
 from fedloom.parts.local.drift import trained_only
 
 if TYPE_CHECKING:
+    from fedloom.core.goal import Loss
     from fedloom.method import Method
 
 REFERENCES = ("global", "fused")
@@ -88,6 +89,10 @@ class FuseMissed(LocalRule):
     def trains(self, task: Task) -> Tensor | None:
         """As the inner rule."""
         return self.inner.trains(task)
+
+    def objective(self, task: Task, loss: Loss) -> Objective | None:
+        """As the inner rule."""
+        return self.inner.objective(task, loss)
 
     def turn(self, task: Task, state: State, epoch: Tensor) -> Tensor | None:
         """As the inner rule."""
