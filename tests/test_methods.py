@@ -1,12 +1,13 @@
 """The list of methods under test is complete."""
 
+from adapter_worlds import ADAPTED, HALF
 from asynchronous_worlds import ASYNCHRONOUS
 from fedloom.methods import METHODS as NAMED
 from worlds import METHODS
 
 
 def test_every_method_of_the_project_is_tested() -> None:
-    both = [*METHODS, *ASYNCHRONOUS]
+    both = [*METHODS, *ASYNCHRONOUS, *ADAPTED, *HALF]
     assert NAMED.keys() <= {name for name, _ in both}
     assert len({name for name, _ in both}) == len(both)
 

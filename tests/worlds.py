@@ -32,17 +32,29 @@ from fedloom.goals import classes
 from fedloom.layout import Layout, flatten, layout_of
 from fedloom.method import Memory, Method
 from fedloom.methods.adaptivefl import adaptivefl
+from fedloom.methods.apfl import apfl
 from fedloom.methods.depthfl import depthfl
+from fedloom.methods.ditto import ditto
+from fedloom.methods.fedadagrad import fedadagrad
+from fedloom.methods.fedadam import fedadam
 from fedloom.methods.fedavg import fedavg
+from fedloom.methods.fedavg_ft import fedavg_ft
+from fedloom.methods.fedavgm import fedavgm
+from fedloom.methods.fedbabu import fedbabu
+from fedloom.methods.fedbn import fedbn
 from fedloom.methods.fedcs import fedcs
 from fedloom.methods.feddc import DriftCorrection, feddc
 from fedloom.methods.feddd import feddd
 from fedloom.methods.feddst import feddst
 from fedloom.methods.feddyn import feddyn
 from fedloom.methods.federated_dropout import federated_dropout
+from fedloom.methods.fedexp import fedexp
 from fedloom.methods.fedmef import fedmef
 from fedloom.methods.fedmp import fedmp
+from fedloom.methods.fednova import fednova
+from fedloom.methods.fedper import fedper
 from fedloom.methods.fedprox import fedprox
+from fedloom.methods.fedrep import fedrep
 from fedloom.methods.fedrolex import fedrolex
 from fedloom.methods.fedrts import fedrts
 from fedloom.methods.fedselect import fedselect
@@ -51,16 +63,20 @@ from fedloom.methods.fedspu import fedspu
 from fedloom.methods.fedtiny import fedtiny
 from fedloom.methods.fedumf import fedumf
 from fedloom.methods.fedvarp import fedvarp
+from fedloom.methods.fedyogi import fedyogi
 from fedloom.methods.fiarse import fiarse
 from fedloom.methods.fjord import fjord
 from fedloom.methods.hermes import hermes
 from fedloom.methods.heterofl import heterofl
 from fedloom.methods.ist import ist
+from fedloom.methods.lg_fedavg import lg_fedavg
+from fedloom.methods.local_training import local_training
 from fedloom.methods.loom import loom
 from fedloom.methods.mifa import mifa
 from fedloom.methods.oap import oap
 from fedloom.methods.oap_largest import oap_largest
 from fedloom.methods.oort import oort
+from fedloom.methods.pfedme import pfedme
 from fedloom.methods.power_of_choice import power_of_choice
 from fedloom.methods.prunefl import prunefl
 from fedloom.methods.prunefl_fixed import prunefl_fixed
@@ -126,6 +142,14 @@ METHODS: list[tuple[str, Callable[[], Method]]] = [
     ("fjord-trimmed-mean", lambda: small(fjord(), aggregate=TrimmedMean(0.3))),
     ("scattered-krum", lambda: scattered_parts(SubModel(), aggregate=Krum(0.3))),
     ("fedprox", lambda: small(fedprox(mu=0.1))),
+    ("fedavgm", lambda: small(fedavgm())),
+    ("fedadagrad", lambda: small(fedadagrad())),
+    ("fedadam", lambda: small(fedadam(correct="flower"))),
+    ("fedyogi", lambda: small(fedyogi())),
+    ("fednova", lambda: small(fednova())),
+    ("fednova-momentum", lambda: small(fednova(0.9), optimiser=Sgd(rate=0.05, momentum=0.9))),
+    ("fednova-prox", lambda: small(fednova(mu=0.1))),
+    ("fedexp", lambda: small(fedexp(1e-6))),
     ("fedcs", lambda: small(fedcs())),
     ("fedcs-deadline", lambda: small(fedcs(deadline=4000.0))),
     ("oort", lambda: small(oort())),
@@ -145,6 +169,27 @@ METHODS: list[tuple[str, Callable[[], Method]]] = [
     ("keep-own", lambda: scattered_parts(KeepOwn())),
     ("keep-own-frozen", lambda: scattered_parts(KeepOwn(freeze=True))),
     ("fjord", lambda: small(fjord())),
+    ("local-training", lambda: small(local_training())),
+    ("fedavg-ft", lambda: small(fedavg_ft(2))),
+    ("fedavg-ft-head", lambda: small(fedavg_ft(2, "head"))),
+    ("fedper", lambda: small(fedper())),
+    ("fedper-heavy", lambda: small(fedper(), optimiser=replace(_HEAVY, fresh=False))),
+    ("lg-fedavg", lambda: small(lg_fedavg("last:1"))),
+    ("fedrep", lambda: small(fedrep(head_epochs=2), work=Work(epochs=3, batch=6))),
+    ("fedrep-heavy", lambda: small(fedrep(head_epochs=1), optimiser=_HEAVY, work=Work(epochs=2, batch=6))),
+    ("fedrep-adam", lambda: small(fedrep(head_epochs=1), optimiser=_ADAM, work=Work(steps=5, batch=6))),
+    ("fedbabu", lambda: small(fedbabu())),
+    ("fedbn", lambda: small(fedbn(everyone=False))),
+    ("ditto", lambda: small(ditto(0.5))),
+    ("ditto-heavy", lambda: small(ditto(0.5), optimiser=_HEAVY)),
+    ("apfl", lambda: small(apfl())),
+    ("apfl-official", lambda: small(apfl(0.3, "official"))),
+    ("pfedme", lambda: small(pfedme(repeat=2), work=Work(steps=3, batch=6, repeat=2))),
+    ("pfedme-beta", lambda: small(pfedme(repeat=2, beta=1.5), work=Work(steps=3, batch=6, repeat=2))),
+    ("fjord-fedavgm", lambda: small(fjord(), aggregate=fedavgm(0.7, nesterov=True).aggregate)),
+    ("fjord-fednova", lambda: small(fjord(), aggregate=fednova().aggregate)),
+    ("fjord-fedexp", lambda: small(fjord(), aggregate=fedexp(1e-6, by_cohort=True).aggregate)),
+    ("scattered-fedyogi", lambda: scattered_parts(SubModel(), aggregate=fedyogi(correct="keras").aggregate)),
     ("fjord-feddc", lambda: small(fjord(), local=Chain((SubModel(), DriftCorrection(0.05))))),
     ("fedrolex", lambda: small(fedrolex())),
     ("federated-dropout", lambda: small(federated_dropout())),
@@ -165,12 +210,14 @@ METHODS: list[tuple[str, Callable[[], Method]]] = [
     ("prunefl-fixed", lambda: small(prunefl_fixed())),
     ("fedselect", lambda: small(fedselect(every=1), work=Work(epochs=2, batch=6))),
     ("fedselect-neurons", lambda: small(fedselect_neurons())),
-    ("ist", lambda: small(ist())),
+    ("ist", lambda: small(ist(parts=None))),
+    ("ist-two-parts", lambda: small(ist())),
     ("oap", lambda: small(oap())),
     ("oap-erasing", lambda: small(oap((5, 6), erase=True))),
     ("oap-largest", lambda: small(oap_largest())),
     ("splitfl", lambda: small(splitfl())),
     ("ra-fed", lambda: small(ra_fed("MIX"))),
+    ("ra-fed-dealt", lambda: small(ra_fed("S", coverage=1, deal="turns"))),
     ("ra-fed-period", lambda: small(ra_fed(mode="element", period=2, redraw=True))),
     ("ram-fed", lambda: small(ram_fed("S"))),
     ("ram-fed-element", lambda: small(ram_fed("MIX", mode="element", period=3), optimiser=_HEAVY)),
@@ -185,10 +232,17 @@ METHODS: list[tuple[str, Callable[[], Method]]] = [
     ("fedumf-fused", lambda: small(fedumf(base="feddc", drift=0.05, reference="fused"), select=SomeSend(4))),
     ("fedumf-fjord", lambda: small(fjord(), select=SomeSend(4), local=FuseMissed(inner=SubModel()))),
     # half is kept: a channel without any weight, behind a norm layer, sits on the kink of ReLU
-    ("safari", lambda: small(safari(sparsity=0.5))),
-    ("safari-adam", lambda: small(safari("snip", 0.5, distance="relative", mask_aware=True), optimiser=_ADAM)),
-    ("safari-first", lambda: small(safari("rand", 0.5, remask="first-round", smoothing=0.5), optimiser=_HEAVY)),
-    ("safari-bare", lambda: small(safari("grasp", 0.5, compensate=False))),
+    ("safari", lambda: small(safari(sparsity=0.5, scope="global"))),
+    ("safari-by-layer", lambda: small(safari(sparsity=0.5))),
+    (
+        "safari-adam",
+        lambda: small(safari("snip", 0.5, scope="global", distance="relative", mask_aware=True), optimiser=_ADAM),
+    ),
+    (
+        "safari-first",
+        lambda: small(safari("rand", 0.5, "first-round", scope="global", smoothing=0.5), optimiser=_HEAVY),
+    ),
+    ("safari-bare", lambda: small(safari("grasp", 0.5, scope="global", compensate=False))),
     ("safa", lambda: small(safa(0.5, lag=1))),
     ("safa-plain", lambda: small(safa(0.7, lag=0, compensate=False))),
     ("loom", lambda: small(loom())),

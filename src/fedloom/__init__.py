@@ -5,6 +5,7 @@ from importlib.metadata import version as _version
 from fedloom.accel.fast_import import uncollected as _uncollected
 
 with _uncollected():
+    from fedloom.adapters import lora
     from fedloom.chance import Chance
     from fedloom.core.goal import Goal, Targets
     from fedloom.core.metric import FromTorchmetrics, Mean, Sums, Whole
@@ -82,6 +83,7 @@ __all__ = [
     "load_data",
     "load_model",
     "load_vector",
+    "lora",
     "neuron_map",
     "neuron_rule",
     "play_round",

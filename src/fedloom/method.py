@@ -70,6 +70,11 @@ class Method:
         """Whether any part chooses whole neurons."""
         return any(getattr(self, slot).of_neurons for slot in SLOTS if slot != "local")
 
+    @property
+    def needs_devices(self) -> bool:
+        """Whether any decision depends on the clients' devices."""
+        return any(getattr(self, slot).needs_devices for slot in SERVER_SLOTS)
+
     def cohort_size(self, fleet_size: int) -> int:
         """At most how many of `fleet_size` clients train in a round; without a barrier, replies that a step takes."""
         return self.select.cohort_size(fleet_size) if self.pace.barrier else min(self.pace.goal, fleet_size)

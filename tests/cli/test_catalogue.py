@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fedloom.adapters import ADAPTERS
 from fedloom.cli.catalogue import catalogue
 from fedloom.core.part import ServerPart, Upload
 from fedloom.core.rule import LocalRule
@@ -32,7 +33,7 @@ from fedloom.runs.named_parts import ADMITS, AGGREGATES, ATTACKS
 
 TABLES = {"methods": METHODS, "models": MODELS, "partitions": PARTITIONS, "data": DATASETS}
 TABLES |= {"goals": GOALS, "augment": TRANSFORMS, "aggregates": AGGREGATES, "checks": ADMITS, "attacks": ATTACKS}
-TABLES |= {"paces": PACES, "staleness": STALES}
+TABLES |= {"paces": PACES, "staleness": STALES, "adapters": ADAPTERS}
 SECTIONS = {"methods": "method", "models": "model", "partitions": "partition", "goals": "goal"}
 SLOTS = (select, allocate, mask, local, upload, admit, repair, stale, aggregate, pace)
 PARTS = (ServerPart, Upload, Stale, LocalRule)

@@ -125,7 +125,7 @@ def by_hand(here: World, work: Work, sparsity: float, optimiser: Adam, lost: dic
 def test_three_rounds_are_the_algorithms() -> None:
     here, lost = world("cnn"), {1: [5, 7], 2: [0, 2, 5, 9], 3: [1, 3, 5, 7, 11]}
     work, optimiser = Work(steps=5, batch=0), Adam(rate=0.01, eps=1e-3)
-    method = replace(safari(sparsity=0.7), optimiser=optimiser, work=work)
+    method = replace(safari(sparsity=0.7, scope="global"), optimiser=optimiser, work=work)
     ours = play(here, method, losing(here.local(method), lost))
     for mine, theirs in zip(ours.models, by_hand(here, work, 0.7, optimiser, lost)):
         assert_close({"model": mine}, {"model": theirs}, 1e-5)
@@ -165,7 +165,7 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], says: str) -> None
 
 def test_training_settings_override_its_own() -> None:
     method = Experiment(method="safari").build_method()
-    assert method.optimiser == Adam(rate=0.001)
+    assert method.optimiser == Adam(rate=0.01)
     assert method.work == Work(steps=5, batch=64)
     method = Experiment(method="safari", training={"optimiser": "sgd", "rate": 0.02, "steps": 3}).build_method()
     assert method.optimiser == Sgd(rate=0.02)

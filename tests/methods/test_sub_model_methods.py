@@ -70,7 +70,7 @@ def test_begins_as_fedavg(method: Method) -> None:
 
 
 def test_what_one_client_holds_is_copied_back_from_it() -> None:
-    run = played("cnn", small(ist(), select=Uniform(3)), 1)
+    run = played("cnn", small(ist(parts=None), select=Uniform(3)), 1)
     mask, params = run.tasks[0].mask, run.replies[0].params
     assert mask is not None
     assert torch.allclose(run.tasks[0].share, torch.tensor(1 / 3))

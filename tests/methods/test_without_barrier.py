@@ -23,6 +23,7 @@ from fedloom.methods.fedavg import fedavg
 from fedloom.methods.fedbuff import fedbuff
 from fedloom.methods.fedprox import fedprox
 from fedloom.parts.aggregate.coverage_mean import CoverageMean
+from fedloom.parts.aggregate.server_optimiser import ServerSgd
 from fedloom.parts.aggregate.stepped import Stepped
 from fedloom.parts.pace.buffered import Buffered
 from fedloom.parts.pace.by_tier import ByTier
@@ -112,7 +113,7 @@ def test_fedbuff_divides_by_the_buffer_and_not_by_the_discounts() -> None:
 def test_a_fresh_reply_as_a_model_is_a_server_rate(alpha: float) -> None:
     one = small(fedavg(), select=Uniform(1), aggregate=CoverageMean("uniform"))
     free = replace(one, pace=Buffered(1, 1), stale=AsModel(alpha, Polynomial(0.5)))
-    barrier = replace(one, aggregate=Stepped(CoverageMean("uniform"), alpha))
+    barrier = replace(one, aggregate=Stepped(CoverageMean("uniform"), ServerSgd(alpha)))
     assert_same(*both(barrier, free, 6, made(availability=1.0)))
 
 

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from fedloom.adapters import ADAPTERS
 from fedloom.core.paper import PAPERS
 from fedloom.core.part import ServerPart, Upload
 from fedloom.core.rule import LocalRule
@@ -16,7 +17,7 @@ from fedloom.data.partition import PARTITIONS, settings_of as partition_settings
 from fedloom.goals import GOALS
 from fedloom.methods import METHODS
 from fedloom.models import MODELS
-from fedloom.runs.experiment import CHANNELS, SUPPLIED
+from fedloom.runs.experiment import CHANNELS, GIVEN, SUPPLIED
 from fedloom.runs.named_paces import PACES, STALES
 from fedloom.runs.named_parts import ADMITS, AGGREGATES, ATTACKS, FACTS
 from fedloom.runs.settings import settings_of
@@ -58,6 +59,8 @@ def catalogue(kind: str) -> list[Row]:
         return [_method(name, maker) for name, maker in METHODS.items()]
     if kind == "models":
         return [Row(name, _settings(entry.make, SUPPLIED), entry.about) for name, entry in MODELS.items()]
+    if kind == "adapters":
+        return [Row(name, _settings(make, GIVEN), _about(inspect.getmodule(make))) for name, make in ADAPTERS.items()]
     if kind == "goals":
         return [Row(name, _settings(make), _about(make)) for name, make in GOALS.items()]
     if kind == "augment":

@@ -36,6 +36,9 @@ class ExperimentOptions:
     model: Annotated[
         str, typer.Option(help="a name from `fedloom list models`, or my_file.py:my_network; auto: by the goal")
     ] = "auto"
+    adapter: Annotated[
+        str, typer.Option(help="small layers to train in place of the network: `fedloom list adapters`, or none")
+    ] = "none"
     goal: Annotated[
         str,
         typer.Option(

@@ -252,6 +252,7 @@ class Kind(StrEnum):
     methods = "methods"
     data = "data"
     models = "models"
+    adapters = "adapters"
     goals = "goals"
     augment = "augment"
     partitions = "partitions"

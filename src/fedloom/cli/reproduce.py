@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from fedloom.studies.recipes.runner import Played
 
 SEEDS, QUICK_SEEDS = 3, 2
-STYLES = {"reproduced": "green", "holds": "green", "direction only": "yellow", "unsure": "yellow", "not run": "dim"}
+STYLES = {
+    "reproduced": "green", "holds": "green", "direction only": "yellow", "cannot tell": "yellow", "unsure": "yellow",
+    "stopped early": "yellow", "fitted": "dim", "not run": "dim",
+}  # fmt: skip
 
 
 def reproduce_command(
@@ -54,7 +57,7 @@ def reproduce_command(
     """Run the tables and figures of the papers behind our methods, and judge the papers' claims.
 
     For example `fedloom reproduce fedumf-table1 --quick`. Finished runs are kept in --out: after Ctrl-C the same
-    command continues. Verdicts: reproduced, direction only, not reproduced, not run.
+    command continues. Verdicts: reproduced, direction only, cannot tell, stopped early, not reproduced, not run.
     """
     from fedloom.studies.recipes.page import write_pages
     from fedloom.studies.recipes.table import RECIPES
@@ -165,6 +168,8 @@ def _table(recipe: Recipe, found: list[Finding]) -> Table:
     compared = [one for one in found if one.claim.how != "value" or one.claim.control]
     rest = len(found) - len(compared)
     caption = summary(found)
+    if recipe.columns:
+        caption += " Its numbers are on the page that `fedloom reproduce --pages DIR` writes."
     if rest:
         caption += f" {rest} values without a comparison are in claims.json and on the page that --pages writes."
     title = f"{recipe.name}: {recipe.about}" + (" (a smaller version)" if recipe.quick else "")
@@ -173,7 +178,8 @@ def _table(recipe: Recipe, found: list[Finding]) -> Table:
     for one in compared or found:
         verdict = verdict_of(one)
         cells = (one.claim.what, paper_says(one), we_found(one))
-        table.add_row(*(Text(cell) for cell in cells), Text(verdict, style=STYLES.get(verdict, "red")))
+        style = STYLES.get(verdict.partition(";")[0], "red")
+        table.add_row(*(Text(cell) for cell in cells), Text(verdict, style=style))
     return table
 
 

@@ -38,10 +38,11 @@ class Seconds(NamedTuple):
 def processed(work: Work, sizes: Tensor) -> Tensor:
     """The number of examples that clients of these `sizes` train on in a round [C], with repeats."""
     if work.steps is None:
-        return sizes * work.epochs
+        return sizes * work.epochs * work.repeat
     batch = work.batch if work.batch else sizes
     passes = (sizes + batch - 1) // batch  # steps in one epoch
-    return work.steps // passes * sizes + work.steps % passes * batch  # a short batch is the last of its epoch
+    once = work.steps // passes * sizes + work.steps % passes * batch  # a short batch is the last of its epoch
+    return once * work.repeat
 
 
 class Transfer(NamedTuple):
@@ -101,10 +102,16 @@ def forward_flops(setting: Setting, rule: LocalRule, keep: Tensor | None, count:
     return neurons.flops(keep).double().expand(count)
 
 
-def full_seconds(setting: Setting, devices: Devices, work: Work, compute: Compute = "cycles") -> Seconds:
-    """Seconds of every client of the fleet for the whole model [N each], uncompressed and without extras."""
+def full_seconds(
+    setting: Setting, devices: Devices, work: Work, compute: Compute = "cycles", part: Tensor | None = None
+) -> Seconds:
+    """Seconds of every client of the fleet for the whole model [N each], uncompressed and without extras.
+
+    `part` [N]: the part of the model's numbers that each client has; its cycles are those of the whole model.
+    """
     examples = processed(work, setting.fleet.examples).double()
     size = torch.full_like(setting.fleet.examples, BYTES * setting.layout.total)
+    size = size if part is None else (size * part).round().to(size.dtype)
     if compute == "flops":
         inner = by_flops(devices, examples, forward_flops(setting, LocalRule(), None, devices.size))
     else:

@@ -62,8 +62,13 @@ class Optimiser(ABC):
     def move(self, moments: State, grads: Tensor, rate: float) -> Tensor:
         """Return what to subtract from the weights [C, T]; changes `moments` in place."""
 
-    def step(self, moments: State, params: Tensor, grads: Tensor, rate: float, trains: Tensor | None) -> None:
-        """Update `params` [C, T] in place; numbers outside `trains` neither change nor count in the gradient norm."""
+    def step(
+        self, moments: State, params: Tensor, grads: Tensor, rate: float, trains: Tensor | None, varies: bool = False
+    ) -> None:
+        """Update `params` [C, T] in place; numbers outside `trains` neither change nor count in the gradient norm.
+
+        `varies`: other steps train other numbers, so that the moments of those outside stay.
+        """
         if trains is not None:
             grads = torch.where(trains, grads, 0)
         if self.clip is not None:
@@ -74,7 +79,7 @@ class Optimiser(ABC):
         if trains is None:
             params.sub_(self.move(moments, grads, rate))
             return
-        kept = {} if self.fresh else moments  # fresh moments are read nowhere else
+        kept = moments if varies or not self.fresh else {}  # fresh moments are read nowhere else
         before = {name: value.clone() for name, value in kept.items() if value.shape == params.shape}
         params.sub_(torch.where(trains, self.move(moments, grads, rate), 0))
         for name, value in before.items():  # kept moments do not change there either

@@ -76,6 +76,11 @@ class ServerPart(Part):
         """Whether decisions depend on the training losses that clients report."""
         return False
 
+    @property
+    def needs_devices(self) -> bool:
+        """Whether decisions depend on the clients' devices, so that a fleet must have some."""
+        return False
+
     def record(self, memory: State) -> State:
         """Values of this round for the run folder: scalars become columns; of larger tensors the last is kept."""
         return {}
@@ -265,6 +270,21 @@ class Aggregate(ServerPart):
     def replaceable(self) -> bool:
         """Whether a user may put another aggregate in its place by name; not if it is what the method is about."""
         return False
+
+    def replaced_by(self, other: Aggregate) -> Aggregate:
+        """This part with another aggregate in place of what is `replaceable` in it."""
+        return other
+
+    @property
+    def unstepped(self) -> Aggregate:
+        """This part without a step of the server's own after it."""
+        return self
+
+    def covered(self, model: Tensor, reply: Reply) -> Tensor:
+        """Return for which numbers any reply counts [P], or [] for all alike; the others have no known change."""
+        if reply.mask is None:
+            return reply.arrived.any()
+        return (reply.mask & reply.arrived[:, None]).any(0)
 
     @property
     def reads_weight(self) -> bool:

@@ -16,12 +16,16 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
+from fedloom.core.rows import expanded
 from fedloom.core.types import Batch, Reply, Setting, State, Task
 from fedloom.errors import BadExperiment
 
 if TYPE_CHECKING:
     from fedloom.core.goal import Loss
     from fedloom.method import Method
+
+
+Descend = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -41,11 +45,17 @@ class Traits:
     looks: int = 0  # examples of each of its classes that a client chooses by; 0: it chooses without data
     masks_classes: bool = False  # outputs of classes that a client has no example of are neither used nor trained
     reads_model: bool = False  # hooks of training read `task.model`, so runs with other models train by themselves
+    personal: bool = False  # what comes of it is a model for each client, which runs try on examples kept back for it
+    splits: bool = False  # the server's model lacks layers that clients keep to themselves, and is no model alone
+    norms: bool = False  # it is about norm layers, which not every network has
+    evolves: bool = False  # what hooks do changes from step to step: engines call `aside` and `after`
+    moves_model: bool = False  # `debrief` changes the model, by more than what clients changed of it
     judges: bool = False  # clients test their models on held-out examples: engines call `judge`
 
     def __post_init__(self) -> None:
         for name, needs in (
             *(("scales", "corrects"), ("shifts", "corrects"), ("turns", "corrects"), ("aims", "corrects")),
+            ("evolves", "corrects"),
             ("looks", "chooses"),
         ):
             if getattr(self, name) and not getattr(self, needs):
@@ -68,6 +78,11 @@ class Traits:
             looks=max(self.looks, other.looks),
             masks_classes=self.masks_classes or other.masks_classes,
             reads_model=self.reads_model or other.reads_model,
+            personal=self.personal or other.personal,
+            splits=self.splits or other.splits,
+            norms=self.norms or other.norms,
+            evolves=self.evolves or other.evolves,
+            moves_model=self.moves_model or other.moves_model,
             judges=self.judges or other.judges,
         )
 
@@ -121,6 +136,25 @@ class LocalRule:
         """What this rule declares about its hooks."""
         return Traits()
 
+    @property
+    def twin(self) -> LocalRule | None:
+        """How clients train a model of their own on the same batches, after the one that they send.
+
+        Its hooks find the parameters that came down as `task.extras["sent"]`, and `finish` finds the trained own model
+        as `task.extras["own"]`.
+        """
+        return None
+
+    @property
+    def passes(self) -> int:
+        """How many models a client trains in a round."""
+        return 1 if self.twin is None else 2
+
+    @property
+    def tunes(self) -> Tuning | None:
+        """How a client's model is trained further before it is tried; None: it is not."""
+        return None
+
     def members(self) -> tuple[LocalRule, ...]:
         """This rule and the rules it is made of."""
         return (self,)
@@ -142,6 +176,10 @@ class LocalRule:
     # ---- on the client
     def client_state(self, setting: Setting, model: Tensor) -> State:
         """The state of one client when it first takes part, given the global model [P]."""
+        return {}
+
+    def constants(self, setting: Setting) -> State:
+        """Return what hooks find in `task.extras` besides what was sent, one row for all clients; no message has it."""
         return {}
 
     def narrow(
@@ -197,6 +235,20 @@ class LocalRule:
         """
         return state
 
+    def aside(self, task: Task, state: State, first: Tensor, steps: Tensor) -> State:
+        """Return numbers beside the model [C, ...] before the first of `steps` [C] steps; only if `evolves`.
+
+        Hooks find them, as they are at each step and in the end, in `task.extras`.
+        """
+        return {}
+
+    def after(self, task: Task, state: State, params: Tensor, gradient: Descend) -> State:
+        """Return them after a step that led to `params` [C, P]; only if `evolves`.
+
+        `gradient` gives the gradients [C, P] of the step's batch at any weights [C, P], whose statistics then move.
+        """
+        return {}
+
     def finish(
         self, task: Task, state: State, first: Tensor, last: Tensor, steps: Tensor
     ) -> tuple[Tensor, State, State]:
@@ -226,3 +278,24 @@ class LocalRule:
     def debrief(self, memory: State, setting: Setting, old: Tensor, new: Tensor, reply: Reply) -> tuple[Tensor, State]:
         """Return the aggregated model `new` [P], adjusted, and the new memory; `old` is the model before."""
         return new, memory
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Training of clients' models on their own examples before they are tried; nothing of it is kept."""
+
+    rule: LocalRule  # which says what is trained
+    epochs: int
+
+
+def finish_nobody(rule: LocalRule, setting: Setting, task: Task) -> tuple[Task, State, State]:
+    """The task, the extras and the new state of a cohort of nobody: names and shapes [0, ...] that every reply has."""
+    none, nothing = task.model.expand(0, -1), torch.zeros(0, dtype=torch.int64, device=task.model.device)
+    state = expanded(rule.client_state(setting, task.model), 0)
+    task = task.rows(slice(0, 0))
+    task = task._replace(extras={**task.extras, **expanded(rule.constants(setting), 0)})
+    beside = rule.aside(task, state, none, nothing) if rule.traits.evolves else {}
+    beside |= {} if rule.twin is None else {"own": none}
+    task = task._replace(extras={**task.extras, **beside})
+    _, extras, state = rule.finish(task, state, none, none, nothing)
+    return task, extras, state

@@ -5,7 +5,7 @@ Shapes: C clients in the cohort, M examples of the largest client, S steps, B ex
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -33,33 +33,47 @@ class Batches(NamedTuple):
 
 @dataclass(frozen=True)
 class Work:
-    """`epochs` passes over a client's data, or `steps` steps, in batches; `batch` 0 takes all examples at once."""
+    """`epochs` passes over a client's data, or `steps` steps, in batches; `batch` 0 takes all examples at once.
+
+    Each batch is used `repeat` times in a row, which makes as many times the steps.
+    """
 
     epochs: int = 5
     steps: int | None = None  # instead of epochs
     batch: int = 10
+    repeat: int = 1
 
     def __post_init__(self) -> None:
         if self.epochs < 1:
             raise BadExperiment(f"epochs is {self.epochs}; a client makes at least 1 pass over its data.")
         if self.steps is not None and self.steps < 1:
             raise BadExperiment(f"steps is {self.steps}; a client takes at least 1 step, or none is set.")
+        if self.repeat < 1:
+            raise BadExperiment(f"repeat (uses of a batch) is {self.repeat}; it is at least 1.")
         if self.batch < 0:
             raise BadExperiment(f"batch is {self.batch}; a batch has at least 1 example, or 0 for all of them.")
 
     def steps_of(self, sizes: list[int]) -> list[int]:
         """The number of steps of clients that have `sizes` examples."""
         if self.steps is not None:
-            return [self.steps] * len(sizes)
-        return [self.epochs * (-(-size // self.batch) if self.batch else 1) for size in sizes]
+            return [self.steps * self.repeat] * len(sizes)
+        return [self.repeat * self.epochs * (-(-size // self.batch) if self.batch else 1) for size in sizes]
 
     def plan(self, ids: Tensor, examples: Tensor, sizes: list[int], chance: Chance) -> Batches:
         """Shuffle each client's examples [C, M] (padded) anew for every epoch, and cut them into batches."""
+        if self.repeat > 1:
+            return _repeated(replace(self, repeat=1).plan(ids, examples, sizes, chance), self.repeat)
         facts, active, width, epochs = _schedule(self, tuple(sizes), ids.device)
         inputs = (ids, examples, facts, chance.key("batches"), chance.key("network"))
         few = ids.device.type == "cpu" and examples.numel() * epochs < FEW
         chosen, real, keys = (_deal_few if few else _dealt)(inputs, len(active), width, epochs)
         return Batches(chosen, real, facts[2].clone(), list(active), keys, facts[1].clone())  # cached facts stay
+
+
+def _repeated(batches: Batches, times: int) -> Batches:
+    """Every step `times` times in a row."""
+    examples, real, keys = (own.repeat_interleave(times, 1) for own in (batches.examples, batches.real, batches.keys))
+    return Batches(examples, real, batches.steps * times, [n for n in batches.active for _ in range(times)], keys)
 
 
 @lru_cache(maxsize=16)

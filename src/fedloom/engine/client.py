@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -9,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.chance import Chance
+from fedloom.core.rule import LocalRule
 from fedloom.core.types import Batch, Examples, Reply, Setting, State, Task
 from fedloom.core.work import Batches
 from fedloom.engine.gradient.protocol import Gradient
@@ -69,14 +71,28 @@ def learn(start: Start, steps: Steps = take_steps) -> tuple[Learnt, State]:
 
     `start.state` is the clients' whole state [C, ...]; the state after the round is returned.
     """
-    rule, task = start.method.local, start.task
+    rule, task, came = start.method.local, start.task, start.first
     own, moments = _split_moments(start.state)
     first = rule.start(task, own, start.first)
-    last, losses = steps(start._replace(state=own, moments=moments, first=first))
+    taken = start.batches.steps
+    aside = rule.aside(task, own, first, taken) if rule.traits.evolves else {}
+    start = start._replace(state=own, moments=moments, first=first, aside={n: v.clone() for n, v in aside.items()})
+    last, losses = steps(start)
+    task = start.task_at(slice(None))
     if rule.probes(task):
         own = rule.probed(task, own, last, _probe(start, last))
-    sent, extras, own = rule.finish(task, own, first, last, start.batches.steps)
+    if rule.twin is not None:
+        task = task._replace(extras={**task.extras, "own": _twin(start, came, rule.twin, steps)})
+    sent, extras, own = rule.finish(task, own, first, last, taken)
     return Learnt(first, sent, extras, losses), _with_moments(own, moments)
+
+
+def _twin(start: Start, came: Tensor, rule: LocalRule, steps: Steps) -> Tensor:
+    """The clients' own models [C, P] after their training; `came` [C, P] are the parameters that came down."""
+    task = start.task._replace(extras={**start.task.extras, "sent": came})
+    first = rule.start(task, start.state, came)
+    method = replace(start.method, local=rule)
+    return steps(start._replace(method=method, task=task, moments={}, first=first, aside={}))[0]
 
 
 def _probe(start: Start, last: Tensor) -> Tensor:
@@ -114,13 +130,21 @@ def choose_part(
     each = method.local.traits.looks  # examples of each class; 0: it chooses without data
     if strata is None and setting.goal.strata:
         strata = data.y[rows]
-    look = [_look(data, ids, rows, setting.fleet.examples[ids], strata, each, chance)] if each else []
+    sizes, dtype = setting.fleet.examples[ids], task.model.dtype
+    look = [_look(data, ids, rows, sizes, strata, each, chance, dtype)] if each else []
     mask, own = method.local.narrow(setting, ids, task, own, look, chance)
     return task._replace(mask=mask, keep=None), _with_moments(own, moments)
 
 
 def _look(
-    data: Examples, ids: Tensor, rows: Tensor, sizes: Tensor, strata: Tensor | None, each: int, chance: Chance
+    data: Examples,
+    ids: Tensor,
+    rows: Tensor,
+    sizes: Tensor,
+    strata: Tensor | None,
+    each: int,
+    chance: Chance,
+    dtype: torch.dtype,
 ) -> Batch:
     """At most `each` examples of every stratum for each client, in an order that is fixed for the run.
 
@@ -138,7 +162,7 @@ def _look(
         chosen = before <= each
     else:
         chosen = place < 10 * each
-    weight = (chosen & (place < sizes[:, None])).to(torch.float32)
+    weight = (chosen & (place < sizes[:, None])).to(dtype)
     seen = place < weight.any(0).nonzero().max() + 1  # columns without weight are not gathered
     rows, weight = rows[:, seen], weight[:, seen]
     return Batch(data.x[rows], data.y[rows], weight / weight.sum(1, keepdim=True), keys[:, 0])

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
+from fedloom.core.rows import expanded
 from fedloom.core.types import Examples, Reply, Setting, State, Task, listed as on_device
 from fedloom.engine.client import Chunk, Learnt, choose_part, initial_state, judge, keep_network, reply_of
 from fedloom.engine.gradient.protocol import Gradient
@@ -41,6 +42,7 @@ class Clients:
         self.method, self.setting, self.data, self.shards = method, setting, data, shards
         self.held_out, self.own_test = held_out, own_test
         self.states = ClientStates(setting.fleet.size, data.x.device, states, waits=not method.pace.barrier)
+        self._constants: State | None = None  # of the local rule
         self._newborn: State | None = None  # the state of the client met last; a template for all met before
 
     def met(self, listed: Sequence[int]) -> bool:
@@ -54,6 +56,7 @@ class Clients:
         if places != list(range(len(ids))):
             at = on_device(places, ids.device)
             ids, task = ids[at], task.rows(at)
+        task = self.equip(task, len(ids))
         traits = self.method.local.traits
         if traits.keeps_network:
             task = keep_network(self.setting, task)
@@ -67,6 +70,14 @@ class Clients:
             strata = None if self.strata is None else self.strata.rows(ids, rows.shape[1])
             task, state = choose_part(self.method, self.setting, ids, task, state, data, rows, strata, chance)
         return Chunk(ids, listed, data, task, task.model.expand(len(ids), -1), state, batches, width)
+
+    def equip(self, task: Task, count: int) -> Task:
+        """The task with the local rule's constants as rows that all of `count` clients share."""
+        if self._constants is None:
+            self._constants = self.method.local.constants(self.setting)
+        if not self._constants:
+            return task
+        return task._replace(extras={**task.extras, **expanded(self._constants, count)})
 
     def finish(self, chunk: Chunk, learnt: Learnt, state: State, gradient: Gradient, chance: Chance) -> Reply:
         """Keep the new states, and make the reply."""

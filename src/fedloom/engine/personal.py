@@ -13,14 +13,15 @@ from fedloom.engine.client import initial_state
 from fedloom.engine.clients import Clients
 from fedloom.engine.gradient.protocol import Gradient
 from fedloom.engine.storage.shards import Shards
+from fedloom.engine.tuned import Tuner
 
 
 def personal_score(clients: Clients, gradient: Gradient, model: Tensor, chunk: int) -> Tensor | None:
     """The goal's personal metric of every client's own model on its own test examples [N]; NaN for one without any.
 
     A client without a model of its own is tested with the global `model`; a client that never took part, with the model
-    it would have before its first round. At most `chunk` own models are tested at once. None: no client has test
-    examples.
+    it would have before its first round. If the rule tunes, all of them are trained further first. At most `chunk` own
+    models are tested at once. None: no client has test examples.
     """
     if clients.own_test is None:
         return None
@@ -28,16 +29,21 @@ def personal_score(clients: Clients, gradient: Gradient, model: Tensor, chunk: i
     metric = setting.goal.personal
     rule, initial = clients.method.local, initial_state(clients.method, setting, model)
     own = rule.personal(setting, model, {name: value[None] for name, value in initial.items()})
-    totals = _of_global_model(setting, metric, model if own is None else own[0], data, shards)
-    if own is not None:
-        known = [client for client in clients.states.known().tolist() if shards.sizes[client]]
-        for a in range(0, len(known), chunk):
-            ids = known[a : a + chunk]
-            own = rule.personal(setting, model, clients.states.get(ids, initial))
-            assert own is not None
+    unmet = model if own is None else own[0]
+    totals = _of_global_model(setting, metric, unmet, data, shards)
+    met = set() if own is None else set(clients.states.known().tolist())
+    tuner = None if rule.tunes is None else Tuner(clients, gradient, rule.tunes)
+    tested = [client for client, size in enumerate(shards.sizes) if size]
+    known = [client for client in tested if client in met]
+    others = [] if tuner is None else [client for client in tested if client not in met]
+    for some in (known, others):
+        for a in range(0, len(some), chunk):
+            ids = some[a : a + chunk]
+            own = rule.personal(setting, model, clients.states.get(ids, initial)) if some is known else None
+            own = unmet.repeat(len(ids), 1) if own is None else own
+            own = own if tuner is None else tuner(own, ids)
             totals[listed(ids, totals.device)] = _of_own_models(metric, gradient, own, data, shards, ids)
-    tested = listed(shards.sizes, totals.device) > 0
-    return torch.where(tested, metric.finish(totals), torch.nan)
+    return torch.where(listed(shards.sizes, totals.device) > 0, metric.finish(totals), torch.nan)
 
 
 def _of_global_model(setting: Setting, metric: Sums | Mean, model: Tensor, data: Examples, shards: Shards) -> Tensor:

@@ -85,6 +85,10 @@ class CrossTier(Aggregate):
         new = torch.where((total > 0) & reply.arrived.any(), mean, model)
         return new, {**memory, "models": models, "known": known, "steps": steps}
 
+    def covered(self, model: Tensor, reply: Reply) -> Tensor:
+        """All numbers, by what is remembered of other tiers."""
+        return reply.arrived.any()
+
     def record(self, memory: State) -> State:
         """The steps of the tier that made most and of the one that made fewest."""
         return {"most_steps": memory["steps"].max(), "fewest_steps": memory["steps"].min()}

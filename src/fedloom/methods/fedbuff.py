@@ -11,14 +11,14 @@ and the division is by K, not by the sum of the discounts: a buffer of old repli
 M is 100 to 1,000 in the paper, for fleets of thousands; ours is 20, for a hundred clients: the mean `tau` is about
 `M / K - 1`. A client is in flight once, where public code that samples with replacement may have it in a buffer twice.
 Refused replies (`admit`) are not replaced by others. With masks each number is divided by the replies that hold it, and
-staleness is that of each number. `server_rate` other than 1 makes the aggregate `Stepped`, which no other aggregate
-replaces by name.
+staleness is that of each number. `server_rate` other than 1 makes the aggregate `Stepped`.
 """
 
 from fedloom.core.paper import paper
 from fedloom.core.part import Aggregate
 from fedloom.method import Method
 from fedloom.parts.aggregate.coverage_mean import CoverageMean
+from fedloom.parts.aggregate.server_optimiser import ServerSgd
 from fedloom.parts.aggregate.stepped import Stepped
 from fedloom.parts.pace.buffered import Buffered
 from fedloom.parts.stale.as_change import AsChange
@@ -30,7 +30,7 @@ def fedbuff(buffer: int = 10, in_flight: int = 20, exponent: float = 0.5, server
     """`buffer` is K, the replies of a step, and `in_flight` M, the clients that train at a time."""
     mean: Aggregate = CoverageMean("uniform")
     return Method(
-        aggregate=mean if server_rate == 1 else Stepped(mean, server_rate),
+        aggregate=mean if server_rate == 1 else Stepped(mean, ServerSgd(server_rate)),
         stale=AsChange(Polynomial(exponent)),
         pace=Buffered(buffer, in_flight),
     )

@@ -35,7 +35,7 @@ class DriftCorrection(LocalRule):
     @property
     def traits(self) -> Traits:
         """Every step is corrected."""
-        return Traits(corrects=True, shifts=True)
+        return Traits(corrects=True, shifts=True, moves_model=True)
 
     def client_state(self, setting: Setting, model: Tensor) -> State:
         """Zeros for drift and control."""

@@ -35,6 +35,7 @@ from fedloom.parts.mask.last_sent import LastSent
 from fedloom.parts.select.everyone import Everyone
 from fedloom.parts.upload.importance import Importance
 
+Family = Literal["het-a", "het-b"] | tuple[float, ...] | None  # the networks that clients own; None: the whole one
 FAMILIES = {
     name: LeadingNeurons(tuple((*(conv.width for conv in net.convs), *net.dense) for net in nets))
     for name, nets in (("het-a", HET_A), ("het-b", HET_B))
@@ -54,13 +55,10 @@ def feddd(
     outputs: bool = True,
     relative: bool = True,
     class_term: bool = True,
-    models: Literal["het-a", "het-b"] | tuple[float, ...] | None = None,
+    models: Family = None,
 ) -> Method:
     """`budget` is the fraction of all models that is sent up, `most` the highest dropout rate; needs devices."""
-    if isinstance(models, tuple):
-        sizes: LeadingNeurons | None = LeadingNeurons(models)
-    else:
-        sizes = None if models is None else FAMILIES[models]
+    sizes = networks_of(models)
     return Method(
         select=Everyone(),
         allocate=LatencyAndLoss(budget, most, delta, relative, class_term, models=sizes),
@@ -68,3 +66,15 @@ def feddd(
         local=KeepOwn() if sizes is None else KeepOwnPart(),
         upload=Importance(select_by, norm, mode, outputs, floor, sizes),
     )
+
+
+def networks_of(models: Family) -> LeadingNeurons | None:
+    """The networks of a family by name, or of shares of every layer."""
+    if isinstance(models, tuple):
+        return LeadingNeurons(models)
+    return None if models is None else FAMILIES[models]
+
+
+def over(models: Family) -> Method:
+    """FedAvg over networks of unequal size: FedDD with nothing dropped, and everything sent in every round."""
+    return Method() if models is None else feddd(budget=1.0, every=1, models=models)

@@ -36,7 +36,7 @@ class DynamicRegulariser(LocalRule):
     @property
     def traits(self) -> Traits:
         """Every step is corrected."""
-        return Traits(corrects=True, shifts=True)
+        return Traits(corrects=True, shifts=True, moves_model=True)
 
     def client_state(self, setting: Setting, model: Tensor) -> State:
         """`h_i = 0`."""

@@ -21,6 +21,7 @@ asked. Freezing saves weight gradients and messages: activations and their gradi
 from dataclasses import replace
 
 from fedloom.core.paper import paper
+from fedloom.errors import BadExperiment
 from fedloom.method import Method
 from fedloom.parts.allocate.tiers import Tiers
 from fedloom.parts.local.chain import Chain
@@ -35,6 +36,16 @@ def fedspu(
     shares: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0), early_stopping: bool = False, balance: float = 0.7
 ) -> Method:
     """`shares` are the capacity tiers, in neurons; `balance` weighs the training loss where clients stop early."""
-    own, stop = KeepOwn(freeze=True), StopEarly(balance)
-    method = Method(allocate=Tiers(shares), mask=Ranked("random"), local=own)
-    return replace(method, select=StillRunning(), local=Chain((own, stop))) if early_stopping else method
+    method = Method(allocate=Tiers(shares), mask=Ranked("random"), local=KeepOwn(freeze=True))
+    return stopping_early(method, balance) if early_stopping else method
+
+
+def stopping_early(method: Method, balance: float = 0.7) -> Method:
+    """The method whose clients leave for good once their loss rises, where `balance` weighs the training loss."""
+    drawn = method.select.drawn
+    if drawn is None or drawn.cohort is None or method.select.whole_fleet:
+        raise BadExperiment(
+            f"stop_early draws a number of clients from those left, but select={type(method.select).__name__} chooses "
+            "in its own way; leave it out."
+        )
+    return replace(method, select=StillRunning(drawn.cohort), local=Chain((method.local, StopEarly(balance))))

@@ -113,6 +113,10 @@ class ChangedMean(Aggregate):
         """Count what moved."""
         return uniform_mean(model, reply._replace(mask=reply.params != model)), memory
 
+    def covered(self, model: Tensor, reply: Reply) -> Tensor:
+        """What any client changed."""
+        return ((reply.params != model) & reply.arrived[:, None]).any(0)
+
 
 @paper("Wu et al., NeurIPS", 2024, "the largest numbers of all layers in the current model, and at every step")
 def fiarse(

@@ -36,6 +36,10 @@ class Erasing(Aggregate):
         covered = (reply.mask & reply.arrived[:, None]).any(0)
         return torch.where(covered | ~reply.arrived.any(), new, 0), memory
 
+    def covered(self, model: Tensor, reply: Reply) -> Tensor:
+        """All numbers: one that was not sent becomes 0."""
+        return reply.arrived.any()
+
 
 @paper(
     "Zhou et al., NeurIPS workshop",

@@ -14,6 +14,9 @@ What we do where the paper is silent:
 - The first round trains everything on every client, as in that code; the paper demands it for RAM-Fed only.
 - Level L trains half of the regions, S a quarter; at MIX every second client is an L, the others are S. The sets are
   drawn anew every round, uniformly; every `period` rounds all take the last regions, and the others stay untrained.
+- The paper's least coverage is `coverage` clients of every region that is trained, its number of trained regions is
+  `trained`, and how long a client may go without a region is `deal`: by `turns` it trains each of four regions within
+  four rounds, with a `fixed` one it never sees the others after the first round.
 - Every step is masked, as in the algorithm; the published code trains zeroed weights too and masks the result.
 - Momentum, if any, is reset every round. The compressor C is the identity.
 With lost replies G counts those that arrived. If every client may use everything this is FedAvg with equal weights.
@@ -38,6 +41,9 @@ def ra_fed(
     mode: Literal["neuron", "element"] = "neuron",
     period: int = 10,
     redraw: bool = False,
+    coverage: int | None = None,
+    trained: int | None = None,
+    deal: Literal["drawn", "fixed", "turns"] = "drawn",
 ) -> Method:
     """`level` L, S or MIX: how many `regions` each client trains; every `period` rounds (0: never) all the same."""
     if level not in LEVELS:
@@ -45,7 +51,7 @@ def ra_fed(
     return Method(
         select=Everyone(),
         allocate=Tiers(LEVELS[level]),
-        mask=Regions(regions, mode, redraw=redraw, period=period),
+        mask=Regions(regions, mode, redraw, period=period, coverage=coverage, trained=trained, deal=deal),
         local=SubModel(own_part=mode == "neuron"),
         aggregate=CoverageMean("uniform"),
     )

@@ -33,8 +33,12 @@ def ram_fed(
     mode: Literal["neuron", "element"] = "neuron",
     period: int = 10,
     redraw: bool = False,
+    coverage: int | None = None,
+    trained: int | None = None,
+    deal: Literal["drawn", "fixed", "turns"] = "drawn",
     dtype: Literal["float32", "float16"] = "float32",
     folder: str | None = None,
 ) -> Method:
     """RA-Fed's settings; updates are remembered as `dtype`, in memory or in a file in `folder`."""
-    return replace(ra_fed(level, regions, mode, period, redraw), aggregate=LatestUpdates(dtype, folder))
+    plain = ra_fed(level, regions, mode, period, redraw, coverage, trained, deal)
+    return replace(plain, aggregate=LatestUpdates(dtype, folder))

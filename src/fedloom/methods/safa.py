@@ -229,6 +229,10 @@ class CachedMean(Aggregate):
         behind = rounds_behind(behind, reply.ids, answered(reply))
         return torch.where(answered(reply).any(), mean, model), {"cache": cache, "behind": behind}
 
+    def covered(self, model: Tensor, reply: Reply) -> Tensor:
+        """All numbers, by what is remembered of others."""
+        return answered(reply).any()
+
     def note(self, setting: Setting) -> str:
         """The size of the cache."""
         clients, numbers = setting.fleet.size, setting.layout.total

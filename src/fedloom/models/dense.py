@@ -1,21 +1,31 @@
 """Networks of dense layers: softmax regression, perceptrons, and a bag of words."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
+from typing import Literal
 
 from torch import Tensor, nn
 
-from fedloom.errors import BadExperiment
+from fedloom.errors import BadExperiment, unknown
+
+NORMS: dict[str, Callable[[int], nn.Module] | None] = {"none": None, "batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
 
 
 def dense_parts(
-    inputs: int, widths: Sequence[int], classes: int, bias: bool = True, dropout: float | None = None
+    inputs: int,
+    widths: Sequence[int],
+    classes: int,
+    bias: bool = True,
+    dropout: float | None = None,
+    norm: Callable[[int], nn.Module] | None = None,
 ) -> list[tuple[str, nn.Module]]:
-    """Hidden dense layers with ReLU (and dropout), then the output layer, all named."""
+    """Hidden dense layers with ReLU (and a norm, and dropout), then the output layer, all named."""
     parts: list[tuple[str, nn.Module]] = [("flatten", nn.Flatten())]
     for number, width in enumerate(widths, 1):
-        parts += [(f"dense{number}", nn.Linear(inputs, width, bias=bias)), (f"relu_dense{number}", nn.ReLU())]
+        parts += [(f"dense{number}", nn.Linear(inputs, width, bias=bias))]
+        parts += [] if norm is None else [(f"norm{number}", norm(width))]
+        parts += [(f"relu_dense{number}", nn.ReLU())]
         if dropout is not None:
             parts.append((f"dropout{number}", nn.Dropout(dropout)))
         inputs = width
@@ -27,13 +37,22 @@ def linear(shape: tuple[int, ...], classes: int, vocabulary: int = 0) -> nn.Modu
     return nn.Sequential(OrderedDict(dense_parts(prod(shape), (), classes)))
 
 
-def mlp(shape: tuple[int, ...], classes: int, vocabulary: int = 0, *, widths: Sequence[int] = (100, 64)) -> nn.Module:
-    """FedDD's perceptron: hidden layers of 100 and 64, or of the given widths."""
+def mlp(
+    shape: tuple[int, ...],
+    classes: int,
+    vocabulary: int = 0,
+    *,
+    widths: Sequence[int] = (100, 64),
+    norm: Literal["none", "batch", "layer"] = "none",
+) -> nn.Module:
+    """FedDD's perceptron: hidden layers of 100 and 64, or of the given widths, each with a norm if one is named."""
+    if not isinstance(norm, str) or norm not in NORMS:
+        raise BadExperiment(unknown("norm", str(norm), NORMS))
     if not isinstance(widths, list | tuple):
         raise BadExperiment(f"widths must be a list of hidden layer sizes such as [100, 64]; got {widths!r}")
     for width in widths:
         check_width("widths", width)
-    return nn.Sequential(OrderedDict(dense_parts(prod(shape), widths, classes)))
+    return nn.Sequential(OrderedDict(dense_parts(prod(shape), widths, classes, norm=NORMS[norm])))
 
 
 def two_nn(shape: tuple[int, ...], classes: int, vocabulary: int = 0, *, width: int = 200) -> nn.Module:

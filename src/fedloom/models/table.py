@@ -32,7 +32,7 @@ def entry(net: conv.ConvNet, about: str, takes: Takes = "images") -> Entry:
 
 MODELS: dict[str, Entry] = {
     "linear": Entry(dense.linear, "softmax regression"),
-    "mlp": Entry(dense.mlp, "FedDD's perceptron for MNIST: 100, 64 (setting: widths)"),
+    "mlp": Entry(dense.mlp, "FedDD's perceptron for MNIST: 100, 64 (settings: widths, norm)"),
     "mlp-exits": Entry(staged.mlp_exits, "four stages of 64, each with an exit (setting: widths)"),
     "2nn": Entry(dense.two_nn, "McMahan's and FedDC's perceptron for MNIST: 200, 200 (setting: width)"),
     "ra-mlp": Entry(dense.ra_mlp, "RA-Fed's perceptron for MNIST: 200, dropout (settings: hidden, dropout)"),

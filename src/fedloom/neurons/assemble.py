@@ -12,6 +12,7 @@ from fedloom.neurons.axes import Axes
 from fedloom.neurons.components import Components, axes_of_entries
 from fedloom.neurons.ids import FIXED, moving, small
 from fedloom.neurons.map import NeuronMap
+from fedloom.neurons.pairs import pairs_in
 from fedloom.neurons.told import Told
 from fedloom.neurons.wiring import Bound, Wiring
 
@@ -105,6 +106,7 @@ def assemble(
             for name, value in base.items()
             if name in wiring.bound
         ),
+        pairs=pairs_in(wiring, tensors, [*lists], {name: widths[name] for name in hidden}, base),
     )
 
 

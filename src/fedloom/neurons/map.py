@@ -17,6 +17,7 @@ from fedloom.accel.capture import Captured
 from fedloom.accel.machine import own_kernels
 from fedloom.errors import BadExperiment, BadModel, unknown
 from fedloom.neurons.axes import FIXED_GROUP, Axes, Segment, on_axis, segments_of
+from fedloom.neurons.pairs import Pair
 from fedloom.neurons.told import Told
 from fedloom.neurons.wiring import Attribute
 
@@ -49,6 +50,7 @@ class NeuronMap:
     work: tuple[tuple[int, int], ...] = ()  # products of activations: list, operations of all its entries
     words: dict[str, str] = field(default_factory=dict)  # group -> what its neurons are: heads, hidden units ...
     note: str | None = None  # which layers are kept whole and why, in words
+    pairs: tuple[Pair, ...] = ()  # adapters, whose rank components are neurons
     base_flops: int = 0  # of one example's forward pass through frozen weights, which are not in the vector
 
     @cached_property

@@ -16,7 +16,7 @@ from fedloom.core.part import (
     Upload,
 )
 from fedloom.core.pool import Pool
-from fedloom.core.rule import LocalRule, Objective, Shift, Traits
+from fedloom.core.rule import LocalRule, Objective, Shift, Traits, Tuning
 from fedloom.core.sparsity import Sparsity
 from fedloom.core.stale import Stale
 from fedloom.core.types import Batch, Portion, State
@@ -32,26 +32,42 @@ from fedloom.parts.admit.weight import Weight
 from fedloom.parts.aggregate.coverage_mean import CoverageMean
 from fedloom.parts.aggregate.krum import Krum
 from fedloom.parts.aggregate.latest_updates import LatestUpdates
+from fedloom.parts.aggregate.padded_mean import PaddedMean
 from fedloom.parts.aggregate.plain_mean import PlainMean
 from fedloom.parts.aggregate.private_mean import PrivateMean, private
 from fedloom.parts.aggregate.ranked_mean import Median, TrimmedMean
+from fedloom.parts.aggregate.refactored import Refactored
+from fedloom.parts.aggregate.server_optimiser import (
+    ServerAdagrad,
+    ServerAdam,
+    ServerOptimiser,
+    ServerSgd,
+    ServerYogi,
+)
 from fedloom.parts.aggregate.stepped import Stepped
 from fedloom.parts.allocate.affordable import Affordable
 from fedloom.parts.allocate.latency_and_loss import LatencyAndLoss
+from fedloom.parts.allocate.learnt_ranks import LearntRanks
 from fedloom.parts.allocate.tiers import Tiers
 from fedloom.parts.allocate.whole import Whole
 from fedloom.parts.local.candidates import Candidates
 from fedloom.parts.local.chain import Chain
+from fedloom.parts.local.decay_some import DecaySome
 from fedloom.parts.local.dense_gradients import DenseGradients
 from fedloom.parts.local.exits import Exits
+from fedloom.parts.local.freeze_layers import FreezeLayers
 from fedloom.parts.local.fuse_missed import FuseMissed
+from fedloom.parts.local.in_turn import InTurn
+from fedloom.parts.local.keep_layers import KeepLayers
 from fedloom.parts.local.keep_own import KeepOwn
 from fedloom.parts.local.keep_own_part import KeepOwnPart
 from fedloom.parts.local.prox import Prox
 from fedloom.parts.local.prune import Prune
 from fedloom.parts.local.regrow import Regrow
+from fedloom.parts.local.shrink_tail import ShrinkTail
 from fedloom.parts.local.stop_early import StopEarly
 from fedloom.parts.local.sub_model import SubModel
+from fedloom.parts.local.tune import Tune
 from fedloom.parts.mask.everything import Everything
 from fedloom.parts.mask.from_pool import FromPool
 from fedloom.parts.mask.largest import Largest
@@ -63,6 +79,7 @@ from fedloom.parts.mask.posterior import Posterior
 from fedloom.parts.mask.pruned_by_time import PrunedByTime
 from fedloom.parts.mask.ranked import Ranked
 from fedloom.parts.mask.regions import Regions
+from fedloom.parts.mask.share_layers import ShareLayers
 from fedloom.parts.mask.share_out import ShareOut
 from fedloom.parts.mask.sparse import Sparse
 from fedloom.parts.mask.stages import Stages
@@ -89,6 +106,7 @@ from fedloom.parts.stale.discounts import Constant, Cutoff, Discount, Hinge, Pol
 from fedloom.parts.upload.as_sent import AsSent
 from fedloom.parts.upload.as_trained import AsTrained
 from fedloom.parts.upload.importance import Importance
+from fedloom.parts.upload.leading_rank import LeadingRank
 from fedloom.parts.upload.own_mask import OwnMask
 
 __all__ = [
@@ -115,6 +133,7 @@ __all__ = [
     "Counted",
     "CoverageMean",
     "Cutoff",
+    "DecaySome",
     "DenseGradients",
     "Discount",
     "Everyone",
@@ -122,11 +141,14 @@ __all__ = [
     "Exits",
     "FastestWithinBudget",
     "Finite",
+    "FreezeLayers",
     "FromPool",
     "FuseMissed",
     "Hinge",
     "Importance",
     "InFlight",
+    "InTurn",
+    "KeepLayers",
     "KeepOwn",
     "KeepOwnPart",
     "Krum",
@@ -135,6 +157,8 @@ __all__ = [
     "LatencyAndLoss",
     "LatestUpdates",
     "LeadingNeurons",
+    "LeadingRank",
+    "LearntRanks",
     "LocalRule",
     "Mask",
     "Median",
@@ -149,6 +173,7 @@ __all__ = [
     "OwnMask",
     "OwnScores",
     "Pace",
+    "PaddedMean",
     "Part",
     "PartAsked",
     "PlainMean",
@@ -162,17 +187,25 @@ __all__ = [
     "Prune",
     "PrunedByTime",
     "Ranked",
+    "Refactored",
     "Regions",
     "Regrow",
     "Relative",
     "Repair",
     "Sampling",
     "Select",
+    "ServerAdagrad",
+    "ServerAdam",
+    "ServerOptimiser",
     "ServerPart",
+    "ServerSgd",
+    "ServerYogi",
     "Several",
     "Sgd",
+    "ShareLayers",
     "ShareOut",
     "Shift",
+    "ShrinkTail",
     "SomeSend",
     "Sparse",
     "Sparsity",
@@ -186,6 +219,8 @@ __all__ = [
     "Tiers",
     "Traits",
     "TrimmedMean",
+    "Tune",
+    "Tuning",
     "UnheardFirst",
     "Uniform",
     "Upload",

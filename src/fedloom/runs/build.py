@@ -26,6 +26,7 @@ from fedloom.errors import BadExperiment
 from fedloom.layout import flatten
 from fedloom.method import Method
 from fedloom.runs.base import hash_of_base
+from fedloom.runs.default_fleet import fleet_notes
 from fedloom.runs.experiment import Experiment
 from fedloom.runs.inputs import Inputs, clients_of, inputs_of
 from fedloom.runs.threads import round_of, threads_for
@@ -146,7 +147,8 @@ def trainer_of(
 def notes_of(experiment: Experiment, inputs: Inputs) -> list[str]:
     """What should be known before a run begins."""
     rounding = precision_note(experiment.precision, inputs.model.device)
-    own = pace_notes(experiment, inputs.method, inputs.setting) + inputs.method.notes(inputs.setting)
+    own = fleet_notes(inputs.method, experiment.fleet.name)
+    own += pace_notes(experiment, inputs.method, inputs.setting) + inputs.method.notes(inputs.setting)
     own += [] if inputs.repeatable else [UNREPEATABLE]
     own += [] if experiment.start is None else [f"the model begins with the weights of '{experiment.start}'"]
     if inputs.method.of_neurons:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError
 from torch import nn
 
+from fedloom.adapters import ADAPTERS
 from fedloom.codec import Codec
 from fedloom.core.goal import Goal
 from fedloom.core.section import Section
@@ -21,8 +22,11 @@ from fedloom.method import SERVER_SLOTS, Method
 from fedloom.methods import METHODS
 from fedloom.models import MODELS, build
 from fedloom.runs.augment import check_augment
+from fedloom.runs.default_fleet import devices_left_open
 from fedloom.runs.named_parts import attack_of, with_parts
 from fedloom.runs.own_function import OwnFunction, own_function
+from fedloom.runs.personal import left_to_rule
+from fedloom.runs.server import Server
 from fedloom.runs.settings import fit, make
 from fedloom.runs.training import Training
 from fedloom.runs.without_barrier import ROUNDS, check_pace, left_to_pace
@@ -34,11 +38,18 @@ from fedloom.world.world import World
 
 CHANNELS: dict[str, type[Channel]] = {"bernoulli": Bernoulli, "bursty": Bursty}
 CHOSEN = ("aggregate", "admit", "pace", "stale", "attack")  # chosen by name for any method
-SECTIONS = ("method", "data", "partition", "model", "goal", "fleet", "channel", *CHOSEN)  # a name with its settings
-GROUPS: dict[str, type[Section]] = {"training": Training, "world": World, "codec": Codec}  # settings without a name
+NAMED = ("method", "data", "partition", "model", "adapter", "goal", "fleet", "channel")
+SECTIONS = (*NAMED, *CHOSEN)  # a name with its settings
+GROUPS: dict[str, type[Section]] = {  # settings without a name
+    "training": Training,
+    "server": Server,
+    "world": World,
+    "codec": Codec,
+}
 AUTO = "auto"  # the default goal, model and partition: by the data
 NETWORKS = {"tokens": "char-conv", "next-token": "char-conv", "pixels": "fcn"}  # of goals; of all others: mlp
 SUPPLIED = ("shape", "classes", "vocabulary")  # a model's facts about the data, not settings
+GIVEN = ("module", "seed")  # what an adapter is given, not settings
 
 
 class Choice(Section):
@@ -68,6 +79,7 @@ class Experiment(Section):
     data: Named = Choice(name="digits")
     partition: Named = Choice(name=AUTO)
     model: Named = Choice(name=AUTO)
+    adapter: Named = Choice(name="none")
     goal: Named = Choice(name=AUTO)
     augment: tuple[Named, ...] = Field((), description="transforms of training examples, in order: crop, flip")
     start: str | None = Field(None, description="a run folder or a .safetensors file with the model's first weights")
@@ -81,6 +93,7 @@ class Experiment(Section):
     codec: Codec = Codec()
     exact_bytes: bool = Field(default=False, description="encode and decode every reply, not one a round")
     training: Training = Training()
+    server: Server = Server()
     world: World = World()
     clients: int = Field(100, ge=1, description="clients in the fleet")
     per_round: int | None = Field(None, ge=1, description="clients a round; None leaves it to the method (10)")
@@ -100,10 +113,11 @@ class Experiment(Section):
     def __init__(self, **values: Any) -> None:
         for key in values:
             _check_name("key of an experiment", key, type(self).model_fields)
-        values = {**values, **_left_open(values)}
+        given, values = values, {**values, **_left_open(values)}
         self._fill(values)
         method = self.build_method()
-        if left := left_to_pace(method, values, self.fleet.name):
+        left = devices_left_open(method, self.fleet.name) | left_to_pace(method, values, self.fleet.name)
+        if left := left | left_to_rule(method, given):
             self._fill({**values, **left})
         check_pace(self, method)
         self._check()
@@ -133,6 +147,7 @@ class Experiment(Section):
         self.build_channel()
         self.build_attack()
         self.build_goal()
+        self._check_adapter()
         check_augment(self.augment)
         if self.fleet.name == "none" and (self.world != World() or self.channel.settings):
             raise BadExperiment(
@@ -150,6 +165,16 @@ class Experiment(Section):
                 f"split is {self.split}; it must be three shares (training, validation, own test) that add up to 1, "
                 "with some training."
             )
+
+    def _check_adapter(self) -> dict[str, Any]:
+        """The adapter's settings, each as its own type; refuse unknown names and other types."""
+        name, settings = self.adapter.name, self.adapter.settings
+        _check_name("adapter", name, ("none", *ADAPTERS))
+        if name == "none":
+            if settings:
+                raise BadExperiment("adapter is 'none' and takes no settings; choose one, as in --adapter lora.")
+            return {}
+        return fit(f"adapter '{name}'", ADAPTERS[name], settings, GIVEN)
 
     def build_channel(self) -> Channel:
         """The channel as a value."""
@@ -179,6 +204,11 @@ class Experiment(Section):
         if not isinstance(module, nn.Module):
             raise BadModel(f"model '{name}' gave {type(module).__name__}; expected an nn.Module.")
         return module
+
+    def with_adapter(self, network: nn.Module) -> nn.Module:
+        """The network with the adapter that was chosen, drawn from the seed; the network itself if there is none."""
+        name = self.adapter.name
+        return network if name == "none" else ADAPTERS[name](network, **self._check_adapter(), seed=self.seed)
 
     def build_method(self) -> Method:
         """The method as a value, with this experiment's training settings, cohort size and parts by name."""

@@ -34,6 +34,7 @@ from fedloom.goals.classes import ClassWeights
 from fedloom.layout import flatten, layout_of
 from fedloom.method import Method
 from fedloom.models.check import FIRST, check_buffers, check_network, moving_buffers, own_copy
+from fedloom.runs.adapter import later_start, with_adapter
 from fedloom.runs.augment import every_transform
 from fedloom.runs.dealing import client_names, dataset_of, deal
 from fedloom.runs.experiment import Experiment
@@ -107,14 +108,15 @@ def inputs_of(
         raise BadData(f"no client has a training example ({dealt.note})")
     outputs = goal.outputs(dataset)
     _check_weights(goal, dataset)
-    network = own_copy(model if model is not None else network_of(experiment, dataset, outputs), device)
+    network = model if model is not None else network_of(experiment, dataset, outputs)
+    network = own_copy(with_adapter(experiment, network), device)
     module = keyed(network)
     transform = every_transform(experiment.augment, transform, goal, outputs)
     fleet = _fleet(experiment, dataset, goal, parts.train.at(present), present, device)
     x, y = (tensor_of(part[:FIRST]).to(device) for part in (dataset.x_train, dataset.y_train))
     layout = layout_of(module, moving_buffers(module, x))
     check_buffers(module, layout)
-    if (source := start or experiment.start) is not None:
+    if (source := start or later_start(experiment, network)) is not None:
         begin_with(source, layout, module, network)
     draws = draws_of(module, x)
     setting = Setting(fleet, module, layout, goal, x[:2], transform, draws.keyed)

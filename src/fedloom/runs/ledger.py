@@ -97,13 +97,18 @@ class Ledger:
             "strays": reply.strays,
         })  # fmt: skip
 
-    def score(self, score: Score, personal: Tensor | None, *seconds: float) -> None:
-        """Add the evaluation after the last round, and its seconds, in the order of `SPENT`."""
+    def score(self, score: Score | None, personal: Tensor | None, *seconds: float) -> None:
+        """Add the evaluation after the last round, and its seconds, in the order of `SPENT`.
+
+        A model without layers that clients keep to themselves has no score.
+        """
         self._personal, spent = {} if personal is None else {PERSONAL: personal}, dict(zip(SPENT, seconds))
         if self._rounds:
             self._rounds[-1] |= {"score": score, "personal": personal, "spent": spent}
         else:
-            self._past[-1] = self._past[-1] | self._scores(_plain(score), personal) | dict.fromkeys(SPENT) | spent
+            self._past[-1] = (
+                self._past[-1] | self._scores(score and _plain(score), personal) | dict.fromkeys(SPENT) | spent
+            )
 
     def drop_score(self) -> None:
         """Remove the evaluation after the last round."""

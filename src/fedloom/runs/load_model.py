@@ -11,6 +11,7 @@ from fedloom.data.sources import as_dataset
 from fedloom.errors import BadModel
 from fedloom.layout import layout_of, load as load_into
 from fedloom.reading.tensors import read_tensors
+from fedloom.runs.adapter import with_adapter
 from fedloom.runs.base import hash_of_base
 from fedloom.runs.dealing import dataset_of
 from fedloom.runs.folder import base_in, experiment_in
@@ -29,7 +30,7 @@ def load_model(folder: str | Path, data: Any = None) -> nn.Module:
         raise BadModel(f"there is no '{file}': the run has not finished a round yet, or was kept elsewhere.")
     goal = experiment.build_goal()
     dataset = dataset_of(experiment, goal, None if data is None else as_dataset(data))
-    network = network_of(experiment, dataset, goal.outputs(dataset))
+    network = with_adapter(experiment, network_of(experiment, dataset, goal.outputs(dataset)))
     saved = read_tensors(file)
     try:
         layout = layout_of(network, frozenset(saved))

@@ -160,6 +160,7 @@ def kind_of(experiment: Experiment, method: Method) -> tuple[Any, ...] | None:
         experiment.goal,
         experiment.augment,
         experiment.model,
+        experiment.adapter,
         experiment.device,
         experiment.execution,
         experiment.chunk,

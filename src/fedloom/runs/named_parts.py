@@ -99,7 +99,7 @@ def with_parts(method: Method, experiment: Experiment) -> Method:
             "aggregate is 'private', but world.first, server_up and server_down let one client decide whether "
             "another's reply counts; leave them out."
         )
-    return _with_aggregate(method, chosen.name, chosen.settings)
+    return experiment.server.apply(_with_aggregate(method, chosen.name, chosen.settings))
 
 
 def _with_pace(method: Method, experiment: Experiment) -> Method:
@@ -119,11 +119,12 @@ def _with_aggregate(method: Method, name: str, settings: dict[str, Any]) -> Meth
         return method
     if not method.aggregate.replaceable:
         raise BadExperiment(
-            f"aggregate is '{name}', but the method's own, {type(method.aggregate).__name__}, is what the method is "
-            "about; only a coverage mean can be replaced by name."
+            f"aggregate is '{name}', but the method's own, {type(method.aggregate.unstepped).__name__}, is what the "
+            "method is about; only a coverage mean can be replaced by name."
         )
     drawn = method.select.drawn if name == "private" else None
-    return replace(method, aggregate=make(**({} if drawn is None else drawn._asdict())))
+    other = make(**({} if drawn is None else drawn._asdict()))
+    return replace(method, aggregate=method.aggregate.replaced_by(other))
 
 
 def _with_admit(method: Method, name: str, settings: dict[str, Any], pieces: bool) -> Method:

@@ -66,5 +66,6 @@ def add_score(ledger: Ledger, prepared: Prepared, weights: Tensor, clock: Callab
     began, inputs = clock(), prepared.inputs
     own = prepared.engine.personal(weights)
     tried = [] if own is None else [clock() - began]
-    score = evaluate(inputs.setting, weights, inputs.test, inputs.outputs)
+    whole = not inputs.method.local.traits.splits
+    score = evaluate(inputs.setting, weights, inputs.test, inputs.outputs) if whole else None
     ledger.score(score, own, clock() - began, *tried)

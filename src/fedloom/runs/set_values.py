@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedloom.adapters import ADAPTERS
 from fedloom.data.load import settings_of as data_settings, usual_goal
 from fedloom.data.partition import PARTITIONS, settings_of as partition_settings
 from fedloom.errors import BadExperiment, unknown
@@ -13,6 +14,7 @@ from fedloom.runs.experiment import (
     AUTO,
     CHANNELS,
     CHOSEN,
+    GIVEN,
     GROUPS,
     SECTIONS,
     SUPPLIED,
@@ -25,6 +27,8 @@ from fedloom.runs.experiment import (
 from fedloom.runs.named_parts import takes as takes_of
 from fedloom.runs.own_function import own_function
 from fedloom.runs.settings import settings_of
+
+SERVER = "server"  # the group whose settings are written with it: `rate` alone is the clients'
 
 
 def with_settings(values: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
@@ -63,7 +67,7 @@ def with_settings(values: dict[str, Any], settings: dict[str, Any]) -> dict[str,
 
 def _section_of(name: str, values: dict[str, Any]) -> str:
     """The only section that has a setting of this name ('' for a key of the experiment itself)."""
-    takes: dict[str, list[str]] = {group: list(kind.model_fields) for group, kind in GROUPS.items()}
+    takes: dict[str, list[str]] = {group: list(kind.model_fields) for group, kind in GROUPS.items() if group != SERVER}
     takes["method"] = list(settings_of(method_maker(values["method"]["name"])))
     takes["data"] = list(data_settings(values["data"]["name"]))
     dealt, model, goal = (values[section]["name"] for section in ("partition", "model", "goal"))
@@ -79,6 +83,8 @@ def _section_of(name: str, values: dict[str, Any]) -> str:
     elif (own := own_function(model)) is not None:
         takes["model"] = list(settings_of(own.load("model")))
     takes["goal"] = _takes_of_goal(goal)
+    if values["adapter"]["name"] in ADAPTERS:
+        takes["adapter"] = list(settings_of(ADAPTERS[values["adapter"]["name"]], GIVEN))
     if values["channel"]["name"] in CHANNELS:
         takes["channel"] = list(settings_of(CHANNELS[values["channel"]["name"]]))
     takes |= {kind: takes_of(kind, values[kind]["name"]) for kind in CHOSEN}

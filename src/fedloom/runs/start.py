@@ -37,6 +37,11 @@ def begin_with(source: str | Path, layout: Layout, *modules: nn.Module) -> None:
         load(module, layout, layout.join({name: found[name].to(wanted[name]) for name in layout.names}, 0))
 
 
+def names_in(source: str | Path) -> set[str]:
+    """The names of the tensors in a run's folder or file."""
+    return set(read_tensors(_file(Path(source).expanduser())))
+
+
 def _file(path: Path) -> Path:
     """The file with the weights."""
     if path.is_dir():

@@ -13,7 +13,7 @@ from fedloom.core.clock import BYTES, Seconds, by_cycles, by_flops, download, fo
 from fedloom.core.costs import MEASURED, Bytes, Costs
 from fedloom.core.devices import Devices, known_devices
 from fedloom.core.flight import ARRIVED, DOWNLOAD_LOST, LATE, SILENT, SURPLUS, UNAVAILABLE, UPLOAD_LOST, Journey
-from fedloom.core.rows import expanded
+from fedloom.core.rule import finish_nobody
 from fedloom.core.types import Reply, Setting, State, Task
 from fedloom.engine.protocol import Engine
 from fedloom.method import Method
@@ -181,11 +181,10 @@ class Simulated:
     def _empty_reply(self, ids: Tensor, task: Task) -> Reply:
         """A reply without rows, with all names that a reply has."""
         rule, none = self.method.local, task.model.expand(0, -1)
-        state = expanded(rule.client_state(self.setting, task.model), 0)
-        _, extras, _ = rule.finish(task.rows(slice(0, 0)), state, none, none, ids[:0])
+        empty, extras, state = finish_nobody(rule, self.setting, task)
         report = {"examples": self.setting.fleet.examples[:0], "steps": ids[:0], "loss": none.new_zeros(0)}
         if rule.traits.judges:
-            report |= rule.judge(task.rows(slice(0, 0)), state, none.new_zeros(0), none.new_zeros(0))[0]
+            report |= rule.judge(empty, state, none.new_zeros(0), none.new_zeros(0))[0]
         if self.method.aggregate.reads_weight:
             report["weight"] = none.new_zeros(0, dtype=torch.float64)
         mask = None if task.mask is None else task.mask[:0]
@@ -214,7 +213,7 @@ class Simulated:
     ) -> Seconds:
         """The seconds of each client's part in the round, as far as it gets."""
         world = self.world
-        examples = processed(self.method.work, self.setting.fleet.examples[ids]).double()
+        examples = self.method.local.passes * processed(self.method.work, self.setting.fleet.examples[ids]).double()
         if world.compute == "flops":
             compute = by_flops(devices, examples, forward_flops(self.setting, self.method.local, task.keep, len(ids)))
         else:

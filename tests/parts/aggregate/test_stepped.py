@@ -14,6 +14,7 @@ from fedloom.methods.mifa import mifa
 from fedloom.parts.aggregate.coverage_mean import CoverageMean
 from fedloom.parts.aggregate.latest_updates import LatestUpdates
 from fedloom.parts.aggregate.ranked_mean import Median
+from fedloom.parts.aggregate.server_optimiser import ServerSgd
 from fedloom.parts.aggregate.stepped import Stepped
 from fedloom.parts.local.sub_model import SubModel
 from fedloom.parts.stale.as_change import AsChange
@@ -34,7 +35,7 @@ def test_a_rate_of_one_is_the_aggregate_itself(method: Method) -> None:
 @pytest.mark.parametrize("towards", [CoverageMean("uniform"), Median()])
 def test_the_model_goes_rate_times_the_way(rate: float, towards: CoverageMean) -> None:
     here = world("normed")
-    plain, stepped = small(Method(aggregate=towards)), small(Method(aggregate=Stepped(towards, rate)))
+    plain, stepped = small(Method(aggregate=towards)), small(Method(aggregate=Stepped(towards, ServerSgd(rate))))
     whole, part = (play(here, one, here.local(one), rounds=1).model for one in (plain, stepped))
     trained = here.setting.layout.trained
     expected = here.model + (whole - here.model) * rate
@@ -50,14 +51,14 @@ def test_numbers_that_nobody_sent_stay() -> None:
     mask = torch.zeros(2, len(model), dtype=torch.bool)
     mask[:, 3] = True
     reply = Reply(torch.arange(2), torch.where(mask, model + 1, model), mask, {}, {}, torch.ones(2, dtype=torch.bool))
-    new, _ = Stepped(CoverageMean("uniform"), 0.5)({}, setting, model, reply)
+    new, _ = Stepped(CoverageMean("uniform"), ServerSgd(0.5))({}, setting, model, reply)
     moved = new - model
     assert float(moved[3]) == pytest.approx(0.5, abs=1e-6)
     assert torch.equal(moved.nonzero().flatten(), torch.tensor([3]))
 
 
 def test_it_is_what_it_steps_towards() -> None:
-    part = Stepped(LatestUpdates(wait=True), 0.5)
+    part = Stepped(LatestUpdates(wait=True), ServerSgd(0.5))
     setting, model = world("mlp").setting, world("mlp").model
     assert part.init(setting, model).keys() == LatestUpdates().init(setting, model).keys()
     assert part.note(setting) == LatestUpdates(wait=True).note(setting)
@@ -68,4 +69,4 @@ def test_it_is_what_it_steps_towards() -> None:
     with pytest.raises(BadExperiment, match="coverage mean"):
         Method(aggregate=Stepped(Median()), stale=AsChange(Polynomial(), "weight"))
     with pytest.raises(BadExperiment, match=r"rate .* is -1"):
-        Stepped(rate=-1)
+        ServerSgd(-1)

@@ -36,7 +36,7 @@ OPTIMISERS = [Sgd(rate=0.1), Sgd(rate=0.05, momentum=0.9, weight_decay=0.01), Ad
     ("pruner", "optimiser"), [(pruner, OPTIMISERS[2]) for pruner in PRUNERS] + [("mag", one) for one in OPTIMISERS[:2]]
 )
 def test_pruned_weights_stay_zero_and_the_rest_is_sent(pruner: str, optimiser: Optimiser) -> None:
-    here, method = world("normed"), small(safari(pruner, 0.5), optimiser=optimiser)
+    here, method = world("normed"), small(safari(pruner, 0.5, scope="global"), optimiser=optimiser)
     replies: list[Reply] = []  # as clients send them, before the server reads them
     play(here, method, changed(here.local(method), lambda reply, _: replies.append(reply) or reply), rounds=1)
     weights, mask = prunable(here.setting, torch.device("cpu")), replies[0].mask
@@ -104,11 +104,28 @@ def test_only_pruners_that_need_data_look_at_some() -> None:
         assert [wanted] == SEEN
 
 
+def test_weights_of_examples_are_as_exact_as_the_network() -> None:
+    seen: list[Tensor] = []
+
+    @dataclass(frozen=True)
+    class Weighing(Prune):
+        def narrow(
+            self, setting: Setting, ids: Tensor, task: Task, state: State, look: Iterable[Batch], chance: Chance
+        ) -> tuple[Tensor | None, State]:
+            seen.extend(batch.weight for batch in look)
+            return super().narrow(setting, ids, task, state, look, chance)
+
+    here, method = world("mlp", torch.float64), small(safari("snip"), local=Weighing("snip", per_class=1))
+    play(here, method, here.local(method), rounds=1)
+    assert {one.dtype for one in seen} == {torch.float64}
+    assert all(((one.sum(1) - 1).abs() < 1e-12).all() for one in seen)  # a third is no third in float32
+
+
 # ---- in other company
 
 
 def test_a_sub_model_behind_it_changes_nothing() -> None:
-    here, alone = world("normed"), small(safari("snip"))
+    here, alone = world("normed"), small(safari("snip", scope="global"))
     chained = replace(alone, local=Chain((Prune("snip"), SubModel())))
     assert torch.equal(*(play(here, method, here.local(method)).model for method in (alone, chained)))
 
@@ -174,7 +191,7 @@ def test_no_neurons_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_masks_travel_up() -> None:
-    here, method = world("mlp"), small(safari("snip"))
+    here, method = world("mlp"), small(safari("snip", scope="global"))
     run = play(here, method, here.local(method), rounds=1)
     down, up = MessageParts(method, here.setting, Codec()).prices(run.tasks[0], run.replies[0])
     assert not down.indices.any()  # everything goes down

@@ -7,6 +7,7 @@ import torch
 
 from fedloom.chance import Chance
 from fedloom.core.types import Reply, State
+from fedloom.errors import BadExperiment
 from fedloom.method import Method
 from fedloom.methods.ra_fed import ra_fed
 from fedloom.parts.mask.regions import Regions
@@ -96,3 +97,53 @@ def test_periodic_rounds_leave_regions_behind() -> None:
     assert (found["mask.regions_trained"], found["mask.fewest_clients"], found["mask.tau"]) == (1, 12, 3)
     assert 0 < found["mask.coverage"] < 1
     assert all(value.dim() == (name == "mask.staleness") for name, value in found.items())
+
+
+CLIENTS, QUARTER = torch.arange(10), torch.full((10,), 0.25)
+
+
+def dealt(rounds: int, share: torch.Tensor = QUARTER, **settings: object) -> torch.Tensor:
+    """Which regions ten clients train in some rounds [rounds, 10, 4]."""
+    regions = Regions(period=0, **settings)  # type: ignore[arg-type]
+    return torch.stack([regions.chosen(CLIENTS, share, Chance(4, number)) for number in range(2, 2 + rounds)])
+
+
+@pytest.mark.parametrize("deal", ["drawn", "fixed", "turns"])
+@pytest.mark.parametrize("coverage", [1, 2])
+def test_the_least_coverage_is_as_asked(coverage: int, deal: str) -> None:
+    chosen = dealt(12, coverage=coverage, deal=deal)
+    assert (chosen.sum(2) == 1).all()
+    assert chosen.sum(1).sort(1).values.tolist() == [[coverage] * 3 + [10 - 3 * coverage]] * 12
+    assert dealt(3, 2 * QUARTER, coverage=coverage, deal=deal).sum(2).unique().tolist() == [2]
+
+
+def test_only_some_regions_are_trained_in_a_round() -> None:
+    one = dealt(12, trained=1)
+    assert (one.sum(1).sort(1).values == torch.tensor([0, 0, 0, 10])).all()
+    assert one.any(0).any(0).all()  # another one now and then
+    two = dealt(12, 4 * QUARTER, trained=2)
+    assert (two.sum(1) > 0).sum(1).unique().tolist() == [2]
+    assert two.sum(2).unique().tolist() == [2]  # and a larger share does not change that
+
+
+def test_a_deal_decides_how_long_a_client_goes_without_a_region() -> None:
+    fixed, turns, drawn = (dealt(8, coverage=1, deal=deal) for deal in ("fixed", "turns", "drawn"))
+    assert (fixed == fixed[0]).all()
+    for first in range(5):
+        assert turns[first : first + 4].any(0).all()  # everyone has every region within four rounds
+    assert not torch.equal(drawn[0], drawn[1])
+
+
+def test_a_deal_is_of_a_cohort_and_trains_as_the_loop_does() -> None:
+    assert Regions(coverage=1).depends_on_cohort
+    assert not Regions(coverage=1).alone
+    assert Regions().alone
+    method = small(ra_fed("S", coverage=2, deal="turns"))
+    ours, theirs = (play(HERE, method, engine) for engine in (HERE.local(method), HERE.loop(method)))
+    assert torch.allclose(ours.model, theirs.model, atol=1e-5)
+
+
+@pytest.mark.parametrize("settings", [{"coverage": 0}, {"trained": 5}, {"trained": 0}, {"deal": "never"}])
+def test_deals_that_cannot_be_are_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(BadExperiment, match=next(iter(settings))):
+        Regions(**settings)  # type: ignore[arg-type]

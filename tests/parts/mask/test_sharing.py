@@ -57,7 +57,7 @@ def ids_of(count: int) -> Tensor:
 @given(st.sampled_from(["dense", "normed", "grouped", "flat"]), st.integers(1, 12), st.integers(1, 5))
 def test_neurons_are_dealt_evenly_to_everyone(net: str, count: int, number: int) -> None:
     neurons = here(net).setting.neurons
-    keep = dealt(neurons, ids_of(count), Chance(3, number))
+    keep = dealt(neurons, ids_of(count), Chance(3, number), count)
     for group, span in neurons.spans(neurons.size):
         hands, step = keep[:, span], neurons.steps[group]
         blocks = neurons.widths[group] // step
@@ -74,9 +74,9 @@ def test_neurons_are_dealt_evenly_to_everyone(net: str, count: int, number: int)
 
 def test_the_deal_changes_every_round_and_favours_nobody() -> None:
     neurons, ids = here("dense").setting.neurons, ids_of(3)
-    deals = [dealt(neurons, ids, Chance(3, number)) for number in range(1, 61)]
+    deals = [dealt(neurons, ids, Chance(3, number), 3) for number in range(1, 61)]
     assert not torch.equal(deals[0], deals[1])
-    assert torch.equal(deals[0], dealt(neurons, ids, Chance(3, 1)))
+    assert torch.equal(deals[0], dealt(neurons, ids, Chance(3, 1), 3))
     mean = torch.stack(deals).double().mean(0)  # [C, K]
     assert ((mean - 1 / 3).abs() < 0.2).all()
 
@@ -90,6 +90,20 @@ def test_what_the_cohort_sends_is_disjoint_but_for_the_output_bias() -> None:
     assert int(portion.mask[:, :-3].sum(0).max()) == 1
     assert (portion.mask[:, -3:].sum(0) == 3).all()
     assert ask(ShareOut(), "dense", ids_of(1), torch.ones(1), Chance(1, 1)) == Portion()
+
+
+def test_a_few_parts_are_dealt_to_a_cohort_by_turns() -> None:
+    setting = here("dense").setting
+    portion = ask(ShareOut(2), "dense", ids_of(6), torch.full((6,), 0.5), Chance(1, 1))
+    assert portion.keep is not None
+    for _, span in setting.neurons.spans(setting.neurons.size):
+        hands = portion.keep[:, span]
+        assert (hands.sum(0) == 3).all()  # half of the clients have a neuron
+        assert len(hands.unique(dim=0)) == 2
+        assert (hands.unique(dim=0).sum(0) == 1).all()
+    assert ask(ShareOut(2), "dense", ids_of(1), torch.ones(1), Chance(1, 1)) == Portion()
+    with pytest.raises(BadExperiment, match="parts"):
+        ShareOut(0)
 
 
 # ---- regions

@@ -52,7 +52,7 @@ class Book:
     def scores(self, number: int, percentile: float) -> dict[int, float]:
         """The score of every client."""
         known = sorted(self.utility.values())
-        low, high = (known[0], known[-1]) if known else (0.0, 0.0)
+        low, high = (0.999 * known[0], known[-1]) if known else (0.0, 0.0)  # as in the published code
         ceiling = known[min(int(self.part.clip * len(known)), len(known) - 1)] if known else 0.0
         found = {}
         for client, seconds in enumerate(self.seconds):

@@ -13,8 +13,9 @@ from fedloom.core.clock import Seconds, full_seconds
 from fedloom.core.work import Work
 from fedloom.errors import BadExperiment
 from fedloom.methods.fedcs import fedcs
+from fedloom.methods.oort import oort
 from fedloom.parts.select.bernoulli import Bernoulli
-from fedloom.parts.select.within import FastestWithinBudget, WithinDeadline, in_sequence, within_budget
+from fedloom.parts.select.within import FastestWithinBudget, WithinDeadline, in_sequence, part_of, within_budget
 from world.made import FLEET, equipped, made, with_devices
 from worlds import play, small, world
 
@@ -67,7 +68,36 @@ def test_static_rates_always_leave_the_same_out_and_fading_ones_do_not():
 
 @pytest.mark.parametrize(("size", "budget", "count"), [(100, 0.6, 60), (100, 0.29, 29), (10, 0.55, 5), (3, 0.2, 1)])
 def test_a_budget_pays_for_so_many(size, budget, count):
-    assert within_budget(budget, size) == count
+    order = torch.arange(size).flip(0)
+    assert within_budget(budget, order, torch.ones(size, dtype=torch.float64)) == count
+
+
+def test_a_budget_is_of_the_models_that_clients_have():
+    part = torch.tensor([1.0, 0.1, 0.1, 0.8], dtype=torch.float64)  # 2.0 in all
+    assert within_budget(0.5, torch.tensor([3, 1, 2, 0]), part) == 3
+    assert within_budget(0.5, torch.tensor([0, 3, 1, 2]), part) == 1
+    assert within_budget(0.3, torch.tensor([0, 3, 1, 2]), part) == 1  # the first one always
+
+
+@pytest.mark.parametrize("made", [fedcs, oort])
+def test_a_budget_pays_for_small_models_and_large_ones(made):
+    here, unequal = equipped(), small(made(models=(0.3, 1.0)))
+    ours = play(here, unequal, here.local(unequal))
+    part = part_of(here.setting, unequal.select.models)
+    assert len(part.unique()) == 2
+    for task in ours.tasks:
+        paid = part[task.ids].sum() / part.sum()
+        assert 0.6 - part.max() / part.sum() < paid <= 0.6 + 1e-9  # nobody else would fit
+    assert {len(task.ids) for task in ours.tasks} != {7}  # which whole models would be
+    looped = play(here, unequal, here.loop(unequal))
+    assert torch.allclose(looped.model, ours.model, atol=1e-5)
+    with pytest.raises(BadExperiment, match="models"):
+        replace(unequal, select=made().select)  # a choice by the whole network's seconds
+
+
+def test_oorts_draw_knows_one_size_of_models():
+    with pytest.raises(BadExperiment, match="sampling"):
+        oort(sampling=True, models=(0.3, 1.0))
 
 
 # ---- deadline

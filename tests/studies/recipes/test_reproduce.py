@@ -29,13 +29,14 @@ def tiny(quick: bool = False) -> Recipe:
     experiments = {"d/FedAvg": plain, "d/FedProx": Experiment(**COMMON, method="fedprox")}
     pair = ("d/FedProx",), Measure(), ("d/FedAvg",)
     claims = (
-        Claim("value", ("d/FedAvg",), paper=50.0, tolerance=50.0),
-        Claim("alike", *pair, "difference", "equal", None, 100.0),
+        Claim("value", ("d/FedAvg",), paper=50.0, tolerance=500.0),
+        Claim("alike", *pair, "difference", "equal", None, 1000.0),
         Claim("control | more", *pair, "difference", "above", control=True),
     )
     tuning = (Tuning("d/", plain, (0.01, 0.2)),)
     notes = ("a note", *(["smaller: nothing"] if quick else []))
-    return Recipe("tiny", "digits", experiments, claims, notes, tuning, quick=quick)
+    columns = {"the model": Measure(), "bytes": Measure("gigabytes")}
+    return Recipe("tiny", "digits", experiments, claims, notes, tuning, columns=columns, quick=quick)
 
 
 def lost(quick: bool = False) -> Recipe:
@@ -87,7 +88,16 @@ def test_the_whole_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert [one["verdict"] for one in claims][:2] == ["reproduced", "reproduced"]
     assert [len(one["values"]) for one in claims] == [2, 2, 2]
     text = page(table)
-    for word in ("# tiny", "| value | 50.0 % |", "control \\| more", "a note", "0.2, the best", "CPU cores"):
+    for word in (
+        "# tiny",
+        "| value | 50.0 % | 500.0 |",
+        "|  | the model, % | bytes, GB |",
+        "| d/FedAvg | ",
+        "control \\| more",
+        "a note",
+        "0.2, the best",
+        "CPU cores",
+    ):
         assert word in text
     # again: nothing is run, and nothing changes but that a seed can be left out
     before = (out / "tiny.parquet").read_bytes()

@@ -56,7 +56,8 @@ def native_steps(start: Start) -> tuple[Tensor, Tensor] | None:
         parts = blocks(start.data, start.batches, transform, torch.get_num_threads())
     network = start.plan.layers, start.gradient.layout, goal.head
     shift = rule.shift(start.task, start.state, start.first) if rule.traits.shifts else Shift()
-    moves = Moves(start.method.optimiser, start.task.rate, shift, start.moments)
+    free = None if start.held else rule.trains(start.task)
+    moves = Moves(start.method.optimiser, start.task.rate, shift, start.moments, free)
     keep = None if start.neurons is None else start.task.keep
     found = []
     for some, data, batches in parts or ():

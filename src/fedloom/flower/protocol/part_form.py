@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedloom.codec import AnyKeep, AnyMask, Expected, ModelPart, Range, Rejected
 from fedloom.codec.model_part import keep_word
-from fedloom.core.rows import expanded
+from fedloom.core.rule import finish_nobody
 from fedloom.core.types import Setting, State, Task
 from fedloom.method import Method
 from fedloom.neurons.rows import rows_of
@@ -52,9 +52,7 @@ def with_form(manifest: Expected, form: object) -> Expected:
 def empty_reply(method: Method, setting: Setting, task: Task) -> tuple[State, dict[str, Range]]:
     """Extras of a reply of no rows and the ranges of its report: the names and shapes that every reply will have."""
     rule, none = method.local, task.model.expand(0, -1)
-    empty = task.rows(slice(0, 0))
-    state = expanded(rule.client_state(setting, task.model), 0)
-    _, extras, own = rule.finish(empty, state, none, none, torch.zeros(0, dtype=torch.int64, device=none.device))
+    empty, extras, own = finish_nobody(rule, setting, task)
     columns = rule.judge(empty, own, none.new_zeros(0), none.new_zeros(0))[0] if rule.traits.judges else {}
     weight = WEIGHT if method.aggregate.reads_weight else {}
     return extras, {**REPORT, **{name: Range() for name in columns}, **weight}

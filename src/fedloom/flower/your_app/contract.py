@@ -66,6 +66,10 @@ def check_client_half(method: Method) -> None:
             why = "tries the trained model on examples that the client keeps back"
         elif rule.traits.keeps_network:
             why = "trains a network of the client's own width"
+        elif rule.twin is not None:
+            why = "trains a model of the client's own next to the one that is sent"
+        elif rule.tunes is not None:
+            why = "tries models after more training"
         elif rule.defining("brief"):
             why = "sends tensors of its own along with the model"
         if why is not None:

@@ -99,7 +99,7 @@ class Masked:
             keep=received.keep[None] if cut and received.keep is not None else None,
             share=torch.tensor([facts["share"]], dtype=torch.float64),
             authorised=torch.tensor([bool(facts["authorised"])]),
-            extras={},
+            extras=expanded(self.method.local.constants(self.setting), 1),
             round=number,
             rate=optimiser.rate_at(number),
             base_rate=optimiser.rate,

@@ -43,6 +43,10 @@ class Krum(Aggregate):
         chosen = self.chosen(reply.params - model, reply)
         return uniform_mean(model, reply._replace(arrived=chosen)), memory
 
+    def covered(self, model: Tensor, reply: Reply) -> Tensor:
+        """The numbers of the chosen replies."""
+        return super().covered(model, reply._replace(arrived=self.chosen(reply.params - model, reply)))
+
     def chosen(self, change: Tensor, reply: Reply) -> Tensor:
         """Which replies count [C], by their updates [C, P]; of equal scores the lowest id wins."""
         count = reply.arrived.sum()

@@ -102,6 +102,10 @@ class LatestUpdates(Aggregate):
         steps = reply.arrived.any() & heard.all() if self.wait else reply.arrived.any()
         return torch.where(steps, moved, model), {"updates": updates, "mean": mean_now, "heard": heard}
 
+    def covered(self, model: Tensor, reply: Reply) -> Tensor:
+        """All numbers, by what is remembered of others."""
+        return reply.arrived.any()
+
     def record(self, memory: State) -> State:
         """How many clients have ever answered."""
         return {"heard": memory["heard"].sum()}

@@ -16,3 +16,7 @@ class PlainMean(Aggregate):
     def __call__(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> tuple[Tensor, State]:
         """Average, counting zeros."""
         return plain_mean(model, reply), memory
+
+    def covered(self, model: Tensor, reply: Reply) -> Tensor:
+        """All numbers: one that was not sent counts as 0."""
+        return reply.arrived.any()

@@ -87,6 +87,10 @@ class PrivateMean(Aggregate):
         noise = (self.noise * self.clip * draw).to(model.dtype)
         return model + (total + noise) / self.expected(setting), memory
 
+    def covered(self, model: Tensor, reply: Reply) -> Tensor:
+        """All numbers: noise is in each."""
+        return torch.ones_like(reply.arrived.any())
+
     def expected(self, setting: Setting) -> float:
         """The expected number of clients that take part."""
         return self.cohort if self.cohort is not None else (self.probability or 1.0) * setting.fleet.size
@@ -103,4 +107,5 @@ def private(method: Method, clip: float = 1.0, noise: float = 1.0, delta: float 
             f"the method's own aggregate is {type(method.aggregate).__name__}; only a coverage mean can become private."
         )
     drawn = method.select.drawn or Sampling()  # without one the method is refused
-    return replace(method, aggregate=PrivateMean(clip, noise, delta, drawn.cohort, drawn.probability))
+    mean = PrivateMean(clip, noise, delta, drawn.cohort, drawn.probability)
+    return replace(method, aggregate=method.aggregate.replaced_by(mean))

@@ -73,6 +73,11 @@ class Affordable(Allocate):
         if self.deadline is not None and not self.deadline > 0:
             raise BadExperiment(f"deadline is {self.deadline} seconds; it must be above 0, or none.")
 
+    @property
+    def needs_devices(self) -> bool:
+        """Shares are what devices can afford."""
+        return True
+
     def for_work(self, work: Work) -> Self:
         """Compute seconds and the size of a batch depend on the clients' work."""
         return replace(self, work=work)

@@ -69,6 +69,11 @@ class LatencyAndLoss(Allocate):
         return True
 
     @property
+    def needs_devices(self) -> bool:
+        """Shares depend on links and computing."""
+        return True
+
+    @property
     def networks(self) -> tuple[LeadingNeurons | None, ...]:
         """A share is one of what the client owns."""
         return (self.models,)

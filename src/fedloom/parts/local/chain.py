@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.core.rule import LocalRule, Objective, Shift, Traits
+from fedloom.core.rule import Descend, LocalRule, Objective, Shift, Traits, Tuning
 from fedloom.core.types import Batch, Reply, Setting, State, Task
 
 if TYPE_CHECKING:
@@ -43,6 +43,16 @@ class Chain(LocalRule):
         traits = reduce(or_, (rule.traits for rule in self.rules), Traits())
         return traits if len(self.defining("trains")) == 1 else replace(traits, freezes=False)
 
+    @property
+    def passes(self) -> int:
+        """The most of any member."""
+        return max((rule.passes for rule in self.rules), default=1)
+
+    @property
+    def tunes(self) -> Tuning | None:
+        """That of the first member that tunes."""
+        return next((tuning for rule in self.rules if (tuning := rule.tunes) is not None), None)
+
     def members(self) -> tuple[LocalRule, ...]:
         """The chain and all rules in it."""
         return (self, *(member for rule in self.rules for member in rule.members()))
@@ -57,11 +67,18 @@ class Chain(LocalRule):
         if len(aiming := self.defining("objective")) > 1:
             names = " and ".join(type(rule).__name__ for rule in aiming)
             return f"{names} each say what to minimise; take one of them."
+        twins = [type(rule).__name__ for rule in self.rules if rule.twin is not None]
+        if twins:
+            return f"{twins[0]} trains two models and works alone; take it out of the chain."
         return next((why for rule in self.rules if (why := rule.clash(method)) is not None), None)
 
     def client_state(self, setting: Setting, model: Tensor) -> State:
         """The states of all members."""
         return _all([rule.client_state(setting, model) for rule in self.rules])
+
+    def constants(self, setting: Setting) -> State:
+        """The constants of all members."""
+        return _all([rule.constants(setting) for rule in self.rules])
 
     def narrow(
         self, setting: Setting, ids: Tensor, task: Task, state: State, look: Iterable[Batch], chance: Chance
@@ -83,7 +100,8 @@ class Chain(LocalRule):
 
     def trains(self, task: Task) -> Tensor | None:
         """The numbers that every member trains."""
-        masks = [m for rule in self.rules if (m := rule.trains(task)) is not None]
+        found = (rule.trains(self._task(task, place)) for place, rule in enumerate(self.rules))
+        masks = [mask for mask in found if mask is not None]
         if not masks:
             return None
         allowed = masks[0]
@@ -138,6 +156,16 @@ class Chain(LocalRule):
             own, mine = self._task(task, place), _own(state, place)
             states.append(rule.probed(own, mine, last, grads) if rule.probes(own) else mine)
         return _all(states)
+
+    def aside(self, task: Task, state: State, first: Tensor, steps: Tensor) -> State:
+        """What all members have beside the model."""
+        rules = enumerate(self.rules)
+        return _all([rule.aside(self._task(task, n), _own(state, n), first, steps) for n, rule in rules])
+
+    def after(self, task: Task, state: State, params: Tensor, gradient: Descend) -> State:
+        """What all members have after a step."""
+        rules = enumerate(self.rules)
+        return _all([rule.after(self._task(task, n), _own(state, n), params, gradient) for n, rule in rules])
 
     def finish(
         self, task: Task, state: State, first: Tensor, last: Tensor, steps: Tensor

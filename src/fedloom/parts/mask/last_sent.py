@@ -51,7 +51,7 @@ class LastSent(Mask):
 
     def clash(self, method: Method) -> str | None:
         """Refuse parts that take clients to own other networks, and rules that do not keep one."""
-        for part in (method.allocate, method.upload):
+        for part in (method.select, method.allocate, method.upload):
             for models in part.networks:
                 if models != self.models:
                     return f"it has models={self.models}, but {type(part).__name__} {models}; give both the same."

@@ -21,6 +21,7 @@ from fedloom.neurons.weights import HiddenWeights
 
 Divided = NeuronMap | HiddenWeights  # by neuron, or by element
 MODES = ("neuron", "element")
+DEALS = ("drawn", "fixed", "turns")
 LEVELS = {"L": (0.5,), "S": (0.25,), "MIX": (0.5, 0.25)}  # shares for `Tiers`: half, a quarter, clients by turns
 
 
@@ -34,6 +35,12 @@ class Regions(Mask):
     unless `redraw`. The first round trains everything if `full_first`. Every `period` rounds (0: never) all clients
     take the last regions, so that the others stay untrained.
 
+    With `coverage`, `trained` or another `deal`, regions are not drawn for each client by itself but dealt to the
+    cohort. Of the regions in some order the first `trained` (None: all) are trained in a round. Each of them is the
+    start of `coverage` clients, the last one of all that are left (None: of equally many clients), and a client trains
+    as many regions as its share says, in order from its start on. The deal is `drawn` anew every round, `fixed` for the
+    run, or goes on by `turns`, so that a client trains every region within `count` rounds.
+
     Recorded from replies that arrived: `coverage`, the fraction of the model's numbers that were sent;
     `regions_trained`; `fewest_clients`, the least number of clients of a trained region; the `staleness` of each
     region, the rounds since it was trained, with mean and maximum; and `tau`, the largest number of rounds that any
@@ -45,6 +52,9 @@ class Regions(Mask):
     redraw: bool = False
     full_first: bool = True
     period: int = 10
+    coverage: int | None = None
+    trained: int | None = None
+    deal: Literal["drawn", "fixed", "turns"] = "drawn"
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -53,6 +63,29 @@ class Regions(Mask):
             raise BadExperiment(f"count (of regions) is {self.count}; a model has at least 1 region.")
         if self.period < 0:
             raise BadExperiment(f"period (of rounds with the last regions) is {self.period}; 0 stands for never.")
+        if self.deal not in DEALS:
+            raise BadExperiment(unknown("deal of regions", self.deal, DEALS))
+        if self.coverage is not None and self.coverage < 1:
+            raise BadExperiment(
+                f"coverage (clients of a trained region) is {self.coverage}; it is at least 1, or none."
+            )
+        if self.trained is not None and not 1 <= self.trained <= self.count:
+            raise BadExperiment(f"trained (regions a round) is {self.trained}; there are 1 to {self.count}, or none.")
+
+    @property
+    def dealt(self) -> bool:
+        """Whether regions are dealt to a whole cohort."""
+        return self.coverage is not None or self.trained is not None or self.deal != "drawn"
+
+    @property
+    def alone(self) -> bool:
+        """Unless regions are dealt to a cohort."""
+        return not self.dealt
+
+    @property
+    def depends_on_cohort(self) -> bool:
+        """If regions are dealt to it."""
+        return self.dealt
 
     @property
     def of_neurons(self) -> bool:
@@ -87,9 +120,15 @@ class Regions(Mask):
             (region,) = _numbered((share, *self._keys(divided, chance)), self, divided)
         else:
             region = _standing(self, divided, chance.seed, chance.device)
-        last = bool(self.period) and chance.round % self.period == 0
-        chosen, mask = _drawn((ids, share, chance.key("regions drawn"), region), self.count, last)
+        if self.dealt:
+            chosen = self.chosen(ids, share, chance)
+            return Portion(F.pad(chosen, (0, 1), value=True)[:, region]), self._asked(memory, ids, chosen)
+        chosen, mask = _drawn((ids, share, chance.key("regions drawn"), region), self.count, self._last(chance))
         return Portion(mask), self._asked(memory, ids, chosen)
+
+    def _last(self, chance: Chance) -> bool:
+        """Whether all take the last regions in this round."""
+        return bool(self.period) and chance.round % self.period == 0
 
     def _asked(self, memory: State, ids: Tensor, chosen: Tensor) -> State:
         """The memory with what these clients are asked for; others may not have answered yet."""
@@ -130,8 +169,17 @@ class Regions(Mask):
 
     def chosen(self, ids: Tensor, share: Tensor, chance: Chance) -> Tensor:
         """The regions that each client trains [C, count]."""
-        last = bool(self.period) and chance.round % self.period == 0
-        return _chosen(ids, share, chance.key("regions drawn"), self.count, last)
+        last = self._last(chance)
+        if not self.dealt or last:
+            return _chosen(ids, share, chance.key("regions drawn"), self.count, last)
+        some, regions = self.trained or self.count, torch.arange(self.count, device=ids.device)
+        drawn = chance if self.deal == "drawn" else chance._replace(round=0)
+        place = drawn.key("regions dealt", regions).argsort().argsort()  # of each region in the order
+        place = (place + chance.round) % self.count if self.deal == "turns" else place
+        seats = drawn.key("regions' seats", ids).argsort().argsort()  # the order of clients
+        start = seats * some // len(ids) if self.coverage is None else seats // self.coverage
+        each = rounded(share.double(), self.count, "half-up").clamp(1, some)[:, None]
+        return ((place - start.clamp(max=some - 1)[:, None]) % some < each) & (place < some)
 
     def _keys(self, divided: Divided, chance: Chance) -> Iterator[Tensor]:
         """Random keys that decide the region of each neuron of a group or, by `element`, of each number of a weight."""

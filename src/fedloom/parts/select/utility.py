@@ -14,8 +14,11 @@ from fedloom.core.part import Select
 from fedloom.core.types import Cohort, Reply, Setting, State
 from fedloom.core.work import Work
 from fedloom.errors import BadExperiment
+from fedloom.neurons.leading import LeadingNeurons
 from fedloom.parts.select.power_of_choice import draw_by_weight
-from fedloom.parts.select.within import check_budget, this_round, within_budget
+from fedloom.parts.select.within import check_budget, part_of, this_round, within_budget
+
+FLOOR = 0.999  # of the smallest utility, from which utilities are scaled
 
 
 @dataclass(frozen=True)
@@ -23,10 +26,10 @@ class Utility(Select):
     """The clients of highest score: utility at their last reply, plus a bonus for its age, with a penalty if slow.
 
     The utility `|B| * sqrt(mean loss^2)` is computed as examples times mean loss, which is all that clients report. The
-    score is the utility, clipped from above at the quantile `clip` and scaled to 0..1, plus
-    `sqrt(bonus * ln t / t_last)`; for clients slower than the preferred duration, the `percentile` of all durations, it
-    is multiplied by `(preferred / duration)^alpha`. `count` clients take part, or as many as `budget * sum U_n` pays
-    for.
+    score is the utility, clipped from above at the quantile `clip` and scaled to 0..1, where 0 is 0.999 of the smallest
+    as in the published code, plus `sqrt(bonus * ln t / t_last)`; for clients slower than the preferred duration, the
+    `percentile` of all durations, it is multiplied by `(preferred / duration)^alpha`. `count` clients take part, or as
+    many as `budget * sum U_n` pays for.
 
     As FedDD uses it, clients never tried come first, in random order, then the highest scores. With `sampling`, as in
     Oort, a fraction of the cohort is drawn from clients never tried, by their speed: `exploration` at first, multiplied
@@ -49,6 +52,7 @@ class Utility(Select):
     pacer: int = 0
     pace: float = 5.0
     work: Work = Work()
+    models: LeadingNeurons | None = None  # None: every client has the whole network
 
     def __post_init__(self) -> None:
         check_budget(self.budget)
@@ -58,6 +62,8 @@ class Utility(Select):
             value, high = getattr(self, name), 100 if name == "percentile" else 1
             if not 0 <= value <= high:
                 raise BadExperiment(f"{name} is {value}; it lies between 0 and {high}.")
+        if self.sampling and self.models is not None:
+            raise BadExperiment("models and sampling=true: Oort's draw is of a number of clients; set one of the two.")
         for name in ("alpha", "bonus", "pacer", "pace"):
             if getattr(self, name) < 0:
                 raise BadExperiment(f"{name} is {getattr(self, name)}; it must not be negative.")
@@ -65,6 +71,16 @@ class Utility(Select):
     @property
     def needs_losses(self) -> bool:
         """Utility is computed from losses."""
+        return True
+
+    @property
+    def networks(self) -> tuple[LeadingNeurons | None, ...]:
+        """Who is slow, and who fits, depends on what each client has."""
+        return (self.models,)
+
+    @property
+    def needs_devices(self) -> bool:
+        """Slow clients have a penalty."""
         return True
 
     @property
@@ -101,16 +117,13 @@ class Utility(Select):
         """Score all clients, then choose."""
         memory = {**memory, "round": torch.full_like(memory["round"], chance.round)}
         size = setting.fleet.size
-        count = min(size, self.count or within_budget(self.budget, size))
-        seconds = this_round(setting, self.work, chance, "Utility").total
-        slow = self.slowness(memory, seconds)
+        part = part_of(setting, self.models)
+        slow = self.slowness(memory, this_round(setting, self.work, chance, "Utility", part).total)
         score = self.score(memory) * slow
-        if self.sampling:
-            chosen = self._sample(memory["tried"], score, slow, count, chance)
-        else:
-            order = chance.uniform("select", torch.arange(size, device=score.device)).double()
-            untried = 1 + score.max() + order
-            chosen = torch.where(memory["tried"], score, untried).argsort(descending=True, stable=True)[:count]
+        first = chance.uniform("select", torch.arange(size, device=score.device)).double()
+        order = torch.where(memory["tried"], score, 1 + score.max() + first).argsort(descending=True, stable=True)
+        count = min(size, self.count or within_budget(self.budget, order, part))
+        chosen = self._sample(memory["tried"], score, slow, count, chance) if self.sampling else order[:count]
         ids = chosen.sort().values
         memory = {**memory, "tried": memory["tried"].index_fill(0, ids, True)}
         return Cohort(ids, torch.ones_like(ids, dtype=torch.bool)), memory
@@ -126,7 +139,8 @@ class Utility(Select):
                 "set sampling=False, or leave pace out."
             )
         memory = {**memory, "round": torch.full_like(memory["round"], chance.round)}
-        score = self.score(memory) * self.slowness(memory, this_round(setting, self.work, chance, "Utility").total)
+        seconds = this_round(setting, self.work, chance, "Utility", part_of(setting, self.models)).total
+        score = self.score(memory) * self.slowness(memory, seconds)
         order = chance.uniform("select", torch.arange(len(score), device=score.device)).double()
         rank = torch.where(memory["tried"], score, 1 + score.max() + order).argsort(descending=True, stable=True).cpu()
         return rank[free.cpu()[rank]][:count], memory
@@ -144,7 +158,7 @@ class Utility(Select):
         heard = (last > 0).sum()
         place = (self.clip * heard).long().minimum(heard - 1).clamp(min=0)
         known = torch.where(heard > 0, order[torch.stack((place, (heard - 1).clamp(min=0)))], 0)  # [2]
-        low = torch.where(heard > 0, order[0], 0)
+        low = torch.where(heard > 0, FLOOR * order[0], 0)
         scaled = (utility.minimum(known[0]) - low) / (known[1] - low).clamp(min=1e-4)
         age = self.bonus * torch.log(memory["round"].double().clamp(min=1)) / last.clamp(min=1)
         return torch.where(last > 0, scaled, 0.0) + age.sqrt()

@@ -15,12 +15,26 @@ from fedloom.core.part import Select
 from fedloom.core.types import Cohort, Setting, State
 from fedloom.core.work import Work
 from fedloom.errors import BadExperiment
+from fedloom.neurons.leading import LeadingNeurons
 from fedloom.parts.select.counted import Counted
 
 
-def within_budget(budget: float, size: int) -> int:
-    """How many of `size` clients may upload whole models under a budget, a fraction of all uploads; at least 1."""
-    return max(1, int(budget * size + 1e-9))  # 0.29 * 100 is just below 29
+def within_budget(budget: float, order: Tensor, part: Tensor) -> int:
+    """How many of the first clients of `order` may upload under a budget, a fraction of all uploads; at least 1.
+
+    `part` [N]: the part of the model that each client has.
+    """
+    paid = part[order].cumsum(0) <= budget * part.sum() + 1e-9  # 0.29 * 100 is just below 29
+    return max(1, int(paid.sum()))
+
+
+def part_of(setting: Setting, models: LeadingNeurons | None) -> Tensor:
+    """The part of the network's numbers that each client has [N]."""
+    size, neurons = setting.fleet.size, setting.neurons
+    ids = torch.arange(size, device=setting.fleet.examples.device)
+    if models is None:
+        return torch.ones(size, dtype=torch.float64, device=ids.device)
+    return neurons.bytes(models.of(neurons, ids), each=1).double() / setting.layout.total
 
 
 def check_budget(budget: float) -> None:
@@ -31,16 +45,27 @@ def check_budget(budget: float) -> None:
 
 @dataclass(frozen=True)
 class FastestWithinBudget(Select):
-    """The clients with the shortest round of the whole model, as many as `budget * sum U_n` pays for.
+    """The clients with the shortest round of their model, as many as `budget * sum U_n` pays for.
 
-    All models have equal size here. With constant link rates the same clients always lose.
+    With constant link rates the same clients always lose.
     """
 
     budget: float = 0.6
     work: Work = Work()
+    models: LeadingNeurons | None = None  # None: every client has the whole network
 
     def __post_init__(self) -> None:
         check_budget(self.budget)
+
+    @property
+    def networks(self) -> tuple[LeadingNeurons | None, ...]:
+        """Who is fast, and who fits, depends on what each client has."""
+        return (self.models,)
+
+    @property
+    def needs_devices(self) -> bool:
+        """How fast clients are depends on them."""
+        return True
 
     def init(self, setting: Setting, model: Tensor) -> State:
         """Check that devices are known; nothing is remembered."""
@@ -53,15 +78,20 @@ class FastestWithinBudget(Select):
 
     def __call__(self, memory: State, setting: Setting, chance: Chance) -> tuple[Cohort, State]:
         """Rank clients by download, compute and upload; of equals the lowest id wins."""
-        seconds = this_round(setting, self.work, chance, "FastestWithinBudget").total
-        ids = seconds.argsort(stable=True)[: within_budget(self.budget, len(seconds))].sort().values
+        ids = self._fastest(setting, chance).sort().values
         return Cohort(ids, torch.ones_like(ids, dtype=torch.bool)), memory
 
     def next(self, memory: State, setting: Setting, chance: Chance, free: Tensor, count: int) -> tuple[Tensor, State]:
         """Those of a round's cohort that are free, fastest first."""
-        seconds = this_round(setting, self.work, chance, "FastestWithinBudget").total
-        order = seconds.argsort(stable=True)[: within_budget(self.budget, len(seconds))].cpu()
+        order = self._fastest(setting, chance).cpu()
         return order[free.cpu()[order]][:count], memory
+
+    def _fastest(self, setting: Setting, chance: Chance) -> Tensor:
+        """The clients that the budget pays for, fastest first."""
+        part = part_of(setting, self.models)
+        seconds = this_round(setting, self.work, chance, "FastestWithinBudget", part).total
+        order = seconds.argsort(stable=True)
+        return order[: within_budget(self.budget, order, part)]
 
 
 @dataclass(frozen=True)
@@ -75,6 +105,7 @@ class WithinDeadline(Counted):
     deadline: float = 180.0  # seconds
     count: int = 10
     work: Work = Work()
+    models: LeadingNeurons | None = None  # None: every client has the whole network
 
     def __post_init__(self) -> None:
         if not self.deadline > 0:
@@ -85,6 +116,16 @@ class WithinDeadline(Counted):
     def alone(self) -> bool:
         """Clients upload one after the other, so that each decides whether another still fits."""
         return False
+
+    @property
+    def networks(self) -> tuple[LeadingNeurons | None, ...]:
+        """Who is fast, and who fits, depends on what each client has."""
+        return (self.models,)
+
+    @property
+    def needs_devices(self) -> bool:
+        """How fast clients are depends on them."""
+        return True
 
     def init(self, setting: Setting, model: Tensor) -> State:
         """Check that devices are known; nothing is remembered."""
@@ -99,7 +140,7 @@ class WithinDeadline(Counted):
         """Draw candidates at random, then choose greedily."""
         size = setting.fleet.size
         asked = chance.choose("select", min(self.count, size), size)
-        down, compute, up = this_round(setting, self.work, chance, "WithinDeadline")
+        down, compute, up = this_round(setting, self.work, chance, "WithinDeadline", part_of(setting, self.models))
         ids = asked[in_sequence(Seconds(down[asked], compute[asked], up[asked]), self.deadline)]
         return Cohort(ids, torch.ones_like(ids, dtype=torch.bool)), memory
 
@@ -109,7 +150,7 @@ class WithinDeadline(Counted):
         asked = order[: min(self.count, count)].sort().values.to(setting.fleet.examples.device)
         if not len(asked):
             return asked.cpu(), memory
-        down, compute, up = this_round(setting, self.work, chance, "WithinDeadline")
+        down, compute, up = this_round(setting, self.work, chance, "WithinDeadline", part_of(setting, self.models))
         return asked[in_sequence(Seconds(down[asked], compute[asked], up[asked]), self.deadline)].cpu(), memory
 
 
@@ -134,6 +175,6 @@ def in_sequence(seconds: Seconds, deadline: float) -> Tensor:
     return chosen.nonzero().flatten()
 
 
-def this_round(setting: Setting, work: Work, chance: Chance, who: str) -> Seconds:
-    """Seconds that every client would take for the whole model in this round [N each]."""
-    return full_seconds(setting, known_devices(setting.fleet.devices, who).now(chance), work)
+def this_round(setting: Setting, work: Work, chance: Chance, who: str, part: Tensor | None = None) -> Seconds:
+    """Seconds that every client would take for its `part` of the model in this round [N each]; None: the whole one."""
+    return full_seconds(setting, known_devices(setting.fleet.devices, who).now(chance), work, part=part)

@@ -34,6 +34,7 @@ NOTES = (
     "Time is virtual, from the paper's links and devices (its Table 4); bytes are those really encoded.",
     "The control is FedDD with rows chosen at random under the same allocation.",
 )
+ALIKE = 0.75  # points: half of the smallest difference that the paper calls one
 TWENTY = (
     "At a budget of 20 % and a highest rate of 80 % every client is forced to drop 80 %: nothing is left to allocate."
 )
@@ -79,13 +80,13 @@ def _notes(quick: bool, *more: str) -> tuple[str, ...]:
     return (*NOTES, *more, *(["smaller: MNIST alone, a quarter of the rounds"] if quick else []))
 
 
-def _above(prefix: str, other: str, points: float | None, tolerance: float = 1.5) -> Claim:
+def _above(prefix: str, other: str, points: float) -> Claim:
     """The claim that FedDD's final accuracy is higher by `points`; 0: that both are alike."""
     ours, theirs = f"{prefix}/FedDD", f"{prefix}/{other}"
     what = f"{prefix}: FedDD's accuracy over {other}'s"
     if points == 0:
-        return Claim(what, (ours,), Measure("late"), (theirs,), "difference", "equal", None, tolerance)
-    return Claim(what, (ours,), Measure("late"), (theirs,), "difference", "above", points, tolerance)
+        return Claim(what, (ours,), Measure("late"), (theirs,), "difference", "equal", None, ALIKE)
+    return Claim(what, (ours,), Measure("late"), (theirs,), "difference", "above", points, 1.5)
 
 
 def _control(prefix: str, measure: Measure | None = None) -> Claim:
@@ -139,9 +140,10 @@ def fig7(quick: bool = False) -> Recipe:
     """Virtual time to a target: the two cases for which the text gives numbers."""
     experiments: dict[str, Experiment] = {}
     claims: list[Claim] = []
-    cases = [("mnist", "iid", 88, {"FedAvg": 0.265, "FedCS": 0.485, "Oort": 0.585})]
+    Ratios = dict[str, float | None]  # None: the other never reaches the target in the paper
+    cases: list[tuple[str, str, int, Ratios]] = [("mnist", "iid", 88, {"FedAvg": 0.265, "FedCS": 0.485, "Oort": 0.585})]
     if not quick:
-        cases.append(("cifar10", "non-iid-b", 56, {"FedAvg": 0.401, "FedCS": 0.0, "Oort": 0.0}))
+        cases.append(("cifar10", "non-iid-b", 56, {"FedAvg": 0.401, "FedCS": None, "Oort": None}))
     for kind, deal, target, ratios in cases:
         prefix, time = f"{kind}/{deal}", Measure("seconds to", at=target)
         for scheme, method in SCHEMES.items():
@@ -153,7 +155,7 @@ def fig7(quick: bool = False) -> Recipe:
             claims.append(Claim(what, ours, time, (f"{prefix}/{other}",), "ratio", "below", ratio, 0.15))
         what = f"{prefix}: FedDD's time to {target} % relative to that with random rows"
         claims.append(Claim(what, ours, time, (f"{prefix}/{RANDOM}",), "ratio", "below", control=True))
-    notes = ("A ratio of 0.00 stands for a scheme that never reaches the target.",)
+    notes = ("On CIFAR-10 FedCS and Oort never reach the target in the paper: only the direction is judged.",)
     chosen = tuning([case[0] for case in cases], quick)
     about = "virtual time to a target accuracy: FedDD against FedAvg, FedCS and Oort"
     return Recipe("feddd-fig7", about, experiments, tuple(claims), _notes(quick, *notes), chosen, quick=quick)
@@ -194,7 +196,7 @@ def fig21(quick: bool = False) -> Recipe:
             claims.append(Claim(what, (f"{prefix}/FedDD",), rare, (f"{prefix}/{other}",), "difference", "above"))
         what = f"{prefix}: FedDD's rare labels as good as FedAvg's"
         alike = (f"{prefix}/FedDD",), rare, (f"{prefix}/FedAvg",)
-        claims += [Claim(what, *alike, "difference", "equal", None, 10.0), _control(prefix, rare)]
+        claims += [Claim(what, *alike, "difference", "equal", None, 3.0), _control(prefix, rare)]
     about = "accuracy on three rare classes at a budget of 20 %"
     notes = _notes(quick, TWENTY)
     return Recipe("feddd-fig21", about, experiments, tuple(claims), notes, tuning(kinds, quick), quick=quick)

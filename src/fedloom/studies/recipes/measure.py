@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from math import inf, isnan, nan
+from math import inf, isfinite, isnan, nan
 from typing import Any, NamedTuple
 
 from fedloom.evaluate.targets import Rows, to_target
@@ -21,6 +21,31 @@ class Run(NamedTuple):
 
 
 Runs = dict[tuple[str, int], Run]  # by label and seed
+
+
+class Span(NamedTuple):
+    """A number that lies between two; they are equal where it is known, and the upper one is infinite if "never"."""
+
+    low: float
+    high: float
+
+    @property
+    def known(self) -> bool:
+        """Whether it is one finite number."""
+        return self.low == self.high and isfinite(self.low)
+
+    def minus(self, other: Span) -> Span:
+        """The difference of two such numbers."""
+        return Span(self.low - other.high, self.high - other.low)
+
+    def over(self, other: Span) -> Span:
+        """The ratio of two such numbers that are above zero; NaN if the divisor may be zero."""
+        return Span(self.low / other.high, self.high / other.low) if other.low > 0 else Span(nan, nan)
+
+
+def mean_span(spans: Sequence[Span]) -> Span:
+    """The mean of several."""
+    return Span(sum(one.low for one in spans) / len(spans), sum(one.high for one in spans) / len(spans))
 
 
 def _known(rows: Rows, name: str) -> list[float]:
@@ -56,6 +81,10 @@ def _rounds_to(rows: Rows, at: float) -> float:
 def _seconds_to(rows: Rows, at: float) -> float:
     cost = to_target(rows, at / 100)
     return inf if cost is None or cost.seconds is None else cost.seconds
+
+
+def _seconds(rows: Rows) -> float:
+    return float(sum(row["virtual_seconds"] or 0.0 for row in rows))
 
 
 def _gigabytes_to(rows: Rows, at: float) -> float:
@@ -102,15 +131,23 @@ MEASURES: dict[str, Callable[[Run, Measure], float]] = {
     "rounds to": lambda run, m: _rounds_to(run.rows, m.at or 0.0),
     "seconds to": lambda run, m: _seconds_to(run.rows, m.at or 0.0),
     "seconds to own": lambda run, m: _seconds_to(_own(run.rows), m.at or 0.0),
+    "seconds": lambda run, m: _seconds(run.rows),
     "gigabytes": lambda run, m: _gigabytes(run.rows),
     "gigabytes to": lambda run, m: _gigabytes_to(run.rows, m.at or 0.0),
     "gigabytes to own": lambda run, m: _gigabytes_to(_own(run.rows), m.at or 0.0),
     "same group": lambda run, m: _same_group(run.rows),
     "separation": lambda run, m: _separation(run.kept),
 }
+SPENT: dict[str, Callable[[Run], float]] = {  # without reaching a target: "never" is at least this
+    "rounds to": lambda run: len(run.rows) + 1.0,
+    "seconds to": lambda run: _seconds(run.rows),
+    "seconds to own": lambda run: _seconds(run.rows),
+    "gigabytes to": lambda run: _gigabytes(run.rows),
+    "gigabytes to own": lambda run: _gigabytes(run.rows),
+}
 UNITS = {
     "swing": "points", "loss swing": "", "rounds": "rounds", "rounds to": "rounds", "separation": "times",
-    "seconds to": "virtual s", "seconds to own": "virtual s", "away": "points", "fact": "%",
+    "seconds": "virtual s", "seconds to": "virtual s", "seconds to own": "virtual s", "away": "points", "fact": "%",
     "gigabytes": "GB", "gigabytes to": "GB", "gigabytes to own": "GB",
 }  # fmt: skip
 
@@ -120,17 +157,21 @@ def unit(measure: Measure) -> str:
     return UNITS.get(measure.what, "%")
 
 
-def measured(runs: Runs, facts: dict[str, float], label: str, seed: int, measure: Measure) -> float | None:
+def measured(runs: Runs, facts: dict[str, float], label: str, seed: int, measure: Measure) -> Span | None:
     """A measure of a run; None if the run does not exist. `away` is the mean distance from the baseline's curve."""
     if label in facts:
-        return facts[label]
+        return Span(facts[label], facts[label])
     run = runs.get((label, seed))
     if run is None:
         return None
-    if measure.what != "away":
-        return MEASURES[measure.what](run, measure)
-    other = runs.get((measure.baseline or "", seed))
-    if other is None:
-        return None
+    if measure.what == "away":
+        other = runs.get((measure.baseline or "", seed))
+        return None if other is None else _away(run, other)
+    value = MEASURES[measure.what](run, measure)
+    return Span(SPENT[measure.what](run), inf) if value == inf else Span(value, value)
+
+
+def _away(run: Run, other: Run) -> Span:
     pairs = list(zip(_known(run.rows, "accuracy"), _known(other.rows, "accuracy")))
-    return 100 * sum(abs(a - b) for a, b in pairs) / len(pairs) if pairs else nan
+    value = 100 * sum(abs(a - b) for a, b in pairs) / len(pairs) if pairs else nan
+    return Span(value, value)

@@ -43,15 +43,34 @@ class Claim:
     paper: float | None = None  # None: the paper gives a direction only
     tolerance: float = 0.0  # around the paper's number, or else around "no difference"
     control: bool = False  # a comparison that the paper lacks
+    ran: float = inf  # the paper's rounds, in which a target was never reached
+    fitted: bool = False  # a setting of the recipe was chosen by these runs, which are then no evidence
 
     @property
     def nothing(self) -> float:
         """The value of the comparison if there is no difference."""
         return 1.0 if self.how == "ratio" else 0.0
 
+    @property
+    def margin(self) -> float:
+        """The tolerance; around the number of a comparison with a direction at most half of the paper's effect."""
+        if self.paper is None or self.sign == "equal":
+            return self.tolerance
+        return min(self.tolerance, abs(self.paper - self.nothing) / 2)
+
+    @property
+    def band(self) -> tuple[float, float] | None:
+        """What agrees with the paper, or with "no difference"; None if only a direction is claimed."""
+        if self.paper == NEVER:
+            return self.ran + 1, inf
+        if self.paper is None and self.sign != "equal":
+            return None
+        middle = self.nothing if self.paper is None else self.paper
+        return middle - self.margin, middle + self.margin
+
 
 class Tuning(NamedTuple):
-    """A learning rate that the paper does not give: FedAvg tries each, and runs with this prefix take the best."""
+    """A learning rate to choose: the experiment, mostly FedAvg, tries each, and runs with this prefix take the best."""
 
     prefix: str
     experiment: Experiment
@@ -70,10 +89,11 @@ class Recipe:
     name: str
     about: str
     experiments: dict[str, Experiment]
-    claims: tuple[Claim, ...]
+    claims: tuple[Claim, ...] = ()
     notes: tuple[str, ...] = ()  # choices where the paper gives none
     tuning: tuple[Tuning, ...] = ()
     facts: dict[str, float] = field(default_factory=dict)  # label -> a number that needs no run
+    columns: dict[str, Measure] = field(default_factory=dict)  # numbers to show of every run, by the head of a column
     quick: bool = False
     chosen: frozenset[str] | None = None  # labels to run; None: all
 

@@ -21,11 +21,16 @@ NOTES = (
 
 
 def _run(pruner: str, quick: bool, lost: float = LOST, **settings: Any) -> Experiment:
-    chosen = {"pruner": pruner, **({"remask": "first-round"} if pruner == "synflow" else {}), **settings}
+    chosen = {
+        "pruner": pruner,
+        "scope": "global",
+        **({"remask": "first-round"} if pruner == "synflow" else {}),
+        **settings,
+    }
     return Experiment(
         method={"name": "safari", "settings": chosen}, data="cifar10", partition="groups", model="resnet20", clients=10,
         fleet="equal", channel={"name": "bernoulli", "settings": {"up": lost}}, evaluate_every=2 if quick else 4,
-        rounds=QUICK if quick else ROUNDS,
+        rounds=QUICK if quick else ROUNDS, training={"rate": 0.001},
     )  # fmt: skip
 
 
@@ -81,28 +86,37 @@ def fig4(quick: bool = False) -> Recipe:
 
 
 def fig5(quick: bool = False) -> Recipe:
-    """Five probabilities of arrival."""
-    experiments = {f"P {part}": _run("mag", quick, lost=round(1 - part, 3)) for part in (0.3, 0.5, 0.7, 0.9, 1.0)}
-    claims = [
-        Claim(f"late accuracy at P {part} as at P 1.0", (f"P {part}",), Measure("late"), ("P 1.0",), "difference",
-              "equal", None, 2.0)
-        for part in (0.3, 0.5, 0.7, 0.9)
-    ]  # fmt: skip
-    claims += [
-        Claim("change of the loss from score to score, P 0.3 relative to P 0.9", ("P 0.3",), Measure("loss swing"),
-              ("P 0.9",), "ratio", "above"),
-        Claim("change of the loss from score to score, P 0.5 relative to P 1.0", ("P 0.5",), Measure("loss swing"),
-              ("P 1.0",), "ratio", "above"),
-    ]  # fmt: skip
-    notes = (*_notes(quick), "The paper does not name its five probabilities.")
-    about = "CIFAR-10 pruned by magnitude: five probabilities that a reply arrives"
+    """Five probabilities of arrival, as in the SynFlow test, and pruned by magnitude as controls."""
+    parts = (0.3, 0.5, 0.7, 0.9, 1.0)
+    by = {"SynFlow, ": "synflow", "": "mag"}  # in labels
+    experiments = {
+        f"{start}P {part}": _run(pruner, quick, lost=round(1 - part, 3))
+        for start, pruner in by.items()
+        for part in parts
+    }
+    claims = []
+    for start in by:
+        control = start == ""
+        by_magnitude = "by magnitude, " * control
+        claims += [
+            Claim(f"{by_magnitude}late accuracy at P {part} as at P 1.0", (f"{start}P {part}",), Measure("late"),
+                  (f"{start}P 1.0",), "difference", "equal", None, 2.0, control=control)
+            for part in parts[:-1]
+        ]  # fmt: skip
+        claims += [
+            Claim(f"{by_magnitude}change of the loss from score to score, P {few} relative to P {many}",
+                  (f"{start}P {few}",), Measure("loss swing"), (f"{start}P {many}",), "ratio", "above", control=control)
+            for few, many in ((0.3, 0.9), (0.5, 1.0))
+        ]  # fmt: skip
+    notes = (*_notes(quick), "The paper does not name its five probabilities. Its pruner is SynFlow.")
+    about = "CIFAR-10, five probabilities that a reply arrives: pruned by SynFlow, and by magnitude as a control"
     return Recipe("safari-fig5", about, experiments, tuple(claims), notes, quick=quick)
 
 
 def fig6(quick: bool = False) -> Recipe:
-    """Sparsity from 0.2 to 0.5; 0.8 and nothing pruned as controls."""
-    experiments = {f"sparsity {part}": _run("mag", quick, sparsity=part) for part in (0.2, 0.3, 0.4, 0.5)}
-    experiments |= {"sparsity 0.8": _run("mag", quick), "sparsity 0.0": _run("mag", quick, sparsity=0.0)}
+    """Sparsity from 0.2 to 0.5, as in the SynFlow test; 0.8 and nothing pruned as controls."""
+    experiments = {f"sparsity {part}": _run("synflow", quick, sparsity=part) for part in (0.2, 0.3, 0.4, 0.5)}
+    experiments |= {"sparsity 0.8": _run("synflow", quick), "sparsity 0.0": _run("synflow", quick, sparsity=0.0)}
     claims = [
         Claim(f"late accuracy at sparsity {part} as at 0.2", (f"sparsity {part}",), Measure("late"), ("sparsity 0.2",),
               "difference", "equal", None, 2.0, control=part == 0.8)
@@ -112,5 +126,5 @@ def fig6(quick: bool = False) -> Recipe:
         Claim("late accuracy at sparsity 0.8 as with nothing pruned", ("sparsity 0.8",), Measure("late"),
               ("sparsity 0.0",), "difference", "equal", None, 2.0, control=True)
     )  # fmt: skip
-    about = "CIFAR-10, half of the replies lost: how much is pruned"
+    about = "CIFAR-10 pruned by SynFlow, half of the replies lost: how much is pruned"
     return Recipe("safari-fig6", about, experiments, tuple(claims), _notes(quick), quick=quick)

@@ -2,7 +2,18 @@
 
 from collections.abc import Callable
 
-from fedloom.studies.recipes import asynchronous, feddd, feddd_more, fedspu, fedumf, fedumf_appendix, rafed, safari
+from fedloom.studies.recipes import (
+    asynchronous,
+    feddd,
+    feddd_more,
+    fedspu,
+    fedumf,
+    fedumf_appendix,
+    fedumf_more,
+    hard_fleet,
+    rafed,
+    safari,
+)
 from fedloom.studies.recipes.recipe import Recipe
 
 RECIPES: dict[str, Callable[[bool], Recipe]] = {
@@ -16,6 +27,8 @@ RECIPES: dict[str, Callable[[bool], Recipe]] = {
     "fedumf-table4": fedumf.table4,
     "fedumf-table-a1": fedumf_appendix.table_a1,
     "fedumf-table-a2": fedumf_appendix.table_a2,
+    "fedumf-alpha": fedumf_more.curves,
+    "fedumf-fig-a5": fedumf_more.synthetic,
     "feddd-fig4": feddd.fig4,
     "feddd-fig5": feddd.fig5,
     "feddd-fig6": feddd.fig6,
@@ -50,4 +63,5 @@ RECIPES: dict[str, Callable[[bool], Recipe]] = {
     "fedbuff-speedup": asynchronous.speedup,
     "fedasync-staleness": asynchronous.staleness,
     "partial-buffered": asynchronous.partial_models,
+    "hard-fleet": hard_fleet.hard_fleet,
 }

@@ -1,7 +1,8 @@
-/* How weights move by their gradients. Beside a weight may lie its moments, where it started, and what is pushed. */
+/* How weights move by their gradients. Beside a weight may lie its moments, where it started, what is pushed, and
+ * whether it moves at all. */
 
 enum { PLAIN, HEAVY, ADAM };
-enum { FIRST, SECOND, START, PUSH };  /* places in a layer's `beside`; as bits, what is in use */
+enum { FIRST, SECOND, START, PUSH, FREE };  /* places in a layer's `beside`; as bits, what is in use */
 
 /* the optimiser and what a local rule adds to gradients, for all clients; `move.py` writes it in this order */
 typedef struct {
@@ -13,6 +14,7 @@ typedef struct {
     const float *pull;             /* [clients] towards the weights that a client started from */
     const float *push;             /* [clients][numbers] */
     const float *bias;             /* adam: what both moments are divided by [clients][most][2] */
+    const float *free;             /* 1: the weight moves, 0: neither it nor its moments do [clients][numbers] */
 } Rule;
 
 /* the same for one client and one step */
@@ -44,28 +46,31 @@ INLINE V root(V v) {
 /* weights after their step; where `which` is not set they stay */
 INLINE V moved(V w, V g, float *const *beside, int64_t at, Move how, I which) {
     V next;
+    int some = how.uses >> FREE & 1;  /* the others stay as they are, whatever the gradient */
+    if (some) which &= load(beside[FREE] + at) > all(0);
     if (how.uses & 1 << START) g += how.pull * (w - load(beside[START] + at));
     if (how.uses & 1 << PUSH) g += load(beside[PUSH] + at);
     if (how.kind == PLAIN) {
         next = how.shrink * w - how.rate * g;
     } else {
         if (how.decay) g += how.decay * w;
-        V first = load(beside[FIRST] + at);
+        V old = load(beside[FIRST] + at), first = old;
         if (how.kind == HEAVY) {
             first = how.momentum * first + g;
             next = w - how.rate * first;
         } else {
-            V second = how.keep * load(beside[SECOND] + at) + how.fresh * (g * g);
+            V before = load(beside[SECOND] + at), second = how.keep * before + how.fresh * (g * g);
             first += how.blend * (g - first);
-            store(beside[SECOND] + at, second);
+            store(beside[SECOND] + at, some ? choose(which, second, before) : second);
             next = w - how.rate * (first / (root(how.second * second) + how.eps));
         }
-        store(beside[FIRST] + at, first);
+        store(beside[FIRST] + at, some ? choose(which, first, old) : first);
     }
     return choose(which, next, w);
 }
 
 INLINE float moved_one(float w, float g, float *const *beside, int64_t at, Move how) {
+    if (how.uses & 1 << FREE && beside[FREE][at] <= 0) return w;
     if (how.uses & 1 << START) g += how.pull * (w - beside[START][at]);
     if (how.uses & 1 << PUSH) g += beside[PUSH][at];
     if (how.kind == PLAIN) return how.shrink * w - how.rate * g;

@@ -14,7 +14,7 @@ from fedloom.core.rule import Shift
 from fedloom.core.types import State
 
 PLAIN, HEAVY, ADAM = range(3)  # in the order of native/move.h, and so are these
-FIRST, SECOND, START, PUSH = (1 << place for place in range(4))
+FIRST, SECOND, START, PUSH, FREE = (1 << place for place in range(5))
 MOMENTS = (("first", FIRST), ("second", SECOND))
 
 
@@ -36,6 +36,7 @@ class RuleFacts(ctypes.Structure):
         ("pull", ctypes.c_void_p),
         ("push", ctypes.c_void_p),
         ("bias", ctypes.c_void_p),
+        ("free", ctypes.c_void_p),
     ]
 
 
@@ -56,6 +57,7 @@ class Moves:
     rate: float
     shift: Shift = field(default_factory=Shift)
     moments: State = field(default_factory=dict)  # as the optimiser begins them; empty: they begin anew, and are lost
+    free: Tensor | None = None  # [C, P] which weights move; None: all
 
     @property
     def kind(self) -> int:
@@ -66,13 +68,15 @@ class Moves:
 
     @property
     def uses(self) -> int:
-        """Which tensors of the weights' size a step reads, as bits: moments, where the weights started, the push."""
+        """Which tensors of the weights' size a step reads, as bits: moments, the start, the push, what is free."""
         moments = {PLAIN: 0, HEAVY: FIRST, ADAM: FIRST | SECOND}[self.kind]
-        return moments | (START if self.shift.pulls else 0) | (PUSH if self.shift.push is not None else 0)
+        shifts = (START if self.shift.pulls else 0) | (PUSH if self.shift.push is not None else 0)
+        return moments | shifts | (0 if self.free is None else FREE)
 
     def rows(self, keep: slice) -> Moves:
         """The moves of some of the clients; their moments are the same memory."""
-        return replace(self, shift=self.shift.rows(keep), moments=rows(self.moments, keep))
+        free = None if self.free is None else self.free[keep]
+        return replace(self, shift=self.shift.rows(keep), moments=rows(self.moments, keep), free=free)
 
     def facts(self, clients: int, steps: Tensor, most: int) -> RuleFacts:
         """What the C code reads and, of moments, writes; `steps` [C] are counted at once, of at most `most`."""
@@ -81,15 +85,16 @@ class Moves:
         push = None if self.shift.push is None else self.shift.push.to(torch.float32).contiguous()
         first, second = self.moments.get("first", self.moments.get("velocity")), self.moments.get("second")
         bias = None if adam is None else self._bias(adam, clients, most)
+        free = None if self.free is None else self.free.to(torch.float32).contiguous()
         if adam is not None and self.moments:
             self.moments["count"].add_(steps[:, None])
-        tensors = first, second, pull, push, bias
+        tensors = first, second, pull, push, bias, free
         assert all(one is None or (one.is_contiguous() and one.dtype == torch.float32) for one in tensors)
-        *kept, pulls, pushes, biases = (None if one is None else one.data_ptr() for one in tensors)
+        *kept, pulls, pushes, biases, frees = (None if one is None else one.data_ptr() for one in tensors)
         facts = RuleFacts(
             self.kind, self.uses, self.rate, 1 - self.rate * optimiser.weight_decay, optimiser.weight_decay,
             optimiser.momentum, *((adam.beta2, adam.eps, 1 - adam.beta1, 1 - adam.beta2) if adam else [0.0] * 4),
-            tuple(kept), pulls, pushes, biases,
+            tuple(kept), pulls, pushes, biases, frees,
         )  # fmt: skip
         facts.memory = tensors  # as long as the addresses are
         return facts

@@ -11,7 +11,7 @@
 #define WIDE 8    /* numbers of a vector */
 #define PARTS 4   /* sums in which a batch's gradients are added up, whatever the number of threads */
 #define MOST 32   /* layers of a network */
-#define BESIDE 4  /* kinds of numbers that steps may keep beside the weights (move.h) */
+#define BESIDE 5  /* kinds of numbers that steps may keep beside the weights (move.h) */
 #define INLINE static inline __attribute__((always_inline))
 
 typedef float V __attribute__((vector_size(4 * WIDE)));

@@ -163,6 +163,7 @@ static double walk(Net *net, const Walk *of, int64_t client, Team team) {
     }
     if (rule->uses >> START & 1) pack(net, params, neurons, START, 0, team);
     if (rule->uses >> PUSH & 1) pack(net, (float *)rule->push + place, neurons, PUSH, 0, team);
+    if (rule->uses >> FREE & 1) pack(net, (float *)rule->free + place, neurons, FREE, 0, team);
     pack(net, params, neurons, WEIGHTS, 0, team);
     for (int64_t s = 0; s < of->steps[client]; s++) {
         int64_t examples = 0;
