@@ -201,10 +201,7 @@ class Mask(ServerPart):
         """Return a mask [C, P], and the neurons [C, K] if the mask is made of whole ones."""
 
     def settle(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> tuple[Tensor, State]:
-        """Return the model [P] that a round leaves, and the memory: where a shared mask changes and zeroes numbers.
-
-        `model` is the aggregated one, `reply` what was aggregated. It is kept, tested and sent as returned.
-        """
+        """Return the model [P] that a round leaves, from the aggregated one, and the memory: a mask may change here."""
         return model, memory
 
 

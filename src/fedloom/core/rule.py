@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.core.rows import expanded
 from fedloom.core.types import Batch, Reply, Setting, State, Task
 from fedloom.errors import BadExperiment
 
@@ -230,8 +229,7 @@ class LocalRule:
     def probed(self, task: Task, state: State, last: Tensor, grads: Tensor) -> State:
         """Return the state for `finish`, given gradients of all numbers [C, P] at the trained weights `last`.
 
-        They are of one batch of each client's own, through `view`. Names that a client's state does not have between
-        rounds must be gone after `finish`.
+        They are of one batch of each client's own, through `view`; `finish` must drop what a state has not at rest.
         """
         return state
 
@@ -286,16 +284,3 @@ class Tuning:
 
     rule: LocalRule  # which says what is trained
     epochs: int
-
-
-def finish_nobody(rule: LocalRule, setting: Setting, task: Task) -> tuple[Task, State, State]:
-    """The task, the extras and the new state of a cohort of nobody: names and shapes [0, ...] that every reply has."""
-    none, nothing = task.model.expand(0, -1), torch.zeros(0, dtype=torch.int64, device=task.model.device)
-    state = expanded(rule.client_state(setting, task.model), 0)
-    task = task.rows(slice(0, 0))
-    task = task._replace(extras={**task.extras, **expanded(rule.constants(setting), 0)})
-    beside = rule.aside(task, state, none, nothing) if rule.traits.evolves else {}
-    beside |= {} if rule.twin is None else {"own": none}
-    task = task._replace(extras={**task.extras, **beside})
-    _, extras, state = rule.finish(task, state, none, none, nothing)
-    return task, extras, state

@@ -13,7 +13,7 @@ from fedloom.core.clock import BYTES, Seconds, by_cycles, by_flops, download, fo
 from fedloom.core.costs import MEASURED, Bytes, Costs
 from fedloom.core.devices import Devices, known_devices
 from fedloom.core.flight import ARRIVED, DOWNLOAD_LOST, LATE, SILENT, SURPLUS, UNAVAILABLE, UPLOAD_LOST, Journey
-from fedloom.core.rule import finish_nobody
+from fedloom.core.nobody import finish_nobody
 from fedloom.core.types import Reply, Setting, State, Task
 from fedloom.engine.protocol import Engine
 from fedloom.method import Method

@@ -26,7 +26,7 @@ class Backing:
     def __init__(
         self, count: int, shape: tuple[int, ...], dtype: torch.dtype, place: Place, device: torch.device
     ) -> None:
-        self._row_bytes = max(1, torch.Size(shape).numel() * dtype.itemsize)
+        self._row_bytes = torch.Size(shape).numel() * dtype.itemsize  # 0: clients have nothing of it
         self._file: int | None = None
         self._reserved = 0
         if place == "file":
@@ -64,7 +64,7 @@ class Backing:
 
     def prefetch(self, first: int, last: int) -> None:
         """Begin to read rows `first` to `last` of a file from disk; rows in memory need nothing."""
-        if self._file is None or last <= first or not hasattr(self._map, "madvise"):
+        if self._file is None or last <= first or not self._row_bytes or not hasattr(self._map, "madvise"):
             return
         start = first * self._row_bytes // mmap.PAGESIZE * mmap.PAGESIZE
         self._map.madvise(mmap.MADV_WILLNEED, start, last * self._row_bytes - start)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedloom.codec import AnyKeep, AnyMask, Expected, ModelPart, Range, Rejected
 from fedloom.codec.model_part import keep_word
-from fedloom.core.rule import finish_nobody
+from fedloom.core.nobody import finish_nobody
 from fedloom.core.types import Setting, State, Task
 from fedloom.method import Method
 from fedloom.neurons.rows import rows_of
