@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fedloom.core.rule import Objective
     from fedloom.engine.gradient.stacked import StackedGradient
 
-GradientKind = Literal["stacked", "vmapped", "one by one"]
+GradientKind = Literal["stacked", "swapped", "vmapped", "one by one"]
 
 
 # all steps of `w <- shrink * w - rate * g`: (first [C, P], batches, rate, shrink) -> (parameters [C, P], losses [C])
