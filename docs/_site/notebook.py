@@ -45,6 +45,7 @@ method""",
     (
         CODE,
         """import torch
+
 from fedloom import neuron_map
 from fedloom.models import build
 
