@@ -148,6 +148,16 @@ def test_every_method_gets_what_it_takes(tmp_path: Path) -> None:
         sweep(SMALL, {"rate": [0.05]}, ["fedavg", "fedprox"], (0, 1), out=tmp_path)
 
 
+def test_methods_with_one_setting_share_a_map(tmp_path: Path) -> None:
+    found = sweep(SMALL, {"rate": [0.05, 0.2]}, ["fedavg", "scaffold"], out=tmp_path)
+    chart, _, _ = settings_of(read_groups([tmp_path])[0])
+    assert isinstance(chart, Maps)
+    (table,) = chart.by["all"].values()
+    assert (table.y, table.x) == (["fedavg", "scaffold"], ["rate 0.05", "rate 0.2"])
+    known = [own.validation.mean for own in found.cells]
+    assert [value for row in table.z for value in row] == pytest.approx(known, rel=1e-4)
+
+
 def test_settings_drawn_at_random_are_parallel_coordinates(tmp_path: Path) -> None:
     found = sweep(
         SMALL,

@@ -32,6 +32,8 @@ def settings_of(groups: list[Group]) -> tuple[Maps | Parallels | None, Cells | N
     notes = [] if what == VALIDATION else ["No run has validation examples: these are scores on the test set."]
     scale = label_of(score) + (" on validation examples" if what == VALIDATION else "")
     table = _best(methods, what, score)
+    if len(tried) > 1 and len(alone := {tuple(varied(own)) for own in tried.values()}) == 1 and len(min(alone)) == 1:
+        return Maps({"all": {scale: _by_method(tried, what, score)}}, {scale: (scale, None)}, "", ""), table, notes
     if all(_is_grid(own) for own in tried.values()):
         maps = {name: {scale: _map(own, what, score)} for name, own in tried.items()}
         if any(len(varied(own)) > 2 for own in tried.values()):
@@ -97,6 +99,14 @@ def _map(groups: list[Group], what: str, score: Metric) -> Map:
     names = [[f"{short(key)} {plain(value)}" for value in values] for key, values in ((str(across), columns),)]
     lines = [""] if down is None else [f"{short(down)} {plain(value)}" for value in rows]
     return Map([[cell(x, y) for x in columns] for y in rows], names[0], lines)
+
+
+def _by_method(tried: Mapping[str, list[Group]], what: str, score: Metric) -> Map:
+    """A row for each method, where all were tried with values of one setting."""
+    maps = {name: _map(own, what, score) for name, own in tried.items()}
+    columns = list(dict.fromkeys(str(value) for one in maps.values() for value in one.x))
+    found = {name: dict(zip(map(str, one.x), one.z[0])) for name, one in maps.items()}
+    return Map([[own.get(value) for value in columns] for own in found.values()], columns, list(maps))
 
 
 def _parallel(groups: list[Group], what: str, score: Metric) -> Parallel:
