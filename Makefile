@@ -1,6 +1,8 @@
 # make demo   set up .venv and train 100 clients on the embedded digits
 # make test   set up .venv, check style, types and the law of imports, run the tests
+# make test-newest   the same tests on the newest torch and flwr (NEWEST_TORCH, NEWEST_FLWR), in .venv-newest
 # make docs   build the documentation into docs/_build/html (a test does the same)
+# make reference   write the tables of the reference pages anew (a test says when)
 # make bench  milliseconds a round on this machine, loop against local
 # make fuzz   let atheris loose on both decoders, SECONDS each (make fuzz RUNS=1000000 counts runs instead)
 # make lock   write requirements.lock anew (needs uv);  make audit  look for known flaws in it (needs pip-audit)
@@ -10,13 +12,26 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test check docs bench fuzz lock audit clean
+.PHONY: demo test test-newest check docs reference bench fuzz lock audit clean
 
 demo: $(VENV)/.ready
 	$(BIN)/fedloom run fedavg --data digits --partition dirichlet --set partition.alpha=0.1 --clients 100 --rounds 100
 
 test: check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
+
+# torch first, so that nothing brings another; then all else as new as it comes, and fedloom without its own bounds
+NEWEST_TORCH ?= 2.15.0
+NEWEST_FLWR ?= 1.42.0
+NEWEST_PYTHON ?= $(PYTHON)
+NEWEST := .venv-newest/bin/python
+test-newest:
+	test -x $(NEWEST) || $(NEWEST_PYTHON) -m venv .venv-newest
+	$(NEWEST) -m pip install --quiet torch==$(NEWEST_TORCH)
+	$(NEWEST) -m pip install --quiet --upgrade $$($(NEWEST) benchmarks/dev_requirements.py) \
+	  torch==$(NEWEST_TORCH) flwr==$(NEWEST_FLWR)
+	$(NEWEST) -m pip install --quiet --no-deps --no-build-isolation --editable .
+	OMP_NUM_THREADS=1 $(NEWEST) -m pytest -n 2 -m "not slow"
 
 check: $(VENV)/.ready
 	$(BIN)/ruff check .
@@ -26,6 +41,10 @@ check: $(VENV)/.ready
 
 docs: $(VENV)/.ready
 	$(BIN)/python -m sphinx -W -E -a -q -b html -d docs/_build/doctrees docs docs/_build/html
+
+# the tables of the reference pages, for those who read them without the site
+reference: $(VENV)/.ready
+	$(BIN)/python docs/_site/generated.py
 
 bench: $(VENV)/.ready
 	$(BIN)/fedloom bench --engine local,loop

@@ -33,6 +33,7 @@ QUICK = {
     "run": ["--rounds", "2"],
     "compare": ["--rounds", "2", "--seeds", "1"],
     "plan": ["--rounds", "2", "--seeds", "1", "--methods", "fedavg,feddd"],
+    "sweep": ["--rounds", "2", "--seeds", "1"],
     "bench": ["--list"],  # it measures the machine first, which takes a quarter of a minute; tests/bench do that
     "reproduce": ["--list"],  # tests/recipes run some
     "trial": ["--help"],  # tests/flower start real processes

@@ -14,7 +14,8 @@ import pytest
 
 import fedloom
 from fedloom.cli.catalogue import catalogue
-from fedloom.cli.main import Kind, app
+from fedloom.cli.main import SETTINGS, Kind, app
+from fedloom.cli.setting_rows import setting_rows
 from fedloom.methods import METHODS
 
 ROOT = Path(__file__).parent.parent
@@ -69,7 +70,8 @@ def test_the_site(tmp_path):
     for command in (*app.registered_commands, *app.registered_groups):
         assert f"fedloom {command.name}" in pages["reference-commands.html"], command.name
     for kind in Kind:
-        for row in catalogue(kind.value) if kind is not Kind.parts else []:
+        rows = setting_rows(kind.value) if kind in SETTINGS else catalogue(kind.value)
+        for row in rows if kind not in (Kind.parts, Kind.settings) else []:
             assert f'<span class="pre">{row.name}</span>' in pages["reference-settings.html"], row.name
     for name, html in pages.items():  # nothing is fetched from elsewhere
         assert not re.findall(r'<(?:script|link|img|iframe)[^>]*(?:src|href)="(?:https?:)?//[^"]+"', html), name
@@ -79,6 +81,14 @@ def test_dead_links_are_found(tmp_path):
     (tmp_path / "a.html").write_text('<a href="b.html#here">b</a> <a href="c.html">c</a> <a href="#me" id="me">me</a>')
     (tmp_path / "b.html").write_text('<p id="there">')
     assert dead_links(tmp_path) == ["a.html: b.html#here", "a.html: c.html"]
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("reference-*.md")), ids=lambda page: page.stem)
+def test_reference_pages_are_whole_in_a_clone(page, monkeypatch):
+    monkeypatch.syspath_prepend(DOCS)
+    from _site.generated import in_clone
+
+    assert page.read_text() == in_clone(page), "make reference"
 
 
 @pytest.mark.parametrize(

@@ -6,23 +6,24 @@ import inspect
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import click
 import typer.main
-from pydantic_core import PydanticUndefined
 from sphinx.application import Sphinx
 
 import fedloom
 from fedloom.cli.catalogue import catalogue
-from fedloom.cli.main import Kind, app as command
+from fedloom.cli.main import SETTINGS, Kind, app as command
+from fedloom.cli.setting_rows import setting_rows
 from fedloom.method import SLOTS
 from fedloom.methods import METHODS
-from fedloom.runs.experiment import GROUPS, SECTIONS, Experiment
 
-LISTS = {"data": "data", "admit": "checks", "stale": "staleness"}  # lists that are not named by the plural
 DOCS = Path(__file__).parent.parent
-MARK = re.compile(r"^<!-- generated: ([a-z]+)(?: ([a-z]+))? -->$", re.MULTILINE)
+END = "<!-- end of what is generated -->"
+MARK = re.compile(
+    rf"^<!-- generated: ([a-z]+)(?: ([a-z]+))? -->$(?:\n(?:(?!<!-- generated)[^\n]*\n)*?{END}$)?", re.MULTILINE
+)
 
 
 def _cell(text: str) -> str:
@@ -50,38 +51,17 @@ def names(kind: str) -> str:
 
 def kinds() -> str:
     """All lists but that of parts, which has its own page."""
-    shown = [kind.value for kind in Kind if kind is not Kind.parts]
+    shown = [kind.value for kind in Kind if kind is not Kind.parts and kind not in SETTINGS]
     return "\n\n".join(f"## {kind.capitalize()}\n\n`fedloom list {kind}`\n\n{names(kind)}" for kind in shown)
 
 
-def _comments(kind: type) -> dict[str, str]:
-    """The comments after the fields in the source, for those without a description."""
-    found = re.findall(r"^ {4}(\w+): [^#\n]*#\s*(.+)$", inspect.getsource(kind), re.MULTILINE)
-    return {name: text for name, text in found if not text.startswith("noqa")}
-
-
-def _kind(annotation: Any) -> str:
-    """A type in words: the literals that are allowed, or its name."""
-    if get_origin(annotation) is Literal:
-        return " or ".join(str(word) for word in get_args(annotation))
-    return inspect.formatannotation(annotation).replace("typing.", "")
-
-
 def settings(group: str) -> str:
-    """The fields of an experiment, or of one of its groups."""
-    kind = Experiment if group == "experiment" else GROUPS[group]
-    said, rows = _comments(kind), []
-    if group == "experiment":
-        said |= _helps("run")
-        said |= {name: f"`fedloom list {LISTS.get(name, f'{name}s')}`" for name in SECTIONS}
-    for name, field in kind.model_fields.items():
-        if group == "experiment" and name in GROUPS:
-            continue
-        named = group == "experiment" and name in SECTIONS
-        default = "" if field.default is PydanticUndefined else getattr(field.default, "name", field.default)
-        about = field.description or said.get(name, "")
-        rows.append((_code(name), about, _code(str(default)), "name" if named else _code(_kind(field.annotation))))
-    return _table(("name", "what it is", "default", "kind"), rows)
+    """The fields of an experiment, or of one of its groups, as `fedloom list` shows them."""
+    rows = (
+        (_code(row.name), row.about, _code(row.default), ", ".join(filter(None, (row.range, row.unit))))
+        for row in setting_rows(group)
+    )
+    return _table(("name", "what it is", "default", "range, unit"), rows)
 
 
 def _commands() -> dict[str, Any]:
@@ -127,7 +107,7 @@ def commands() -> str:
     """All commands with their options."""
     pieces = []
     for name, one in _commands().items():
-        usage = one.make_context(f"fedloom {name}", [], resilient_parsing=True).get_usage()
+        usage = one.make_context(f"fedloom {name}", [], resilient_parsing=True, terminal_width=80).get_usage()
         about = inspect.cleandoc(one.help or "")
         pieces += [f"## fedloom {name}", about, f"```text\n{usage}\n```", _options(name, one)]
     return "\n\n".join(pieces)
@@ -154,7 +134,8 @@ def public() -> str:
     """Every public name."""
     things = [getattr(fedloom, name) for name in fedloom.__all__]
     titles = {
-        "Running": ("fedloom.runs.",),
+        "Running": ("fedloom.runs.", "fedloom.report.", "fedloom.cli."),
+        "Studies": ("fedloom.studies.",),
         "Data": ("fedloom.data.",),
         "Methods and their parts": ("fedloom.method", "fedloom.parts.", "fedloom.core.rule"),
         "A round": ("fedloom.round", "fedloom.core.", "fedloom.chance"),
@@ -234,6 +215,40 @@ WRITERS: dict[str, Callable[..., str]] = {
 }
 
 
+def in_clone(page: Path) -> str:
+    """The text of a page with what is generated in it, for those who read it without the site."""
+
+    def written(mark: re.Match[str]) -> str:
+        name, more = mark[1], mark[2]
+        text = PLAIN[name]() if name in PLAIN else WRITERS[name](*(part for part in (more,) if part))
+        return (
+            mark[0]
+            if name == "pages"
+            else f"<!-- generated: {' '.join(filter(None, (name, more)))} -->\n\n{text}\n\n{END}"
+        )
+
+    return MARK.sub(written, page.read_text())
+
+
+def _listed(kind: str) -> str:
+    """What `fedloom list KIND` shows."""
+    return f"`fedloom list {kind}`\n\n{names(kind)}"
+
+
+def _public_names() -> str:
+    """The public names, a sentence each."""
+    things = {name: getattr(fedloom, name) for name in fedloom.__all__}
+    rows = ((_code(name), (inspect.getdoc(thing) or "").partition("\n")[0]) for name, thing in things.items())
+    return _table(("name", "what it is"), rows)
+
+
+PLAIN: dict[str, Callable[[], str]] = {  # in place of what only Sphinx can write
+    "public": _public_names,
+    "parts": lambda: _listed("parts"),
+    "methods": lambda: _listed("methods"),
+}
+
+
 def _read(app: Sphinx, page: str, source: list[str]) -> None:
     """Replace the marks of a page by generated text."""
     source[0] = MARK.sub(lambda mark: WRITERS[mark[1]](*(part for part in mark.groups()[1:] if part)), source[0])
@@ -249,3 +264,8 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("source-read", _read)
     app.connect("env-get-outdated", _changed)
     return {"parallel_read_safe": True}
+
+
+if __name__ == "__main__":
+    for each in sorted(DOCS.glob("reference-*.md")):
+        each.write_text(in_clone(each))

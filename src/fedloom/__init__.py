@@ -7,6 +7,7 @@ from fedloom.accel.fast_import import uncollected as _uncollected
 with _uncollected():
     from fedloom.adapters import lora
     from fedloom.chance import Chance
+    from fedloom.cli.progress_bar import ProgressBar
     from fedloom.core.goal import Goal, Targets
     from fedloom.core.metric import FromTorchmetrics, Mean, Sums, Whole
     from fedloom.core.rule import LocalRule
@@ -28,6 +29,7 @@ with _uncollected():
     from fedloom.neurons.rules import neuron_rule
     from fedloom.neurons.trace import neuron_map
     from fedloom.parts.local.chain import Chain
+    from fedloom.report.results import load_result
     from fedloom.round import play_round
     from fedloom.runs.checkpoint.saver import Checkpoints
     from fedloom.runs.device_model import DeviceModel, device_model
@@ -36,6 +38,10 @@ with _uncollected():
     from fedloom.runs.load_model import load_model
     from fedloom.runs.play import resume, run
     from fedloom.runs.result import Result
+    from fedloom.runs.watch import Callback
+    from fedloom.studies.compare import compare
+    from fedloom.studies.space import Range
+    from fedloom.studies.sweep import sweep
 
 __version__ = _version("fedloom")
 
@@ -43,6 +49,7 @@ __all__ = [
     "BadData",
     "BadExperiment",
     "BadModel",
+    "Callback",
     "Chain",
     "Chance",
     "Checkpoints",
@@ -59,6 +66,8 @@ __all__ = [
     "Mean",
     "Method",
     "NeuronMap",
+    "ProgressBar",
+    "Range",
     "Reply",
     "Result",
     "RunStopped",
@@ -69,6 +78,7 @@ __all__ = [
     "Task",
     "Whole",
     "as_dataset",
+    "compare",
     "device_model",
     "export_model",
     "extract",
@@ -82,6 +92,7 @@ __all__ = [
     "layout_of",
     "load_data",
     "load_model",
+    "load_result",
     "load_vector",
     "lora",
     "neuron_map",
@@ -90,4 +101,5 @@ __all__ = [
     "resume",
     "run",
     "scatter",
+    "sweep",
 ]

@@ -10,6 +10,8 @@ FedloomError
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from reprlib import Repr
+from typing import Any
 
 
 class FedloomError(Exception):
@@ -32,10 +34,46 @@ class RunStopped(FedloomError, RuntimeError):
     """A run that had to stop; saved rounds are not lost."""
 
 
+ELSEWHERE = {  # what other libraries call a setting
+    "lr": "rate",
+    "learning_rate": "rate",
+    "optimizer": "optimiser",
+    "local_epochs": "epochs",
+    "num_epochs": "epochs",
+    "local_steps": "steps",
+    "bs": "batch",
+    "batch_size": "batch",
+    "wd": "weight_decay",
+    "num_clients": "clients",
+    "clients_per_round": "per_round",
+    "num_rounds": "rounds",
+    "dataset": "data",
+    "algorithm": "method",
+}
+
+
 def unknown(kind: str, name: str, names: Iterable[str]) -> str:
     """The error text for an unknown name: the nearest known name, then all of them."""
     names = sorted(names)
     lowered = {known.lower(): known for known in names}
-    near = get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
+    near = [word for word in (ELSEWHERE.get(name.lower()),) if word in lowered]
+    near = near or get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
     hint = f"; did you mean '{lowered[near[0]]}'?" if near else "."
     return f"unknown {kind} '{name}'{hint} Known: {', '.join(names)}"
+
+
+class _Short(Repr):
+    """Values for error texts, cut to a line; arrays by their shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 120
+
+    def repr_ndarray(self, value: Any, level: int) -> str:
+        """A NumPy array."""
+        return f"<array {list(value.shape)} {value.dtype}>"
+
+    repr_Tensor = repr_ndarray
+
+
+short = _Short().repr

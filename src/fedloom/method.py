@@ -23,6 +23,7 @@ from fedloom.parts.repair.nothing import Nothing
 from fedloom.parts.select.uniform import Uniform
 from fedloom.parts.stale.as_change import AsChange
 from fedloom.parts.upload.as_sent import AsSent
+from fedloom.shown import table
 
 Memory = dict[str, State]  # the server's memory, by slot
 
@@ -56,7 +57,18 @@ class Method:
                 raise BadExperiment(f"{slot}={type(part).__name__} does not fit this method: {why}")
 
     def __repr__(self) -> str:
-        """As it is written; slots that only rounds without a barrier ask are left out where they are not set."""
+        """As one writes it: what differs from FedAvg."""
+        shown = [f.name for f in fields(self) if getattr(self, f.name) != f.default]
+        return f"Method({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
+
+    def _repr_html_(self) -> str:
+        """A table of its parts, for notebooks."""
+        marks = {f.name: "" if getattr(self, f.name) != f.default else " (as FedAvg)" for f in fields(self)}
+        return table("Method", [(name, f"{getattr(self, name)!r}{mark}") for name, mark in marks.items()])
+
+    @property
+    def in_full(self) -> str:
+        """All its parts; slots that only rounds without a barrier ask are left out where they are not set."""
         shown = [f.name for f in fields(self) if f.name not in BARRIER_FREE or getattr(self, f.name) != f.default]
         return f"Method({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 

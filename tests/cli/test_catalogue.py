@@ -71,7 +71,7 @@ def test_listed_settings_are_all_of_them():
     rows = {row.name: row.settings for kind in ("methods", "models", "partitions") for row in catalogue(kind)}
     assert rows["fedavg"] == ""
     assert rows["fedprox"] == "mu=0.01"
-    assert rows["mlp"] == "widths=(100, 64)"
+    assert rows["mlp"] == "widths=(100, 64), norm=none"
     assert rows["cnn1"] == ""
     assert rows["dirichlet"] == "alpha=0.1, min_size=1"
     assert rows["own"] == ""

@@ -16,6 +16,7 @@ from fedloom.engine.gradient.fastest import fastest_gradient
 from fedloom.engine.gradient.plain import PlainGradient
 from fedloom.engine.gradient.protocol import Gradient, GradientKind
 from fedloom.engine.gradient.stacked import StackedGradient
+from fedloom.engine.gradient.swapped import SwappedGradient
 from fedloom.engine.gradient.vmapped import VmappedGradient
 from fedloom.method import Method
 from fedloom.methods.fedavg import fedavg
@@ -187,7 +188,9 @@ def batch(place: World, number: int = 0, active: int = CLIENTS) -> Batch:
 def ways(place: World) -> list[Gradient]:
     """All ways that can run this network."""
     norms = any("BatchNorm" in type(part).__name__ for part in place.setting.module.modules())
-    return [StackedGradient(place.setting)] + ([] if norms else [VmappedGradient(place.setting)])
+    return [StackedGradient(place.setting), SwappedGradient(place.setting)] + (
+        [] if norms else [VmappedGradient(place.setting)]
+    )
 
 
 @pytest.mark.parametrize("count", [CLIENTS, 1])
@@ -257,11 +260,12 @@ def test_outputs_agree(name: str) -> None:
 
 
 REASONS = {
-    "loose": {"stacked": "a parameter outside any layer"},
-    "across": {"stacked": "differs from plain PyTorch by", "vmapped": "differs from plain PyTorch by"},
-    "branching": {"stacked": "control flow", "vmapped": "control flow"},
+    "loose": {"stacked": "a parameter outside any layer", "swapped": "has no stacked form"},
+    "across": dict.fromkeys(("stacked", "swapped", "vmapped"), "differs from plain PyTorch by"),
+    "branching": {"stacked": "control flow", "swapped": "differs from plain PyTorch by", "vmapped": "control flow"},
     "cumulative statistics": {
         "stacked": "differs from plain PyTorch by",
+        "swapped": "differs from plain PyTorch by",
         "vmapped": "batch statistics would count padding",
     },
 }

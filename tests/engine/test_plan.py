@@ -110,6 +110,14 @@ TABLE: dict[str, Row] = {
         Facts("vmapped", (("stacked", "no form"),), CUT), ("autograd",), "sliced",
         {"stacked": "no form", "native": "row", "fused": "vmap returns gradients"},
     ),
+    "swapped": Row(
+        Facts("swapped", (("stacked", "no form"),), CUT), ("autograd",), "sliced",
+        {"stacked": "no form", "native": "row", "fused": "traced network"},
+    ),
+    "after swapped": Row(
+        Facts("vmapped", (("stacked", "no form"), ("swapped", "no form")), CUT), ("autograd",), "sliced",
+        {"stacked": "no form", "swapped": "no form", "native": "row", "fused": "vmap returns gradients"},
+    ),
     "one by one, cut": Row(
         Facts("one by one", (("vmapped", "control flow"),), CUT), ("fused", "autograd"), "sliced",
         {"vmapped": "control flow"},
@@ -211,7 +219,9 @@ def test_every_way_is_reached() -> None:
     assert reached == {*get_args(GradientKind), *get_args(StepWay), *get_args(PartWay)}
     assert {plan.steps[0] for plan in plans} == set(STEPS), "each is the first of some plan"
     refused = {way for plan in plans for way, _ in plan.reasons}
-    assert refused == {"stacked", "vmapped", "captured", *STEPS, *PARTS} - {"autograd"}, "and not taken in another"
+    assert refused == {"stacked", "swapped", "vmapped", "captured", *STEPS, *PARTS} - {"autograd"}, (
+        "and not taken in another"
+    )
 
 
 OPTIMISERS: list[Optimiser] = [Sgd(), HEAVY, Sgd(clip=1.0), replace(HEAVY, fresh=False), Adam(), Sign()]

@@ -138,16 +138,22 @@ CASES: dict[str, Case] = {
     "wide": Case("wide", fedavg(), "stacked", ("fused", "autograd"), "whole", {"native": "layers are larger"}),
     "transformer": Case(
         "transformer", fedavg(), "vmapped", ("autograd",), "whole",
-        {"stacked": "'layer' (TransformerEncoderLayer) has no stacked form", "native": ROW, "fused": "takes no steps"},
+        {
+            "stacked": "'layer' (TransformerEncoderLayer) has no stacked form", "swapped": "has no stacked form",
+            "native": ROW, "fused": "takes no steps",
+        },
     ),
     "transformer, captured": Case(
         "transformer", fedavg(), "vmapped", ("autograd",), "whole",
-        {"stacked": "no stacked form", "kernels": "linear", "fused": "takes no steps", "momentum": "vmapped"},
+        {
+            **dict.fromkeys(("stacked", "swapped"), "no stacked form"), "kernels": "linear", "fused": "takes no steps",
+            "momentum": "vmapped",
+        },
         captured=True,
     ),
     "branching": Case(
         "branching", fedavg(), "one by one", ("fused", "autograd"), "whole",
-        {"stacked": "control flow", "vmapped": "control flow"}, captured=True,
+        {"stacked": "control flow", "swapped": "differs", "vmapped": "control flow"}, captured=True,
     ),
 }  # fmt: skip
 

@@ -16,8 +16,9 @@ from fedloom.cli.watch_view import follow, view
 from fedloom.errors import BadExperiment
 from fedloom.report import trackers
 from fedloom.report.live import block_curve, changes, process_exists, read_progress, time_left
-from fedloom.report.trackers import numbers, score_of, tracked
+from fedloom.report.trackers import Mlflow, TensorBoard, Wandb, numbers, score_of
 from fedloom.runs.experiment import Experiment
+from fedloom.runs.play import run
 from report.asynchronous import asynchronous
 from report.folders import SMALL, small
 
@@ -163,46 +164,80 @@ def test_mlflow_has_the_same_numbers(tmp_path, monkeypatch):
 
     experiment = Experiment(**SMALL)
     rows = [{"round": n, "accuracy": n / 10, "per_class": [0.1, 0.2], "loss": None} for n in (1, 2, 3)]
-    told = []
-    with tracked(experiment, tmp_path / "run", told.append, None, str(tmp_path / "ml")) as watch:
-        for row in rows:
-            watch(row)
-    assert told == rows
+    tracker = Mlflow(str(tmp_path / "ml"))
+    tracker.begin(experiment, tmp_path / "run")
+    for row in rows:
+        tracker.round(row)
+    tracker.end(run(Experiment(**SMALL)))
     client = MlflowClient(tracking_uri=(tmp_path / "ml").as_uri())
     owner = client.get_experiment_by_name("fedloom")
     assert owner is not None
-    (run,) = client.search_runs([owner.experiment_id])
-    assert run.info.run_name == "run"
-    assert run.info.status == "FINISHED"
-    assert run.data.params["method"] == "fedavg"
-    assert run.data.params["score"] == "accuracy"
-    assert [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, "accuracy")] == [
+    (logged,) = client.search_runs([owner.experiment_id])
+    assert logged.info.run_name == "run"
+    assert logged.info.status == "FINISHED"
+    assert logged.data.params["method"] == "fedavg"
+    assert logged.data.params["score"] == "accuracy"
+    assert [(m.step, m.value) for m in client.get_metric_history(logged.info.run_id, "accuracy")] == [
         (1, 0.1),
         (2, 0.2),
         (3, 0.3),
     ]
 
 
+def log_records(data: bytes, block: int = 32768) -> list[bytes]:
+    """The records of a log in LevelDB's format, behind a header of 7 bytes."""
+    found, place = [b""], 7
+    while place + 7 <= len(data):
+        if block - place % block < 7:
+            place += block - place % block
+            continue
+        length, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
+        found[-1] += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        found += [b""] if kind in (1, 4) else []  # a whole record, or the last piece of one
+    return [record for record in found if record]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_wandb_has_the_same_numbers_without_a_network(tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb", reason="Weights & Biases is an extra, and not installed here")
+    from wandb.proto import wandb_internal_pb2
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    tracker = Wandb("mine")
+    tracker.begin(Experiment(**SMALL), tmp_path / "run")
+    for number in (1, 2):
+        tracker.round({"round": number, "accuracy": number / 10, "loss": None})
+    tracker.end(None)
+    wandb.teardown()  # waits for its own process, which writes
+    (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    records = [wandb_internal_pb2.Record.FromString(data) for data in log_records(file.read_bytes())]
+    rows = [{item.key or item.nested_key[0]: item.value_json for item in one.history.item} for one in records]
+    logged = [(int(row["_step"]), float(row["accuracy"])) for row in rows if "accuracy" in row]
+    assert logged == [(1, 0.1), (2, 0.2)]
+    (config,) = (one.run for one in records if one.run.project)
+    assert (config.project, config.display_name) == ("mine", "run")
+    assert {item.key: item.value_json for item in config.config.update}["method"] == '"fedavg"'
+
+
 def test_trouble_elsewhere_does_not_stop_the_run(tmp_path, caplog, monkeypatch):
     pytest.importorskip("tensorboard")
-    state: dict[str, bool] = {}
+    tracker = TensorBoard(tmp_path)
     done = []
 
     def fails() -> None:
         done.append(1)
         raise OSError("full")
 
-    trackers._forgiving("TensorBoard", fails, state)
-    trackers._forgiving("TensorBoard", fails, state)
+    tracker.forgiving(fails)
+    tracker.forgiving(fails)
     assert len(done) == 1
     assert caplog.messages == ["TensorBoard could not be written and gets no more rounds: full"]
 
 
 def test_missing_packages_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(trackers, "find_spec", lambda name: None)
-    for tensorboard, mlflow, extra in ((tmp_path, None, "tensorboard"), (None, "x", "mlflow")):
-        with (
-            pytest.raises(BadExperiment, match=rf"fedloom\[{extra}\]"),
-            tracked(Experiment(), tmp_path / "run", print, tensorboard, mlflow),
-        ):
-            pass
+    for made, extra in ((TensorBoard, "tensorboard"), (Mlflow, "mlflow"), (Wandb, "wandb")):
+        with pytest.raises(BadExperiment, match=rf"fedloom\[{extra}\]"):
+            made(str(tmp_path))

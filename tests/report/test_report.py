@@ -107,7 +107,7 @@ def test_a_page_that_cannot_be_written_is_said(folders, tmp_path):
 def test_missing_packages_are_named(folders, tmp_path, monkeypatch):
     for module in ("page", "figures"):
         monkeypatch.setattr(sys.modules[f"fedloom.report.{module}"], "find_spec", lambda name: None)
-    with pytest.raises(BadExperiment, match=r"plotly.*pip install 'fedloom\[report\]'"):
+    with pytest.raises(BadExperiment, match=r"plotly.*pip install plotly"):
         write_report(folders, tmp_path / "r.html")
     with pytest.raises(BadExperiment, match=r"matplotlib.*pip install 'fedloom\[report\]'"):
         check_figures(tmp_path)

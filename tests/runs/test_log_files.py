@@ -6,11 +6,12 @@ import json
 import logging
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Barrier, Event, Thread
 from typing import Any
 
 import pytest
 
-from fedloom.runs.log_files import JSON, TEXT, facts, logged
+from fedloom.runs.log_files import JSON, TEXT, early_warnings, facts, logged
 
 log = logging.getLogger("fedloom")
 
@@ -65,3 +66,43 @@ def test_a_full_disk_is_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     with logged(tmp_path):
         log.info("lost")
     assert capsys.readouterr().err == ""
+
+
+def test_warnings_before_the_folder_is_open_are_in_it(tmp_path: Path) -> None:
+    with early_warnings():
+        log.warning("layer 3 is kept whole")
+        log.info("not that important")
+        with logged(tmp_path):
+            log.warning("later")
+        log.warning("too late")
+    assert [line["message"] for line in lines_in(tmp_path)] == ["layer 3 is kept whole", "later", "finished"]
+    with logged(tmp_path / ".."):
+        pass
+    assert "kept whole" not in (tmp_path / ".." / TEXT).read_text()
+
+
+def test_runs_at_once_have_logs_of_their_own(tmp_path: Path) -> None:
+    """Each in its thread, and they end in any order; the level of the log is then what it was."""
+    level, first_ended = log.level, Event()
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    both = Barrier(2)
+
+    def play(name: str) -> None:
+        with logged(tmp_path / name):
+            both.wait()
+            log.info("%s here", name)
+            both.wait()
+            if name == "two":
+                first_ended.wait(5)
+                log.info("two goes on")
+        first_ended.set()
+
+    threads = [Thread(target=play, args=(name,)) for name in ("one", "two")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [line["message"] for line in lines_in(tmp_path / "one")] == ["one here", "finished"]
+    assert [line["message"] for line in lines_in(tmp_path / "two")] == ["two here", "two goes on", "finished"]
+    assert log.level == level

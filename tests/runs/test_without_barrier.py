@@ -261,7 +261,7 @@ def test_a_comparison_is_on_one_fleet_and_says_so() -> None:
     both = {"fedavg": Experiment(**few), "fedbuff": experiment(method="fedbuff", **few, **{"method.buffer": 3})}
     plain, free = compare(both, [0], tell=told.append)
     assert plain.results[0].experiment.fleet == free.results[0].experiment.fleet == both["fedbuff"].fleet
-    assert "on fleet 'mobile-4g', as the runs without a barrier: fedavg" in told
+    assert "on fleet 'mobile-4g', as the others: fedavg" in told
     assert plain.costs(None)[0].seconds > free.costs(None)[0].seconds  # type: ignore[union-attr, operator]
 
 

@@ -14,7 +14,8 @@ from scipy.stats import t as student
 from torch.nn import Identity
 
 from fedloom.cli.main import main
-from fedloom.cli.show import comparison_rows, comparison_table, summary_table
+from fedloom.cli.show import summary_table
+from fedloom.cli.show_studies import comparison_rows, comparison_table
 from fedloom.core.goal import Goal
 from fedloom.errors import BadExperiment
 from fedloom.evaluate.targets import interval, spent, to_target
@@ -25,10 +26,10 @@ from fedloom.studies.compare import Contender, compare, ratio_of
 from fedloom.studies.plan import Option, Plan, plan
 
 ROWS = [
-    {"score": 0.1, "virtual_seconds": 2.0, "bytes_up": 10, "bytes_down": 5, "joules": 1.0},
-    {"score": None, "virtual_seconds": 3.0, "bytes_up": 10, "bytes_down": 5, "joules": 1.0},
-    {"score": 0.6, "virtual_seconds": 4.0, "bytes_up": 10, "bytes_down": 5, "joules": 1.0},
-    {"score": 0.4, "virtual_seconds": 5.0, "bytes_up": 10, "bytes_down": 5, "joules": 1.0},
+    {"score": 0.1, "virtual_seconds": 2.0, "bytes_up": 10, "bytes_down": 5, "clients": 4, "joules": 1.0},
+    {"score": None, "virtual_seconds": 3.0, "bytes_up": 10, "bytes_down": 5, "clients": 4, "joules": 1.0},
+    {"score": 0.6, "virtual_seconds": 4.0, "bytes_up": 10, "bytes_down": 5, "clients": 4, "joules": 1.0},
+    {"score": 0.4, "virtual_seconds": 5.0, "bytes_up": 10, "bytes_down": 5, "clients": 4, "joules": 1.0},
 ]
 SMALL = {"clients": 10, "per_round": 4, "rounds": 4, "training": {"epochs": 1}}
 

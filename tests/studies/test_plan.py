@@ -11,7 +11,7 @@ import pytest
 from fedloom.accel.machine import duration, size
 from fedloom.cli.main import main
 from fedloom.cli.options import choices_of
-from fedloom.cli.show import plan_rows, plan_table
+from fedloom.cli.show_studies import plan_rows, plan_table
 from fedloom.errors import BadExperiment
 from fedloom.runs.experiment import Experiment
 from fedloom.studies.chart import check_chart, draw_chart, letters, text_chart

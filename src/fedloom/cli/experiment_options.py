@@ -55,6 +55,14 @@ class ExperimentOptions:
     rounds: Annotated[
         int | None, typer.Option(help="how many rounds, 50 if left out; without a barrier steps, and as much work")
     ] = None
+    until: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="end sooner: score=0.9, seconds=3600 (virtual with a fleet), real_seconds=60 or patience=20 rounds "
+            "without a better score; repeat as needed",
+        ),
+    ] = None
     seed: Annotated[int, typer.Option(help="the same seed gives the same run")] = 0
     device: DeviceOption = "auto"
     precision: Annotated[str, typer.Option(help="of products: default (PyTorch's own), float32, tf32 or bf16")] = (
@@ -77,7 +85,8 @@ class ExperimentOptions:
     @property
     def values(self) -> dict[str, Any]:
         """The keys of an experiment that are not left open, without those of `--set`."""
-        return {name: value for name, value in asdict(self).items() if name != "set_" and value is not None}
+        given = {name: value for name, value in asdict(self).items() if name != "set_" and value is not None}
+        return given | ({} if self.until is None else {"until": pairs_of(self.until, "--until", "score=0.9")})
 
     @property
     def settings(self) -> dict[str, Any]:

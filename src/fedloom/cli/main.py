@@ -4,40 +4,38 @@ from __future__ import annotations
 
 import json
 import logging
+import platform
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.logging import RichHandler
 from rich.table import Column, Table
 from rich.text import Text
 
 from fedloom.cli.bench import bench_command
+from fedloom.cli.compare import compare_command, plan_command
 from fedloom.cli.deploy_group import deploy_app
 from fedloom.cli.experiment_options import ExperimentOptions, experiment_options
 from fedloom.cli.export import export_command
 from fedloom.cli.flower import gate_command, trial_command
 from fedloom.cli.neurons import neurons_command
 from fedloom.cli.options import (
+    WARNINGS,
     EngineOption,
     EveryOption,
     JsonOption,
     KeepOption,
     MlflowOption,
     ResumeOption,
-    StackOption,
     TensorboardOption,
-    TryOption,
+    WandbOption,
     checkpoints_of,
-    choices_of,
     new_folder_for,
     note_printer,
     print_error,
     print_json,
-    runs_progress,
     silence_other_ranks,
 )
 from fedloom.cli.replay import replay_command
@@ -46,6 +44,7 @@ from fedloom.cli.reproduce import reproduce_command
 from fedloom.cli.rollback import rollback_command
 from fedloom.cli.states import states_command
 from fedloom.cli.supervise import supervise_command
+from fedloom.cli.sweep import sweep_command
 from fedloom.errors import FedloomError, RunStopped
 
 if TYPE_CHECKING:
@@ -57,8 +56,21 @@ app = typer.Typer(
 errors = Console(stderr=True)
 
 
+def print_version(asked: bool) -> None:
+    """Print the versions of fedloom and of what it stands on, and end."""
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"fedloom {version('fedloom')} (torch {version('torch')}, Python {platform.python_version()})")
+        raise typer.Exit
+
+
 @app.callback()
-def about() -> None:
+def about(
+    version: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="print the version and end")
+    ] = False,
+) -> None:
     """Federated learning on weak, uneven, unreliable fleets.
 
     Start with `fedloom run fedavg`, then `fedloom list methods`.
@@ -81,6 +93,7 @@ def run_command(
     keep: KeepOption = 2,
     tensorboard: TensorboardOption = None,
     mlflow: MlflowOption = None,
+    wandb: WandbOption = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="say how and why the run would train as it does, and end; trains nothing")
     ] = False,
@@ -94,7 +107,7 @@ def run_command(
     Exit codes: 0 finished, 2 wrong input, 3 stopped by a fault (what was saved is kept), 130 stopped by Ctrl-C.
     """
     from fedloom.cli.show import progress, summary_table
-    from fedloom.report.trackers import tracked
+    from fedloom.report.trackers import trackers
     from fedloom.runs.play import run
 
     if resume and out is None:
@@ -109,13 +122,10 @@ def run_command(
     folder = out or new_folder_for(experiment)
     when = checkpoints_of(checkpoint_every, keep)
     try:
-        with (
-            progress(console, name, experiment.rounds, experiment.build_goal().score) as bar,
-            tracked(experiment, folder, bar, tensorboard, mlflow) as watch,
-        ):
+        with progress(console, name, experiment.rounds, experiment.build_goal().score) as bar:
             result = run(
-                experiment, out=folder, resume=resume, checkpoints=when, watch=watch,
-                tell=note_printer(console),
+                experiment, out=folder, resume=resume, checkpoints=when, watch=bar,
+                callbacks=trackers(tensorboard, mlflow, wandb), tell=note_printer(console),
             )  # fmt: skip
     except KeyboardInterrupt:
         errors.print(
@@ -143,94 +153,9 @@ def print_explanation(experiment: Experiment, as_json: bool) -> None:
         Console().print(table)
 
 
-@app.command("compare")
-@experiment_options()
-def compare_command(
-    methods: Annotated[list[str], typer.Argument(help="names from `fedloom list methods`; the first is the reference")],
-    *,
-    target: Annotated[float | None, typer.Option(help="score to reach, such as an accuracy: what did it cost?")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="how many seeds, from --seed on")] = 3,
-    shared: ExperimentOptions,
-    stack: StackOption = True,
-    as_json: JsonOption = False,
-) -> None:
-    """Run METHODS on the same data, fleet, world and seeds, and print one table.
-
-    For example `fedloom compare fedavg fedcs oort --fleet table4 --target 0.8`. A setting that only some methods
-    have is given to those that have it.
-    """
-    from fedloom.cli.show import comparison_rows, comparison_table, progress
-    from fedloom.evaluate.judge import check_target
-    from fedloom.studies.compare import compare
-    from fedloom.studies.forms import experiment_of
-
-    pairs = shared.settings
-    experiments = {name: experiment_of(name, shared.values, pairs, methods) for name in methods}
-    score = next(iter(experiments.values())).build_goal().score
-    if target is not None:
-        check_target(score, target)
-    console = errors if as_json else Console()
-    total = seeds * sum(experiment.rounds for experiment in experiments.values())
-    with runs_progress(console, "compare", total, partial(progress, score=score)) as each:
-        contenders = compare(experiments, range(shared.seed, shared.seed + seeds), each, stack, note_printer(console))
-    if as_json:
-        facts = {"target": target, "score_name": score.name, "lower_is_better": score.best == "low"}
-        print_json({**facts, "methods": comparison_rows(contenders, target)})
-    else:
-        console.print(comparison_table(contenders, target))
-
-
-@app.command("plan")
-@experiment_options()
-def plan_command(
-    fleet: Annotated[str, typer.Option(help="your devices: a .csv or .parquet, or a name from `fedloom list fleets`")],
-    target: Annotated[float, typer.Option(help="score to reach, such as an accuracy of 0.8")],
-    *,
-    methods: Annotated[str, typer.Option(help="candidates, joined by commas; a choice of ours if left out")] = "",
-    seeds: Annotated[int, typer.Option(min=1, help="how many seeds, from --seed on")] = 1,
-    shared: ExperimentOptions,
-    try_: TryOption = None,
-    chart: Annotated[
-        Path | None, typer.Option(help="draw the trade-off into this .svg, .png or .pdf (needs matplotlib)")
-    ] = None,
-    stack: StackOption = True,
-    as_json: JsonOption = False,
-) -> None:
-    """Say which method, codec and settings reach a target on your fleet soonest, and which cheapest.
-
-    For example `fedloom plan --fleet my_devices.csv --model mlp --target 0.8 --try method.budget=0.4,0.6`.
-    """
-    from fedloom.cli.show import plan_rows, plan_table, progress
-    from fedloom.studies.chart import check_chart, draw_chart, text_chart
-    from fedloom.studies.plan import CANDIDATES, CODECS, candidates, plan
-
-    if chart is not None:
-        check_chart(chart)
-    experiment = shared.experiment(fleet=fleet)
-    chosen = [name.strip() for name in methods.split(",")] if methods else list(CANDIDATES)
-    choices = choices_of(try_ or [])
-    console = errors if as_json else Console()
-    every = range(shared.seed, shared.seed + seeds)
-    shown = partial(progress, score=experiment.build_goal().score)
-    total = seeds * sum(one.rounds for one in candidates(experiment, chosen, CODECS, choices).values())
-    tell = note_printer(console)
-    with runs_progress(console, "plan", total, shown) as each:
-        found = plan(experiment, target, chosen, every, CODECS, choices, each, stack, tell)
-    if chart is not None:
-        draw_chart(found, chart)
-    if as_json:
-        facts = {
-            "target": target,
-            "score_name": found.score.name,
-            "lower_is_better": found.score.best == "low",
-            "options": plan_rows(found),
-        }
-        print_json({**facts, "missed": [c.name for c in found.missed]})
-    else:
-        console.print(plan_table(found))
-        console.print(Text(text_chart(found)))
-
-
+app.command("compare")(compare_command)
+app.command("plan")(plan_command)
+app.command("sweep")(sweep_command)
 app.command("bench")(bench_command)
 app.command("neurons")(neurons_command)
 app.command("reproduce")(reproduce_command)
@@ -264,6 +189,15 @@ class Kind(StrEnum):
     checks = "checks"
     attacks = "attacks"
     parts = "parts"
+    settings = "settings"
+    training = "training"
+    server = "server"
+    world = "world"
+    codec = "codec"
+    until = "until"
+
+
+SETTINGS = (Kind.settings, Kind.training, Kind.server, Kind.world, Kind.codec, Kind.until)
 
 
 @app.command("list")
@@ -271,16 +205,17 @@ def list_command(
     kind: Annotated[Kind, typer.Argument(help="what to list")],
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Show the names that `fedloom run` understands, with their settings."""
+    """Show the names that `fedloom run` understands, with their settings; `settings` shows all that `--set` takes."""
     from fedloom.cli.catalogue import catalogue
+    from fedloom.cli.setting_rows import SettingRow, setting_rows
 
-    rows = catalogue(kind.value)
+    of_settings = kind in SETTINGS
+    rows = setting_rows(kind.value) if of_settings else catalogue(kind.value)
     if as_json:
         typer.echo(json.dumps([row._asdict() for row in rows]))
         return
-    table = Table(
-        Column("name", no_wrap=True), "settings", "what it is", title=f"fedloom {kind.value}", title_justify="left"
-    )
+    heads = (*SettingRow._fields[1:-1], "what it is") if of_settings else ("settings", "what it is")
+    table = Table(Column("name", no_wrap=True), *heads, title=f"fedloom {kind.value}", title_justify="left")
     for row in rows:
         table.add_row(*(Text(text) for text in row))
     Console().print(table)
@@ -289,8 +224,8 @@ def list_command(
 def main() -> None:
     """Run the command; errors become one line and an exit code: 2 bad input, 3 a run that stopped, 130 Ctrl-C."""
     silence_other_ranks(errors)
-    shown = RichHandler(logging.WARNING, console=errors, show_path=False, show_time=False)
-    logging.basicConfig(format="%(message)s", handlers=[shown])
+    WARNINGS.console = errors
+    logging.basicConfig(format="%(message)s", handlers=[WARNINGS])
     try:
         app()
     except FedloomError as problem:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import time
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.logging import RichHandler
 from rich.text import Text
 
 from fedloom.errors import BadExperiment, FedloomError, RunStopped
@@ -21,7 +23,9 @@ from fedloom.runs.checkpoint.saver import checkpoints_of as checkpoints_of
 
 if TYPE_CHECKING:
     from fedloom.runs.experiment import Experiment
+    from fedloom.studies.space import Tried
 
+WARNINGS = RichHandler(logging.WARNING, console=Console(stderr=True), show_path=False, show_time=False)
 SILENCE = 1.0  # seconds that a silent rank waits before it ends, since torchrun then ends the others too
 
 EngineOption = Annotated[
@@ -60,8 +64,18 @@ TensorboardOption = Annotated[
 MlflowOption = Annotated[
     str | None, typer.Option(metavar="URI", help="log the rounds with MLflow too: a folder, sqlite:///FILE or a server")
 ]
+WandbOption = Annotated[
+    str | None,
+    typer.Option(metavar="PROJECT", help="log the rounds with W&B too; WANDB_MODE=offline keeps them on this machine"),
+]
 StackOption = Annotated[
     bool, typer.Option("--stack/--no-stack", help="train runs together that train alike, or one run after another")
+]
+StudyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", metavar="DIR", help="a folder for the run folders, runs/COMMAND-NUMBER if left out; goes on with one"
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object at the end and nothing else")]
 
@@ -85,6 +99,22 @@ def runs_progress(console: Console, title: str, total: int, progress: Any) -> It
         yield each
 
 
+@contextmanager
+def study_folder(console: Console, name: str, out: Path | None) -> Iterator[Path]:
+    """The folder of a study's runs; afterwards, or after Ctrl-C, what can be done with it is printed."""
+    from fedloom.runs.folder import new_folder
+
+    folder = out or new_folder(name)
+    say = note_printer(console)
+    try:
+        yield folder
+    except KeyboardInterrupt:
+        again = f"`fedloom sweep --resume {folder}`" if name == "sweep" else f"the same command with --out {folder}"
+        say(f"interrupted; what is finished is in {folder}: {again} goes on")
+        raise typer.Exit(130) from None
+    say(f"run folders are in {folder}: fedloom report {folder}")
+
+
 def print_json(facts: dict[str, Any]) -> None:
     """Print JSON, with null in place of NaN and infinity, which JSON lacks."""
 
@@ -98,16 +128,19 @@ def print_json(facts: dict[str, Any]) -> None:
     typer.echo(json.dumps(plain(facts)))
 
 
-def pairs_of(texts: list[str]) -> dict[str, Any]:
+def pairs_of(texts: list[str], option: str = "--set", example: str = "rate=0.05") -> dict[str, Any]:
     """The arguments of `--set` as a dictionary."""
     from fedloom.runs.settings import parse_value
 
-    pairs = {}
+    pairs: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise BadExperiment(f"--set got '{text}'; expected KEY=VALUE, such as rate=0.05.")
-        pairs[key.strip()] = parse_value(value.strip())
+            raise BadExperiment(f"{option} got '{text}'; expected KEY=VALUE, such as {example}.")
+        read = parse_value(value.strip())
+        if pairs.get(key.strip(), read) != read:
+            raise BadExperiment(f"{option} got {key.strip()} twice, {pairs[key.strip()]} and {read}; leave one out.")
+        pairs[key.strip()] = read
     return pairs
 
 
@@ -120,7 +153,7 @@ def new_folder_for(experiment: Experiment) -> Path:
     return new_folder(f"{name}-{Path(experiment.data.name).stem}")
 
 
-def choices_of(texts: list[str]) -> dict[str, list[Any]]:
+def choices_of(texts: list[str], option: str = "--try") -> dict[str, list[Any]]:
     """The arguments of `--try` as a dictionary: the values of each setting."""
     from fedloom.runs.settings import parse_value, split_at_commas
 
@@ -128,16 +161,25 @@ def choices_of(texts: list[str]) -> dict[str, list[Any]]:
     for text in texts:
         key, equals, values = text.partition("=")
         if not equals or not key or not values:
-            raise BadExperiment(f"--try got '{text}'; expected KEY=VALUE,VALUE, such as method.budget=0.4,0.6.")
+            raise BadExperiment(f"{option} got '{text}'; expected KEY=VALUE,VALUE, such as method.budget=0.4,0.6.")
         try:
-            choices[key.strip()] = list(json.loads(f"[{values}]"))  # values may be lists themselves
+            found = list(json.loads(f"[{values}]"))  # values may be lists themselves
         except json.JSONDecodeError:
             try:
                 pieces = split_at_commas(values)
             except ValueError:  # a bracket that is no list's
                 pieces = [piece.strip() for piece in values.split(",")]
-            choices[key.strip()] = [parse_value(piece) for piece in pieces]
+            found = [parse_value(piece) for piece in pieces]
+        choices[key.strip()] = found
     return choices
+
+
+def space_of(texts: list[str]) -> dict[str, Tried]:
+    """What `fedloom sweep` is to try: the values of each setting, or a range."""
+    from fedloom.studies.space import tried_of
+
+    values, given = choices_of(texts, "sweep"), [text.partition("=") for text in texts]
+    return {key.strip(): tried_of(text, values[key.strip()]) for key, _, text in given}
 
 
 def silence_other_ranks(errors: Console) -> None:

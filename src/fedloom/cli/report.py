@@ -11,7 +11,8 @@ from rich.console import Console
 
 def report_command(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="run folders; several are shown next to each other")
+        list[Path],
+        typer.Argument(metavar="RUN...", help="run folders, or a folder of them; shown next to each other"),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="the page")] = Path("report.html"),
     target: Annotated[

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedloom.codec import number_formats
@@ -29,9 +29,15 @@ class Codec(Section):
     A codec takes any numbers: in narrow formats, send changes of the model rather than its weights, which are larger.
     """
 
-    values: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
-    scale: Literal["block", "tensor"] = "block"  # of int8: one per 256 numbers, or one per tensor
-    feedback: bool = False  # a client adds what rounding took from its last reply to its next
+    values: Literal["float32", "float16", "bfloat16", "int8"] = Field(
+        default="float32", description="format of the numbers"
+    )
+    scale: Literal["block", "tensor"] = Field(
+        default="block", description="of int8: one per 256 numbers, or one per tensor"
+    )
+    feedback: bool = Field(
+        default=False, description="a client adds what rounding took from its last reply to its next"
+    )
 
     @model_validator(mode="after")
     def _check_feedback(self) -> Self:

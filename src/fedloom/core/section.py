@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fedloom.errors import BadExperiment
+
+
+def told(description: str, unit: str = "", within: str = "", default: Any = None, **limits: Any) -> Any:
+    """A field with its unit, and its range in words where it is not checked by `limits` but later."""
+    return Field(default, description=description, json_schema_extra={"unit": unit, "within": within}, **limits)
 
 
 class Section(BaseModel):

@@ -28,6 +28,7 @@ MEANINGS: dict[str, str] = {
     "per-core": "every core trains one client after another",
     "per-core-channels-last": "as per-core, and an image's channels lie side by side in memory",
     "stacked": "all clients of a chunk at once, layer by layer, each with weights of its own",
+    "swapped": "all clients of a chunk at once, by the network's own code with layers that hold weights for each",
     "vmapped": "all clients of a chunk at once, by torch.func.vmap",
     "one by one": "of every client by itself, in plain PyTorch",
     "native": "C code compiled for this machine takes all steps of a client in one call",
@@ -196,6 +197,8 @@ def _fused(facts: Facts) -> str | None:
     """The step as part of the backward pass."""
     if facts.gradient == "vmapped":
         return "torch.func.vmap returns gradients and takes no steps"
+    if facts.gradient == "swapped":
+        return "only layers of a traced network take steps in their backward pass"
     if not facts.optimiser.plain:
         return f"only plain SGD can be part of the backward pass, not {_in_words(facts.optimiser)}"
     return _uncorrected(facts)

@@ -15,18 +15,19 @@ from torch import Tensor
 
 from fedloom.accel.capture import Captured
 from fedloom.accel.machine import own_kernels
-from fedloom.errors import BadExperiment, BadModel, unknown
+from fedloom.errors import BadExperiment, BadModel, short, unknown
 from fedloom.neurons.axes import FIXED_GROUP, Axes, Segment, on_axis, segments_of
 from fedloom.neurons.pairs import Pair
 from fedloom.neurons.told import Told
 from fedloom.neurons.wiring import Attribute
+from fedloom.shown import table
 
 Rounding = Literal["floor", "half-up", "ceil"]
 POWERS = {"l1": 1, "l2": 2}
 SHIFTS = {"floor": 0.0, "half-up": 0.5, "ceil": 1.0}  # added before rounding down
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class NeuronMap:
     """A model's neurons, made by `neuron_map`.
 
@@ -52,6 +53,17 @@ class NeuronMap:
     note: str | None = None  # which layers are kept whole and why, in words
     pairs: tuple[Pair, ...] = ()  # adapters, whose rank components are neurons
     base_flops: int = 0  # of one example's forward pass through frozen weights, which are not in the vector
+
+    def __repr__(self) -> str:
+        """How many neurons there are, by group."""
+        groups = ", ".join(f"{group} {self.widths[group]}" for group in self.groups) or "none that can be cut"
+        return f"NeuronMap({self.size} neurons: {short(groups)[1:-1]}; {self.total:,} numbers)"
+
+    def _repr_html_(self) -> str:
+        """A table of the groups, for notebooks."""
+        rows = [(group, f"{self.widths[group]} {self.words.get(group, 'neurons')}") for group in self.groups]
+        title = f"{self.size} neurons in {len(self.groups)} groups, {self.total:,} numbers"
+        return table(title, [*rows, *([] if self.note is None else [("kept whole", self.note)])])
 
     @cached_property
     def size(self) -> int:

@@ -134,7 +134,36 @@ class Timeline(NamedTuple):
     fates: dict[str, tuple[str, str]]  # those that occur, but for counted replies: words and colour
 
 
-Chart = Curves | Bars | Maps | Strips | Ranks | Timeline
+class Axis(NamedTuple):
+    """An axis of parallel coordinates, from 0 to 1."""
+
+    name: str
+    places: dict[str, float]  # of values
+    ticks: list[tuple[float, str]]
+
+
+class Route(NamedTuple):
+    """A line through all axes."""
+
+    places: list[float]
+    words: str
+
+
+class Parallel(NamedTuple):
+    """Parallel coordinates; the last axis is what the others lead to, the last path is the best."""
+
+    axes: list[Axis]
+    paths: list[Route]
+
+
+class Parallels(NamedTuple):
+    """Parallel coordinates of each method."""
+
+    by: dict[str, Parallel]
+    scale: str  # what the last axis is
+
+
+Chart = Curves | Bars | Maps | Strips | Ranks | Timeline | Parallels
 
 
 class Cells(NamedTuple):

@@ -12,7 +12,8 @@ import numpy as np
 
 from fedloom.errors import BadExperiment
 from fedloom.evaluate.wording import direction
-from fedloom.report.charts import Bars, Curves, Map, Maps, Ranks, Row, Strips, Timeline, spaced
+from fedloom.report.charts import Bars, Curves, Map, Maps, Parallels, Ranks, Row, Strips, Timeline, spaced
+from fedloom.report.figure_parallel import draw_parallel
 from fedloom.report.figure_timeline import draw_timeline
 from fedloom.report.recorded import as_floats
 from fedloom.report.sections import Section
@@ -68,6 +69,10 @@ def _pictures(section: Section) -> list[tuple[str, Callable[[], Any]]]:
         return [(f"{key}-{slug(label, place)}" + (f"-{what.split()[0]}" if len(chart.scales) > 1 else ""),
                  lambda label=label, what=what: _map(chart, label, what))  # type: ignore[misc]
                 for place, label in enumerate(chart.by) for what in chart.scales]  # fmt: skip
+    if isinstance(chart, Parallels):
+        return [(f"{key}-{slug(label, place)}",
+                 lambda label=label, one=one: draw_parallel(one, label, chart.scale))  # type: ignore[misc]
+                for place, (label, one) in enumerate(chart.by.items())]  # fmt: skip
     if isinstance(chart, Timeline):
         return [(f"{key}-{slug(label, place)}" + (f"-{when}" if len(windows) > 1 else ""),
                  lambda lanes=lanes: draw_timeline(chart, lanes))  # type: ignore[misc]

@@ -10,7 +10,7 @@ from typing import Any
 from fedloom.errors import BadExperiment
 from fedloom.evaluate.wording import label_of
 from fedloom.report.about import Scores
-from fedloom.report.recorded import Recorded, read_run
+from fedloom.report.recorded import ABOUT, Recorded, read_run
 
 # Okabe and Ito's colours, which the colour-blind can tell apart; those that are faint on white come late or not at all
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#7F7F7F", "#8C6D31")
@@ -47,8 +47,8 @@ def read_groups(folders: list[Path]) -> tuple[list[Group], list[str]]:
         raise BadExperiment("report got no run folder; name at least one, such as runs/fedavg-digits-1.")
     notes: list[str] = []
     found: dict[str, dict[int, Recorded]] = {}
-    for folder in dict.fromkeys(Path(folder).absolute() for folder in folders):
-        run = read_run(folder)
+    for each in dict.fromkeys(one for folder in folders for one in runs_in(Path(folder).absolute())):
+        run = read_run(each)
         same = found.setdefault(json.dumps(run.experiment | {"seed": None}, sort_keys=True), {})
         seed = run.experiment["seed"]
         if seed in same:
@@ -66,6 +66,13 @@ def read_groups(folders: list[Path]) -> tuple[list[Group], list[str]]:
     every = [tuple(runs.values()) for runs in found.values()]
     labels = labels_of([runs[0].experiment for runs in every])
     return [Group(label, place, runs) for place, (label, runs) in enumerate(zip(labels, every))], notes
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The run folder itself, or the run folders in a study's folder, by name."""
+    if (folder / ABOUT).exists() or not folder.is_dir():
+        return [folder]
+    return sorted(one for one in folder.iterdir() if (one / ABOUT).exists()) or [folder]
 
 
 def check_alike(runs: list[Recorded]) -> None:

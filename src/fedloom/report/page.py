@@ -28,7 +28,7 @@ SETUP = ("data", "partition", "model", "clients", "fleet", "rounds")  # shown wh
 def check_page(out: Path) -> None:
     """Refuse, before anything is read, a page that could not be written."""
     if find_spec("plotly") is None:
-        raise BadExperiment("report needs plotly, which is not installed; pip install 'fedloom[report]'.")
+        raise BadExperiment("report needs plotly, which is not installed; pip install plotly.")
     if not out.absolute().parent.is_dir():
         raise BadExperiment(f"out is '{out}', and there is no folder '{out.absolute().parent}'; make it first.")
     if out.is_dir():

@@ -5,8 +5,9 @@ from __future__ import annotations
 from textwrap import wrap
 from typing import Any
 
-from fedloom.report.charts import Bars, Chart, Curves, Map, Maps, Ranks, Strips, Timeline
+from fedloom.report.charts import Bars, Chart, Curves, Map, Maps, Parallels, Ranks, Strips, Timeline
 from fedloom.report.plotly_controls import Json, control, escape, pick
+from fedloom.report.plotly_parallel import plotly_parallel
 from fedloom.report.plotly_timeline import plotly_timeline
 
 NAME = 30  # characters of a line of a name
@@ -23,6 +24,8 @@ def plotly_chart(chart: Chart) -> Json:
         return _maps(chart)
     if isinstance(chart, Timeline):
         return plotly_timeline(chart)
+    if isinstance(chart, Parallels):
+        return plotly_parallel(chart)
     return _strips(chart) if isinstance(chart, Strips) else _ranks(chart)
 
 

@@ -23,6 +23,7 @@ KNOWN = (  # columns that a row has, with None where a run did not write them
     *("score", "accuracy", "top5", "per_class", "loss", "personal_score", "personal_accuracy", "training_loss"),
     *("clients", "arrived", "rejected", "virtual_seconds", "joules", "wall_seconds", "evaluation_seconds"),
 )
+ABOUT = "experiment.json"
 FINISHED, STOPPED = "finished", "stopped: "  # how the log of a run ends
 
 
@@ -87,7 +88,7 @@ def read_run(folder: Path) -> Recorded:
 
 def read_about(folder: Path) -> dict[str, Any]:
     """A run folder's experiment.json, checked."""
-    file = folder / "experiment.json"
+    file = folder / ABOUT
     try:
         about = read_json(file)
         experiment = about["experiment"]

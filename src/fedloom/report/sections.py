@@ -12,6 +12,7 @@ from fedloom.report.fleet import fairness_of, losses_of, shares_of, virtual_time
 from fedloom.report.group import Group
 from fedloom.report.models import classes_of, coverage_of, similarity_of
 from fedloom.report.pace import busy_of, staleness_of, steps_of, timed, work_of
+from fedloom.report.settings import settings_of
 from fedloom.report.tables import summary, target_table
 from fedloom.report.timeline import timeline_of
 
@@ -49,6 +50,7 @@ def sections_of(groups: list[Group], targets: tuple[float, ...], chosen: bool) -
         sections.append(_targets(groups, targets, chosen, over))
     else:
         sections.append(Section(key, f"{title(name)} over time", "No round has been evaluated yet.", notes=notes))
+    sections += _settings(groups)
     classes, notes = classes_of(groups)
     if classes is not None:
         lead = f"Of the global model at the last evaluation.{whisker}"
@@ -71,6 +73,15 @@ def _targets(groups: list[Group], targets: tuple[float, ...], chosen: bool, over
         lead += f" The target is the {most} plain {name}, such as {0.8 if is_share(score) else 5:g}, that every run "
         lead += "reached; --target names others."
     return Section("targets", heading, lead, tables=[(f"{name} {t:g}", target_table(groups, t)) for t in targets])
+
+
+def _settings(groups: list[Group]) -> list[Section]:
+    """What was tried, where methods were run with several settings."""
+    chart, table, notes = settings_of(groups)
+    if chart is None or table is None:
+        return []
+    lead = "The mean over seeds of every choice of settings, at the last evaluation. The table has each method's best."
+    return [Section("settings", "Settings", lead, chart, [("", table)], notes)]
 
 
 def _clients(groups: list[Group]) -> list[Section]:

@@ -1,53 +1,50 @@
-"""TensorBoard and MLflow as trackers of a run; their errors never stop it."""
+"""TensorBoard, MLflow and Weights & Biases as callbacks of a run; their errors during a run never stop it."""
 
 from __future__ import annotations
 
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedloom.errors import BadExperiment
 from fedloom.evaluate.wording import direction, label_of
 from fedloom.runs.experiment import Experiment
-from fedloom.runs.watch import Watch
+from fedloom.runs.watch import Callback
+
+if TYPE_CHECKING:
+    from fedloom.runs.result import Result
 
 log = logging.getLogger("fedloom")
 
 EVERY = 2.0  # seconds between batches to MLflow, which may be far away
 LONGEST = 500  # characters of a parameter that every MLflow store takes
 MOST = 1000  # numbers in one batch to MLflow
+PROJECT = "fedloom"
 
 
-@contextmanager
-def tracked(
-    experiment: Experiment, folder: Path, watch: Watch, tensorboard: Path | None, mlflow: str | None
-) -> Iterator[Watch]:
-    """A watch that passes rows to `watch` and to the trackers given, and closes these when the run is over."""
-    with ExitStack() as stack:
-        others: list[Watch] = []
-        if os.environ.get("RANK", "0") == "0":  # under torchrun, rank 0 alone
-            if tensorboard is not None:
-                others.append(stack.enter_context(_tensorboard(experiment, tensorboard / folder.absolute().name)))
-            if mlflow is not None:
-                others.append(stack.enter_context(_mlflow(experiment, folder, mlflow)))
-
-        def tell(row: dict[str, Any]) -> None:
-            watch(row)
-            for other in others:
-                other(row)
-
-        yield tell
+def trackers(tensorboard: Path | None = None, mlflow: str | None = None, wandb: str | None = None) -> list[Callback]:
+    """The trackers that are asked for."""
+    found: list[Callback] = [] if tensorboard is None else [TensorBoard(tensorboard)]
+    found += [] if mlflow is None else [Mlflow(mlflow)]
+    return found + ([] if wandb is None else [Wandb(wandb)])
 
 
 def score_of(experiment: Experiment) -> str:
     """What runs of the experiment are judged by, in words."""
     score = experiment.build_goal().score
     return ", ".join(filter(None, (label_of(score), direction(score))))
+
+
+def settings_of(experiment: Experiment) -> dict[str, str]:
+    """What the experiment is judged by, and all its settings by dotted name."""
+    from fedloom.report.group import flat, plain
+
+    values = {"score": score_of(experiment), **flat(experiment.model_dump(mode="json"))}
+    return {name: plain(value) for name, value in values.items()}
 
 
 def numbers(row: dict[str, Any]) -> dict[str, float]:
@@ -61,90 +58,143 @@ def numbers(row: dict[str, Any]) -> dict[str, float]:
     return found
 
 
-def _forgiving(what: str, work: Callable[[], None], state: dict[str, bool]) -> None:
-    """Do the work unless it failed before; log the first failure."""
-    if state.get("failed"):
-        return
-    try:
-        work()
-    except Exception as problem:  # noqa: BLE001  another program may raise anything
-        state["failed"] = True
-        log.warning("%s could not be written and gets no more rounds: %s", what, problem)
+class Tracker(Callback):
+    """A program that keeps a run's rows; the first error in writing is said, and then it gets no more."""
+
+    def __init__(self, name: str, module: str, option: str, extra: str) -> None:
+        if find_spec(module) is None:
+            raise BadExperiment(f"{option} needs {name}, which is not installed; pip install 'fedloom[{extra}]'.")
+        self._name, self._failed = name, False
+
+    def forgiving(self, work: Callable[[], object]) -> None:
+        """Do the work unless it failed before; log the first failure."""
+        if self._failed:
+            return
+        try:
+            work()
+        except Exception as problem:  # noqa: BLE001  another program may raise anything
+            self._failed = True
+            log.warning("%s could not be written and gets no more rounds: %s", self._name, problem)
 
 
-@contextmanager
-def _tensorboard(experiment: Experiment, folder: Path) -> Iterator[Watch]:
-    """A watch that writes TensorBoard's event files of one run."""
-    if find_spec("tensorboard") is None:
-        raise BadExperiment(
-            "--tensorboard needs tensorboard, which is not installed; pip install 'fedloom[tensorboard]'."
-        )
-    from torch.utils.tensorboard import SummaryWriter
+class TensorBoard(Tracker):
+    """Event files for TensorBoard, in a folder below `where` with the run folder's name."""
 
-    try:
-        writer = SummaryWriter(str(folder))
-    except OSError as problem:
-        raise BadExperiment(f"--tensorboard cannot write '{folder}': {problem}; name another folder.") from problem
-    state: dict[str, bool] = {}
-    _forgiving("TensorBoard", lambda: writer.add_text("score", score_of(experiment)), state)
+    def __init__(self, where: str | Path) -> None:
+        super().__init__("TensorBoard", "tensorboard", "--tensorboard", "tensorboard")
+        self._where = Path(where)
 
-    def write(row: dict[str, Any]) -> None:
-        for name, value in numbers(row).items():
-            writer.add_scalar(name, value, row["round"])
+    def begin(self, experiment: Experiment, folder: Path | None) -> None:
+        """Open the event file."""
+        from torch.utils.tensorboard import SummaryWriter
 
-    try:
-        yield lambda row: _forgiving("TensorBoard", lambda: write(row), state)
-    finally:
-        _forgiving("TensorBoard", writer.close, state)
+        where = self._where / name_of(experiment, folder)
+        try:
+            self._writer = SummaryWriter(str(where))
+        except OSError as problem:
+            raise BadExperiment(f"--tensorboard cannot write '{where}': {problem}; name another folder.") from problem
+        self.forgiving(lambda: self._writer.add_text("score", score_of(experiment)))
+
+    def round(self, row: dict[str, Any]) -> None:
+        """Add the numbers."""
+
+        def write() -> None:
+            for name, value in numbers(row).items():
+                self._writer.add_scalar(name, value, row["round"])
+
+        self.forgiving(write)
+
+    def end(self, result: Result | None) -> None:
+        """Close the event file."""
+        self.forgiving(self._writer.close)
 
 
-@contextmanager
-def _mlflow(experiment: Experiment, folder: Path, address: str) -> Iterator[Watch]:
-    """A watch that logs to one MLflow run in the experiment `fedloom`, in batches."""
-    if find_spec("mlflow") is None:
-        raise BadExperiment("--mlflow needs MLflow, which is not installed; pip install 'fedloom[mlflow]'.")
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    if "://" not in address:  # a folder: MLflow refuses it unless this variable is set too
-        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-        address = Path(address).absolute().as_uri()
-    from mlflow.entities import Metric, Param
-    from mlflow.tracking import MlflowClient
+class Mlflow(Tracker):
+    """A run in the MLflow experiment `fedloom`, at a folder, `sqlite:///FILE` or a server; written in batches."""
 
-    from fedloom.report.group import flat, plain
+    def __init__(self, address: str) -> None:
+        super().__init__("MLflow", "mlflow", "--mlflow", "mlflow")
+        self._address = address
+        self._waiting: list[Any] = []
+        self._sent = time.monotonic()
 
-    try:
-        client = MlflowClient(tracking_uri=address)
-        known = client.get_experiment_by_name("fedloom")
-        owner = client.create_experiment("fedloom") if known is None else known.experiment_id
-        run = client.create_run(owner, run_name=folder.absolute().name).info.run_id
-        settings = {"score": score_of(experiment), **flat(experiment.model_dump(mode="json"))}
-        client.log_batch(run, params=[Param(name, plain(value)[:LONGEST]) for name, value in settings.items()][:100])
-    except Exception as problem:
-        raise BadExperiment(
-            f"--mlflow cannot use '{address}' ({problem}); expected a folder, sqlite:///FILE (needs sqlalchemy and "
-            "alembic) or a server's http address."
-        ) from problem
-    state: dict[str, bool] = {}
-    waiting: list[Any] = []
-    sent = time.monotonic()
+    def begin(self, experiment: Experiment, folder: Path | None) -> None:
+        """Create the run, with all settings as parameters."""
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        address = self._address
+        if "://" not in address:  # a folder: MLflow refuses it unless this variable is set too
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+            address = Path(address).absolute().as_uri()
+        from mlflow.entities import Param
+        from mlflow.tracking import MlflowClient
 
-    def send() -> None:
-        nonlocal sent
-        while waiting:
-            client.log_batch(run, metrics=waiting[:MOST])
-            del waiting[:MOST]
-        sent = time.monotonic()
+        try:
+            self._client = client = MlflowClient(tracking_uri=address)
+            known = client.get_experiment_by_name(PROJECT)
+            owner = client.create_experiment(PROJECT) if known is None else known.experiment_id
+            self._run = client.create_run(owner, run_name=name_of(experiment, folder)).info.run_id
+            params = [Param(name, value[:LONGEST]) for name, value in settings_of(experiment).items()]
+            client.log_batch(self._run, params=params[:100])
+        except Exception as problem:
+            raise BadExperiment(
+                f"--mlflow cannot use '{address}' ({problem}); expected a folder, sqlite:///FILE (needs sqlalchemy and "
+                "alembic) or a server's http address."
+            ) from problem
 
-    def write(row: dict[str, Any]) -> None:
+    def round(self, row: dict[str, Any]) -> None:
+        """Keep the numbers, and send them with others every two seconds."""
+        from mlflow.entities import Metric
+
         now = int(1000 * time.time())
-        waiting.extend(Metric(name, value, now, row["round"]) for name, value in numbers(row).items())
-        if time.monotonic() - sent > EVERY:
-            send()
+        self._waiting += [Metric(name, value, now, row["round"]) for name, value in numbers(row).items()]
+        if time.monotonic() - self._sent > EVERY:
+            self.forgiving(self._send)
 
-    ended = "KILLED"
-    try:
-        yield lambda row: _forgiving("MLflow", lambda: write(row), state)
-        ended = "FINISHED"
-    finally:
-        _forgiving("MLflow", send, state)
-        _forgiving("MLflow", lambda: client.set_terminated(run, ended), state)
+    def end(self, result: Result | None) -> None:
+        """Send the rest, and close the run."""
+        self.forgiving(self._send)
+        status = "KILLED" if result is None else "FINISHED"
+        self.forgiving(lambda: self._client.set_terminated(self._run, status))
+
+    def _send(self) -> None:
+        """Send what waits."""
+        while self._waiting:
+            self._client.log_batch(self._run, metrics=self._waiting[:MOST])
+            del self._waiting[:MOST]
+        self._sent = time.monotonic()
+
+
+class Wandb(Tracker):
+    """A run in a project of Weights & Biases; `WANDB_MODE=offline` keeps it on this machine."""
+
+    def __init__(self, project: str = PROJECT) -> None:
+        super().__init__("Weights & Biases", "wandb", "--wandb", "wandb")
+        self._project = project
+
+    def begin(self, experiment: Experiment, folder: Path | None) -> None:
+        """Create the run, with all settings as its config."""
+        import wandb
+
+        try:
+            self._run = wandb.init(
+                project=self._project, name=name_of(experiment, folder), config=settings_of(experiment),
+                dir=os.environ.get("WANDB_DIR") or (None if folder is None else folder.absolute().parent),
+                settings=wandb.Settings(silent=True, console="off"),
+            )  # fmt: skip
+        except Exception as problem:
+            raise BadExperiment(
+                f"--wandb cannot begin a run ({problem}); log in with `wandb login`, or set WANDB_MODE=offline."
+            ) from problem
+
+    def round(self, row: dict[str, Any]) -> None:
+        """Log the numbers."""
+        self.forgiving(lambda: self._run.log(numbers(row), step=row["round"]))
+
+    def end(self, result: Result | None) -> None:
+        """Close the run."""
+        self.forgiving(lambda: self._run.finish(exit_code=1 if result is None else 0))
+
+
+def name_of(experiment: Experiment, folder: Path | None) -> str:
+    """The name of a run for people: its folder's, or its method and data."""
+    return folder.absolute().name if folder is not None else f"{experiment.method.name}-{experiment.data.name}"

@@ -12,7 +12,7 @@ from fedloom.goals import classes
 from fedloom.runs.settings import fit
 
 if TYPE_CHECKING:
-    from fedloom.runs.experiment import Choice
+    from fedloom.runs.choice import Choice
 
 
 def check_augment(chosen: Sequence[Choice]) -> None:

@@ -25,6 +25,7 @@ from fedloom.engine.ranks import ranks_here
 from fedloom.errors import BadExperiment
 from fedloom.layout import flatten
 from fedloom.method import Method
+from fedloom.runs.assumptions import assumption_notes
 from fedloom.runs.base import hash_of_base
 from fedloom.runs.default_fleet import fleet_notes
 from fedloom.runs.experiment import Experiment
@@ -149,6 +150,8 @@ def notes_of(experiment: Experiment, inputs: Inputs) -> list[str]:
     rounding = precision_note(experiment.precision, inputs.model.device)
     own = fleet_notes(inputs.method, experiment.fleet.name)
     own += pace_notes(experiment, inputs.method, inputs.setting) + inputs.method.notes(inputs.setting)
+    own += assumption_notes(experiment, inputs.method, inputs.setting.fleet.devices, inputs.setting.fleet.size)
+    own += inputs.notes
     own += [] if inputs.repeatable else [UNREPEATABLE]
     own += [] if experiment.start is None else [f"the model begins with the weights of '{experiment.start}'"]
     if inputs.method.of_neurons:

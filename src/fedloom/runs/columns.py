@@ -13,7 +13,7 @@ from fedloom.core.types import State
 
 Columns = dict[str, NDArray[Any]]  # NumPy's calls on few numbers take a third of the time of torch's
 
-PERSONAL = "personal_score"
+PERSONAL, VALIDATION = "personal_score", "validation_score"
 SPENT = ("evaluation_seconds", "personal_seconds")  # the second is a part of the first, where clients' own are tried
 COLUMNS = (
     *("training_loss", "clients", "arrived", "rejected", "examples_trained", "bytes_down", "bytes_up"),

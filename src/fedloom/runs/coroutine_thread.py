@@ -47,7 +47,7 @@ class CoroutineThread(Generic[Question, Answer, Result]):
     def abandon(self) -> None:
         """End the call at its current question, or at the next."""
         if self._thread.is_alive():
-            self._answers.put(Abandoned())
+            self._answers.put(Abandoned("the runs that are trained with it have stopped"))
             self._thread.join()
 
     def ask(self, question: Question) -> Answer:

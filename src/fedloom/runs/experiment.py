@@ -16,20 +16,23 @@ from fedloom.core.section import Section
 from fedloom.data.load import DATASETS, is_path, usual_goal
 from fedloom.data.partition import PARTITIONS, settings_of as partition_settings
 from fedloom.engine.plan import ClientWay
-from fedloom.errors import BadExperiment, BadModel, unknown
+from fedloom.errors import BadExperiment, BadModel, short, unknown
 from fedloom.goals import GOALS
 from fedloom.method import SERVER_SLOTS, Method
 from fedloom.methods import METHODS
 from fedloom.models import MODELS, build
 from fedloom.runs.augment import check_augment
+from fedloom.runs.choice import Choice, Named, choice, three_shares
 from fedloom.runs.default_fleet import devices_left_open
 from fedloom.runs.named_parts import attack_of, with_parts
-from fedloom.runs.own_function import OwnFunction, own_function
+from fedloom.runs.own_function import own_function
 from fedloom.runs.personal import left_to_rule
 from fedloom.runs.server import Server
 from fedloom.runs.settings import fit, make
 from fedloom.runs.training import Training
+from fedloom.runs.until import Until
 from fedloom.runs.without_barrier import ROUNDS, check_pace, left_to_pace
+from fedloom.shown import table
 from fedloom.world.attack import Attack
 from fedloom.world.channel import Bernoulli, Bursty, Channel
 from fedloom.world.fleets import FLEETS
@@ -45,31 +48,12 @@ GROUPS: dict[str, type[Section]] = {  # settings without a name
     "server": Server,
     "world": World,
     "codec": Codec,
+    "until": Until,
 }
 AUTO = "auto"  # the default goal, model and partition: by the data
 NETWORKS = {"tokens": "char-conv", "next-token": "char-conv", "pixels": "fcn"}  # of goals; of all others: mlp
 SUPPLIED = ("shape", "classes", "vocabulary")  # a model's facts about the data, not settings
 GIVEN = ("module", "seed")  # what an adapter is given, not settings
-
-
-class Choice(Section):
-    """A name with its settings."""
-
-    name: str
-    settings: dict[str, Any] = Field(default_factory=dict)
-
-    @property
-    def own(self) -> OwnFunction | None:
-        """The user's own function, if the name stands for one."""
-        return own_function(self.name)
-
-
-def choice(value: Any) -> Any:
-    """A name alone as a choice without settings."""
-    return {"name": value} if isinstance(value, str) else value
-
-
-Named = Annotated[Choice, BeforeValidator(choice)]
 
 
 class Experiment(Section):
@@ -95,11 +79,14 @@ class Experiment(Section):
     training: Training = Training()
     server: Server = Server()
     world: World = World()
+    until: Until = Until()
     clients: int = Field(100, ge=1, description="clients in the fleet")
     per_round: int | None = Field(None, ge=1, description="clients a round; None leaves it to the method (10)")
     rounds: int = Field(ROUNDS, ge=1, description="rounds; without a barrier steps, more of them if they are small")
-    seed: int = Field(0, ge=0, lt=2**63)
-    split: tuple[float, float, float] = (1.0, 0.0, 0.0)  # of each client's data: training, validation, own test
+    seed: int = Field(0, ge=0, lt=2**63, description="the same seed gives the same run")
+    split: Annotated[tuple[float, float, float], BeforeValidator(three_shares)] = Field(
+        (1.0, 0.0, 0.0), description="of each client's data: training, validation, own test"
+    )
     evaluate_every: int = Field(1, ge=1, description="rounds between evaluations")
     evaluate_seconds: float | None = Field(None, gt=0, description="virtual seconds between evaluations, in its place")
     engine: Literal["local", "loop", "distributed"] = "local"
@@ -146,7 +133,7 @@ class Experiment(Section):
         _check_name("channel", self.channel.name, CHANNELS)
         self.build_channel()
         self.build_attack()
-        self.build_goal()
+        self.until.check(self.build_goal().score)
         self._check_adapter()
         check_augment(self.augment)
         if self.fleet.name == "none" and (self.world != World() or self.channel.settings):
@@ -165,6 +152,31 @@ class Experiment(Section):
                 f"split is {self.split}; it must be three shares (training, validation, own test) that add up to 1, "
                 "with some training."
             )
+
+    def __repr_str__(self, join_str: str) -> str:
+        """What differs from the default, as one writes it."""
+        return join_str.join(f"{name}={short(value)}" for name, value in self.chosen.items())
+
+    def _repr_html_(self) -> str:
+        """A table of what differs from the default, for notebooks."""
+        return table("Experiment", [(name, str(value)) for name, value in self.chosen.items()])
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The method, the data, and all else that differs from the default, by dotted name."""
+        found: dict[str, Any] = {}
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if value == field.default and name not in ("method", "data"):
+                continue
+            if name in SECTIONS:
+                found |= {name: value.name, **{f"{name}.{key}": own for key, own in value.settings.items()}}
+            elif name in GROUPS:
+                usual = field.default.model_dump()
+                found |= {f"{name}.{key}": own for key, own in value.model_dump().items() if own != usual[key]}
+            else:
+                found[name] = [one.model_dump() for one in value] if name == "augment" else value
+        return found
 
     def _check_adapter(self) -> dict[str, Any]:
         """The adapter's settings, each as its own type; refuse unknown names and other types."""
@@ -281,5 +293,7 @@ def explain(problem: ValidationError) -> str:
         elif error["type"] == "value_error":  # raised by fedloom, with the argument's name in it
             lines.append(f"{where}: {error['ctx']['error']}" if where else str(error["ctx"]["error"]))
         else:
-            lines.append(f"{where} is {error.get('input')!r}: {error['msg']}")
+            lines.append(f"{where} is {short(error.get('input'))}: {error['msg']}")
+    if any(error["loc"][:1] == ("data",) for error in problem.errors()):
+        lines.append("data of your own are passed to run: run(experiment, data=...)")
     return "; ".join(lines)

@@ -221,7 +221,7 @@ def _describe(
     before = _about(folder) or {}
     about = {
         "experiment": experiment.model_dump(mode="json"),
-        "method": repr(prepared.inputs.method),
+        "method": prepared.inputs.method.in_full,
         "versions": {name: here[name] for name in ("fedloom", "torch", "numpy", "python")},
         "device": here["device"],
         "parameters": prepared.inputs.setting.layout.trained,

@@ -30,14 +30,15 @@ from fedloom.engine.storage.offload import offload, place_examples
 from fedloom.engine.storage.placement import Placement, budget_of, place, sizes_of
 from fedloom.engine.storage.shards import Shards
 from fedloom.errors import BadData, BadExperiment
-from fedloom.goals.classes import ClassWeights
 from fedloom.layout import flatten, layout_of
 from fedloom.method import Method
 from fedloom.models.check import FIRST, check_buffers, check_network, moving_buffers, own_copy
 from fedloom.runs.adapter import later_start, with_adapter
+from fedloom.runs.assumptions import stranger_notes
 from fedloom.runs.augment import every_transform
 from fedloom.runs.dealing import client_names, dataset_of, deal
 from fedloom.runs.experiment import Experiment
+from fedloom.runs.input_checks import check_classes, check_kind, check_weights
 from fedloom.runs.start import begin_with
 from fedloom.runs.without_barrier import check_pace
 from fedloom.world.fleets import make_devices
@@ -73,6 +74,8 @@ class Inputs(NamedTuple):
     widths: Widths = Widths()
     strata: Shards | None = None  # of the examples in `shards`, where the data have strata of their own
     parts: int = 0  # how many clients the data were dealt to, empty ones included
+    validation: Examples | None = None  # of all clients together, which nobody trains on
+    notes: tuple[str, ...] = ()  # what should be known of the data
     repeatable: bool = True  # False: the network draws random numbers that no seed of the run decides
 
 
@@ -92,10 +95,10 @@ def inputs_of(
     `sibling`: the inputs of another run on the same `data`, which are ready for its goal, and on the same device; its
     examples are used again. `start`: the run's own copy of the weights that it begins with.
     """
-    _check_kind("method", method, Method)
-    _check_kind("model", model, nn.Module)
-    _check_kind("data", data, Dataset)
-    _check_kind("goal", goal, Goal)
+    check_kind("method", method, Method)
+    check_kind("model", model, nn.Module)
+    check_kind("data", data, Dataset)
+    check_kind("goal", goal, Goal)
     method = method or experiment.build_method()
     check_pace(experiment, method)
     device = device_of(rank_device(experiment.device) if experiment.engine == "distributed" else experiment.device)
@@ -107,7 +110,7 @@ def inputs_of(
     if not len(present):
         raise BadData(f"no client has a training example ({dealt.note})")
     outputs = goal.outputs(dataset)
-    _check_weights(goal, dataset)
+    check_weights(goal, dataset)
     network = model if model is not None else network_of(experiment, dataset, outputs)
     network = own_copy(with_adapter(experiment, network), device)
     module = keyed(network)
@@ -120,7 +123,7 @@ def inputs_of(
         begin_with(source, layout, module, network)
     draws = draws_of(module, x)
     setting = Setting(fleet, module, layout, goal, x[:2], transform, draws.keyed)
-    _check_classes(method, setting)
+    check_classes(method, setting)
     if sibling is None:  # else such a network was tried on the same data
         if transform is not None:
             check_transform(transform, x, y, goal)
@@ -135,7 +138,8 @@ def inputs_of(
         method, setting, network, weights, train, shards, held_out, own_test, test, outputs, present.tolist(),
         placement, dealt.note, dealt.name, client_names(dataset, dealt), dataset.class_names,
         Widths(dataset.classes, dataset.vocabulary, outputs), _strata(dataset, parts.train.at(present), device),
-        len(parts.train), not draws.unkeyed,
+        len(parts.train), _validation(parts.validation.at(present), dataset, device, placement),
+        stranger_notes(experiment, dataset, own_test is not None), not draws.unkeyed,
     )  # fmt: skip
 
 
@@ -232,31 +236,6 @@ def devices_of(experiment: Experiment, present: Ints, device: torch.device) -> D
     return devices.at(torch.from_numpy(present)).to(device)
 
 
-def _check_kind(name: str, value: object, kind: type) -> None:
-    """Refuse a thing of the user's own that is something else."""
-    if value is not None and not isinstance(value, kind):
-        expected = "an nn.Module" if kind is nn.Module else f"a {kind.__name__}"
-        raise BadExperiment(f"{name} is {value!r} ({type(value).__name__}); expected {expected}.")
-
-
-def _check_classes(method: Method, setting: Setting) -> None:
-    """Refuse a method that uses which classes a client has, where the network's outputs do not stand for classes."""
-    if method.local.traits.masks_classes and not setting.fleet.by_class:
-        raise BadExperiment(
-            f"the method leaves out the outputs of classes that a client lacks, and goal '{setting.goal.name}' has no "
-            "output for each class that data are dealt by; set method.mask_labels=false."
-        )
-
-
-def _check_weights(goal: Goal, dataset: Dataset) -> None:
-    """Refuse class weights that leave out a class of the data."""
-    if isinstance(goal.weigh, ClassWeights) and len(goal.weigh.weights) < dataset.classes:
-        raise BadExperiment(
-            f"weights of goal '{goal.name}' has {len(goal.weigh.weights)} numbers; expected one for each of the "
-            f"{dataset.classes} classes of the data."
-        )
-
-
 def network_of(experiment: Experiment, dataset: Dataset, outputs: int) -> nn.Module:
     """The named network with weights drawn from the seed alone, whatever was drawn before."""
     with torch.random.fork_rng(devices=[]):
@@ -274,6 +253,14 @@ def _strata(dataset: Dataset, own: Lists, device: torch.device) -> Shards | None
 def _shards(lists: Lists, device: torch.device) -> Shards:
     """The same for an engine."""
     return Shards.of(torch.from_numpy(lists.examples), lists.sizes.tolist(), device)
+
+
+def _validation(kept: Lists, dataset: Dataset, device: torch.device, placement: Placement) -> Examples | None:
+    """The validation examples of all clients together, with true labels."""
+    if not len(kept.examples):
+        return None
+    found = Examples(*(tensor_of(part[kept.examples]) for part in (dataset.x_train, dataset.y_train)))
+    return place_examples(found, device, placement.examples)
 
 
 def _own_split(kept: Lists, present: Ints, train: Examples) -> ClientExamples | None:

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedloom.core.costs import TRANSPORT, Bytes
+from fedloom.core.costs import Bytes
 from fedloom.core.flight import Flight
 from fedloom.core.goal import Goal
-from fedloom.core.refused import counted
-from fedloom.core.types import Reply, State, Task, on_host
+from fedloom.core.types import Reply, State, Task
 from fedloom.evaluate.coverage import Coverage
 from fedloom.evaluate.score import Score
 from fedloom.files import replace_file
 from fedloom.layout import Layout
 from fedloom.runs.checkpoint.tensors import pack
-from fedloom.runs.columns import PERSONAL, SPENT, Columns, as_tensors, by_number, joined, row_names, row_sums, run_sums
+from fedloom.runs.columns import (
+    PERSONAL,
+    SPENT,
+    VALIDATION,
+    Columns,
+    as_tensors,
+    by_number,
+    joined,
+    row_names,
+    run_sums,
+)
+from fedloom.runs.round_rows import fetched, finite, plain_score, row_of
 from fedloom.runs.unfinished import unfinished_rows
 
 
@@ -38,12 +46,15 @@ class Ledger:
         goal: Goal,
         names: Sequence[str] = (),
         whole: Tensor | None = None,
+        validates: bool = False,
     ) -> None:
         """`examples` [N]: the number that each client of the fleet trains on in a round, repeats counted.
 
         `names`: of the partition's clients, for the column `name`; without any there is no such column. `whole` [N]:
-        seconds that each client takes for a round with the whole model, by its device.
+        seconds that each client takes for a round with the whole model, by its device. `validates`: the model is
+        scored on validation examples too.
         """
+        self._validates = validates
         self._names = names
         self._metrics, self._own = [one.name for one in goal.metrics], goal.personal.name
         self._numbers = np.array(clients)  # each client's number in the partition
@@ -66,7 +77,7 @@ class Ledger:
     @property
     def columns(self) -> list[str]:
         """The names in every row; parts and networks add others."""
-        return row_names(self._metrics, self._own)
+        return row_names(self._metrics, self._own) + ([VALIDATION] if self._validates else [])
 
     def add(self, task: Task, reply: Reply, seconds: float, recorded: State | None = None) -> None:
         """Add a round that was played. Nothing is computed yet: calls on a GPU take time, and a row may not be needed.
@@ -97,45 +108,50 @@ class Ledger:
             "strays": reply.strays,
         })  # fmt: skip
 
-    def score(self, score: Score | None, personal: Tensor | None, *seconds: float) -> None:
+    def score(
+        self, score: Score | None, personal: Tensor | None, *seconds: float, validation: Score | None = None
+    ) -> None:
         """Add the evaluation after the last round, and its seconds, in the order of `SPENT`.
 
         A model without layers that clients keep to themselves has no score.
         """
         self._personal, spent = {} if personal is None else {PERSONAL: personal}, dict(zip(SPENT, seconds))
         if self._rounds:
-            self._rounds[-1] |= {"score": score, "personal": personal, "spent": spent}
+            self._rounds[-1] |= {"score": score, "personal": personal, "validation": validation, "spent": spent}
         else:
-            self._past[-1] = (
-                self._past[-1] | self._scores(score and _plain(score), personal) | dict.fromkeys(SPENT) | spent
-            )
+            found, checked = (None if one is None else plain_score(one) for one in (score, validation))
+            self._past[-1] = self._past[-1] | self._scores(found, personal, checked) | dict.fromkeys(SPENT) | spent
 
     def drop_score(self) -> None:
         """Remove the evaluation after the last round."""
         self._fetch_all()
-        self._past[-1] = self._past[-1] | self._scores(None, None) | dict.fromkeys(SPENT)
+        self._past[-1] = self._past[-1] | self._scores(None, None, None) | dict.fromkeys(SPENT)
         self._personal = {}
 
     def rounds(self) -> list[dict[str, Any]]:
         """One row per round, as plain numbers; None where nothing was measured."""
-        here = _fetched(self._rounds)
+        here = fetched(self._rounds)
         columns = [self._columns(entry, here) for entry in self._rounds]
         scores = []
         for entry in self._rounds:
-            found = entry.get("score")
-            scores.append(self._scores(None if found is None else _plain(found, here), entry.get("personal")))
-        rows = [_row(*each) for each in zip(self._rounds, columns, [here] * len(columns), scores)]
+            found, checked = (_read(entry.get(name), here) for name in ("score", "validation"))
+            scores.append(self._scores(found, entry.get("personal"), checked))
+        rows = [row_of(*each) for each in zip(self._rounds, columns, [here] * len(columns), scores)]
         clients = [{**own, "client": self._numbers[own["client"]]} for own in columns]
         self._past, self._clients, self._rounds = [*self._past, *rows], [*self._clients, *clients], []
         return list(self._past)
 
-    def _scores(self, score: dict[str, Any] | None, personal: Tensor | None) -> dict[str, Any]:
+    def _scores(
+        self, score: dict[str, Any] | None, personal: Tensor | None, validation: dict[str, Any] | None
+    ) -> dict[str, Any]:
         """An evaluation's part of a row; metrics that are not finite are None."""
         known = None if personal is None else personal[~personal.isnan()]
-        own = None if known is None or not len(known) else _finite(float(known.mean()))
-        values = dict.fromkeys(self._metrics) if score is None else {n: _finite(score[n]) for n in self._metrics}
+        own = None if known is None or not len(known) else finite(float(known.mean()))
+        values = dict.fromkeys(self._metrics) if score is None else {n: finite(score[n]) for n in self._metrics}
+        checked = {VALIDATION: None if validation is None else finite(validation[self._metrics[0]])}
         return {
             "score": values[self._metrics[0]],
+            **(checked if self._validates else {}),
             **values,
             "loss": None if score is None else score["loss"],
             "personal_score": own,
@@ -233,65 +249,6 @@ class Ledger:
             replace_file(folder / "kept.safetensors", pack(tensors))
 
 
-def _fetched(entries: list[dict[str, Any]]) -> dict[int, NDArray[Any]]:
-    """All tensors of these rounds on the host, by the originals' identity, in few transfers, since each waits."""
-    tensors = [
-        value
-        for entry in entries
-        for value in (
-            *entry["facts"].values(),
-            *entry["more"].values(),
-            *(part for price in entry["prices"] for part in price),
-            *entry["recorded"].values(),
-            entry["virtual"],
-            entry["strays"],
-            *_tensors(entry.get("score")),
-        )
-        if isinstance(value, Tensor)
-    ]
-    return {id(value): found.numpy() for value, found in zip(tensors, on_host(tensors))}
-
-
-def _row(entry: dict[str, Any], rows: Columns, here: dict[int, NDArray[Any]], scores: dict[str, Any]) -> dict[str, Any]:
-    """One round as plain numbers, from its clients' columns, its other tensors on the host, and its scores."""
-    virtual = entry["virtual"]
-    refused = {}
-    if entry["strays"] is not None or rows["rejected"].any():
-        refused = counted(torch.from_numpy(rows["rejected"]), entry["strays"])
-    arrived = int(rows["arrived"].sum())
-    return {
-        "round": entry["round"],
-        **scores,
-        "training_loss": float((rows["loss"] * rows["arrived"]).sum()) / arrived if arrived else None,
-        "clients": len(rows["client"]),
-        "arrived": arrived,
-        "rejected": sum(refused.values()),
-        "examples_trained": int(rows["examples_trained"].sum()),
-        "bytes_down": int(rows["bytes_down"].sum()),
-        "bytes_up": int(rows["bytes_up"].sum()),
-        **{name: int(rows[name].sum()) for name in TRANSPORT if name in rows},
-        "virtual_seconds": None if virtual is None else float(here.get(id(virtual), virtual)),
-        "joules": float(rows["joules"].sum()) if "joules" in rows else None,
-        "wall_seconds": entry["wall_seconds"],
-        **{**dict.fromkeys(SPENT), **entry.get("spent", {})},
-        **entry["row"],
-        **row_sums(rows),
-        **{name: float(here[id(value)]) for name, value in entry["recorded"].items()},
-        **{name: float(count) for name, count in refused.items()},
-    }
-
-
-def _tensors(score: Score | None) -> list[Tensor]:
-    """The tensors of an evaluation."""
-    return [] if score is None else [score.loss, *score.metrics.values()]
-
-
-def _plain(score: Score, here: dict[int, NDArray[Any]] | None = None) -> dict[str, Any]:
-    """The loss and the metrics of an evaluation as plain numbers and lists; `here`: its tensors on the host."""
-    found = {"loss": score.loss, **score.metrics}
-    return {name: (value if here is None else here[id(value)]).tolist() for name, value in found.items()}
-
-
-def _finite(value: Any) -> Any:
-    """A number that is not finite as None; lists stay as they are."""
-    return None if isinstance(value, float) and not isfinite(value) else value
+def _read(score: Score | None, here: dict[int, NDArray[Any]]) -> dict[str, Any] | None:
+    """An evaluation as plain numbers; None: there was none."""
+    return None if score is None else plain_score(score, here)

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,10 @@ from typing import Any
 log = logging.getLogger("fedloom")
 
 TEXT, JSON = "log.txt", "log.jsonl"
+
+HERE: ContextVar[Path | None] = ContextVar("the run folder that this thread writes", default=None)
+EARLY: ContextVar[list[logging.LogRecord] | None] = ContextVar("warnings before a folder is open", default=None)
+OPEN: list[int] = []  # for each run whose files are open: the level that the log had before the first of them
 
 
 def facts(event: str, **values: Any) -> dict[str, dict[str, Any]]:
@@ -33,7 +38,12 @@ class Lines(logging.Formatter):
 
 
 class _File(logging.FileHandler):
-    """A log file that is silent on a full disk, which the run itself reports."""
+    """A log file that is silent on a full disk, which the run itself reports, and on what other runs' threads say."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Leave out records of threads that write another run's folder."""
+        here = HERE.get()
+        return (here is None or here == Path(self.baseFilename).parent) and bool(super().filter(record))
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Drop the line."""
@@ -52,6 +62,27 @@ def _handlers(folder: Path) -> list[_File]:
     return handlers
 
 
+class _Kept(logging.Handler):
+    """Keeps warnings for the run folder that is opened next in this thread."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the record."""
+        if (kept := EARLY.get()) is not None:
+            kept.append(record)
+
+
+@contextmanager
+def early_warnings() -> Iterator[None]:
+    """Keep warnings of what comes before a run folder is opened, for its log."""
+    handler, before = _Kept(logging.WARNING), EARLY.set([])
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        EARLY.reset(before)
+
+
 def add_to_log(folder: Path, text: str) -> None:
     """Write a line into the logs of a run that is not going on."""
     record = logging.makeLogRecord({"levelname": "INFO", "levelno": logging.INFO, "msg": text, "module": "log"})
@@ -63,11 +94,16 @@ def add_to_log(folder: Path, text: str) -> None:
 @contextmanager
 def logged(folder: Path) -> Iterator[None]:
     """Write fedloom's log records into both files, and at last how the run ended."""
-    handlers = _handlers(folder)
+    handlers, mine = _handlers(folder), HERE.set(folder.absolute())
     for handler in handlers:
         log.addHandler(handler)
-    level = log.level
+    level = OPEN[0] if OPEN else log.level
+    OPEN.append(level)
     log.setLevel(logging.INFO)
+    for record in EARLY.get() or ():
+        for handler in handlers:
+            handler.handle(record)
+    EARLY.set(None)
     try:
         yield
         log.info("finished", extra=facts("finished"))
@@ -76,7 +112,10 @@ def logged(folder: Path) -> Iterator[None]:
         log.info("stopped: %s", why, extra=facts("stopped", why=why, error=type(problem).__name__))
         raise
     finally:
-        log.setLevel(level)
+        OPEN.pop()
+        if not OPEN:  # runs that are trained together end in any order
+            log.setLevel(level)
         for handler in handlers:
             log.removeHandler(handler)
             handler.close()
+        HERE.reset(mine)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from fedloom.accel.kept_memory import kept_memory
@@ -22,6 +23,7 @@ from fedloom.runs.build import Prepared, prepare
 from fedloom.runs.coroutine_thread import CoroutineThread
 from fedloom.runs.dealing import dataset_of
 from fedloom.runs.experiment import Experiment
+from fedloom.runs.folder import check, start_in, way_in
 from fedloom.runs.play import play, run
 from fedloom.runs.result import Result
 from fedloom.runs.threads import threads_for
@@ -40,6 +42,7 @@ def run_all(
     tell: Callable[[str], None] | None = None,
     data: Dataset | None = None,
     done: Callable[[int, Result], None] | None = None,
+    folders: Sequence[Path | None] = (),
 ) -> list[Result]:
     """Run all experiments; their results in order. Runs on the same data that train alike are stacked, as many as fit.
 
@@ -50,7 +53,9 @@ def run_all(
         tell: called with notes on which runs are trained together, or why they are not.
         data: the data set of all runs, in place of those that the experiments name.
         done: called with the place and the result of every finished run.
+        folders: one per experiment, in which it is begun or goes on; none: nothing is written.
     """
+    folders = folders or [None] * len(experiments)
     methods = [experiment.build_method() for experiment in experiments]
     kinds = [kind_of(*each) for each in zip(experiments, methods)]
     results: dict[int, Result] = {}
@@ -68,13 +73,17 @@ def run_all(
         group = [n for n in waiting if n == first or kinds[n] == kinds[first] is not None] if stack else [first]
         if len(group) == 1:
             say([experiments[first]], why_rule_apart(methods[first]) if stack else None)
-            results[first] = run(experiments[first], data=data, watch=watches[first])
+            goes_on = folders[first] is not None
+            results[first] = run(
+                experiments[first], data=data, watch=watches[first], out=folders[first], resume=goes_on
+            )
         else:
-            prepared, why = _prepared([experiments[n] for n in group], data)
+            prepared, why = _prepared([experiments[n] for n in group], data, [folders[n] for n in group])
             group = group[: len(prepared)]
             some = [experiments[n] for n in group]
             say(some, why)
-            results.update(zip(group, play_together(some, prepared, [watches[n] for n in group])))
+            places = [folders[n] for n in group]
+            results.update(zip(group, play_together(some, prepared, [watches[n] for n in group], places)))
         if done is not None:
             for n in group:
                 done(n, results[n])
@@ -83,9 +92,13 @@ def run_all(
 
 
 def play_together(
-    experiments: Sequence[Experiment], runs: Sequence[Prepared], watches: Sequence[Watch | None]
+    experiments: Sequence[Experiment],
+    runs: Sequence[Prepared],
+    watches: Sequence[Watch | None],
+    folders: Sequence[Path | None] = (),
 ) -> list[Result]:
-    """Play prepared runs in step; their results in order."""
+    """Play prepared runs in step, each in its folder if it has one; their results in order."""
+    folders = folders or [None] * len(runs)
     with (
         threads_for([run.inputs for run in runs]),
         computing(experiments[0].precision),
@@ -94,8 +107,8 @@ def play_together(
     ):
         return in_step(
             [
-                (local_of(run), partial(play, experiment, run, None, watch))
-                for experiment, run, watch in zip(experiments, runs, watches)
+                (local_of(run), partial(play, experiment, run, folder, watch, resume=folder is not None))
+                for experiment, run, watch, folder in zip(experiments, runs, watches, folders)
             ]
         )
 
@@ -169,22 +182,31 @@ def kind_of(experiment: Experiment, method: Method) -> tuple[Any, ...] | None:
     return *facts, experiment.precision, experiment.memory, *training_parts(method)
 
 
-def _prepared(experiments: Sequence[Experiment], data: Dataset | None) -> tuple[list[Prepared], str]:
+def _prepared(
+    experiments: Sequence[Experiment], data: Dataset | None, folders: Sequence[Path | None]
+) -> tuple[list[Prepared], str]:
     """The first of these runs with as many others as can be trained together, and why not more."""
     data = dataset_of(experiments[0], experiments[0].build_goal(), data)
-    runs = [prepare(experiments[0], data=data)]
+    runs = [prepare_in(folders[0], experiments[0], data)]
     most, why = most_together(runs[0])
     taken = 1 / most  # cohorts may differ, so each run takes a different part
-    for experiment in experiments[1:]:
+    for experiment, folder in zip(experiments[1:], folders[1:]):
         if taken + 1 / most > 1 + 1e-9:  # if it is like the last one
             break
-        run = prepare(experiment, data=data, sibling=runs[0])
+        run = prepare_in(folder, experiment, data, runs[0])
         most, why = most_together(run)
         taken += 1 / most
         if taken > 1 + 1e-9:
             break
         runs.append(run)
     return runs, why
+
+
+def prepare_in(folder: Path | None, experiment: Experiment, data: Dataset, sibling: Prepared | None = None) -> Prepared:
+    """Prepare a run that is begun in this folder or goes on there."""
+    check(folder, experiment, resume=folder is not None)
+    way, start = (None, None) if folder is None else (way_in(folder), start_in(folder))
+    return prepare(experiment, data=data, sibling=sibling, way=way, start=start)
 
 
 def most_together(run: Prepared) -> tuple[float, str]:

@@ -68,4 +68,7 @@ def add_score(ledger: Ledger, prepared: Prepared, weights: Tensor, clock: Callab
     tried = [] if own is None else [clock() - began]
     whole = not inputs.method.local.traits.splits
     score = evaluate(inputs.setting, weights, inputs.test, inputs.outputs) if whole else None
-    ledger.score(score, own, clock() - began, *tried)
+    checked = None
+    if whole and inputs.validation is not None:
+        checked = evaluate(inputs.setting, weights, inputs.validation, inputs.outputs)
+    ledger.score(score, own, clock() - began, *tried, validation=checked)

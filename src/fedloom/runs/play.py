@@ -16,13 +16,13 @@ from fedloom.accel.kept_memory import kept_memory
 from fedloom.accel.precision import computing
 from fedloom.core.clock import Compute, full_seconds, processed
 from fedloom.core.goal import Goal, Loss, Transform
-from fedloom.core.part import NobodyLeft
 from fedloom.data.sources import as_dataset
-from fedloom.errors import BadExperiment, RunStopped
+from fedloom.errors import BadExperiment
 from fedloom.files import writing
 from fedloom.goals.own import changed
 from fedloom.layout import load
 from fedloom.method import Method
+from fedloom.runs.all_rounds import play_rounds
 from fedloom.runs.build import Prepared, prepare
 from fedloom.runs.checkpoint.saver import Checkpoints, Saver
 from fedloom.runs.checkpoint.snapshot import Progress, restore_snapshot, take_snapshot
@@ -32,11 +32,12 @@ from fedloom.runs.folder import check, check_engine, experiment_in, open_folder,
 from fedloom.runs.inputs import Inputs
 from fedloom.runs.interrupt import delayed_interrupt
 from fedloom.runs.ledger import Ledger
-from fedloom.runs.one_round import add_score, due, play_one
+from fedloom.runs.log_files import early_warnings
+from fedloom.runs.one_round import due
 from fedloom.runs.result import Result
 from fedloom.runs.threads import threads_for
 from fedloom.runs.torchrun import run_on_ranks
-from fedloom.runs.watch import Watch, row_notifier
+from fedloom.runs.watch import Callback, Calls, Watch
 from fedloom.step import begin_flight
 
 log = logging.getLogger("fedloom")
@@ -59,6 +60,7 @@ def run(
     resume: bool = False,
     checkpoints: Checkpoints | None = None,
     watch: Watch | None = None,
+    callbacks: Sequence[Callback] = (),
     tell: Callable[[str], None] | None = None,
 ) -> Result:
     """Run an experiment.
@@ -76,7 +78,8 @@ def run(
         out: the run folder; None writes nothing.
         resume: go on from the last checkpoint in `out`, if there is one; of the settings only `rounds` may be larger.
         checkpoints: when the run is saved; every 30 seconds and at the end if left out.
-        watch: called with every round's row.
+        watch: called with every round's row; where it returns "stop", the run ends with that round.
+        callbacks: objects that are told when the run begins, of every round's row, and when it ends.
         tell: called with notes before the first round, such as the memory that the method takes.
 
     Returns:
@@ -90,8 +93,12 @@ def run(
     given = None if data is None else as_dataset(data, tell)
     made = partial(prepare, experiment, method, model, given, goal=goal, transform=transform)
 
+    calls = Calls(callbacks, watch)
+
     def play() -> Result:
-        return _run(experiment, made, out, resume, checkpoints, watch, tell or (lambda note: None))
+        with early_warnings(), calls.told(experiment, None if out is None else Path(out)):
+            calls.result = _run(experiment, made, out, resume, checkpoints, calls.watch, tell or (lambda note: None))
+        return calls.result
 
     if experiment.engine != "distributed":
         return play()
@@ -138,7 +145,7 @@ def play(
     started, ledger = clock(), ledger_of(prepared.inputs, experiment.world.compute)
     with ExitStack() as stack:
         if folder is None:
-            at = _play(experiment, prepared, ledger, _start(prepared), watch, clock)
+            at = play_rounds(experiment, prepared, ledger, _start(prepared), watch, clock)
         else:
             mine = stack.enter_context(open_folder(folder, experiment, prepared, resume, checkpoints or Checkpoints()))
             at = _start(prepared) if mine.found is None else _resume(experiment, prepared, ledger, mine.found, tell)
@@ -165,6 +172,7 @@ def resume(
     transform: Transform | None = None,
     checkpoints: Checkpoints | None = None,
     watch: Watch | None = None,
+    callbacks: Sequence[Callback] = (),
     tell: Callable[[str], None] | None = None,
 ) -> Result:
     """Go on with the run in `folder`, to `rounds` rounds in all if these are more than it was begun with.
@@ -176,7 +184,7 @@ def resume(
         experiment = Experiment(**{**experiment.model_dump(), "rounds": rounds})
     return run(
         experiment, method=method, model=model, data=data, goal=goal, loss=loss, metrics=metrics, transform=transform,
-        out=folder, resume=True, checkpoints=checkpoints, watch=watch, tell=tell,
+        out=folder, resume=True, checkpoints=checkpoints, watch=watch, callbacks=callbacks, tell=tell,
     )  # fmt: skip
 
 
@@ -185,7 +193,10 @@ def ledger_of(inputs: Inputs, compute: Compute = "cycles") -> Ledger:
     setting, work, names = inputs.setting, inputs.method.work, inputs.client_names or ()
     devices = setting.fleet.devices
     whole = None if devices is None else full_seconds(setting, devices, work, compute).total
-    return Ledger(inputs.clients, setting.layout, processed(work, setting.fleet.examples), setting.goal, names, whole)
+    return Ledger(
+        inputs.clients, setting.layout, processed(work, setting.fleet.examples), setting.goal, names, whole,
+        inputs.validation is not None,
+    )  # fmt: skip
 
 
 def _start(prepared: Prepared) -> Progress:
@@ -242,7 +253,7 @@ def _play_and_save(
 
     with delayed_interrupt() as interrupt:
         try:
-            return _play(experiment, prepared, ledger, at, watch, after=after)
+            return play_rounds(experiment, prepared, ledger, at, watch, after=after)
         finally:  # also on Ctrl-C: finished rounds are saved
             try:
                 saver.end(at.round if between else 0, lambda: take_snapshot(prepared, ledger, at))
@@ -250,37 +261,3 @@ def _play_and_save(
                 with writing(folder):
                     ledger.write(folder, at.flight)
                     save_model(folder, prepared.inputs.setting, at.model)
-
-
-def _play(
-    experiment: Experiment,
-    prepared: Prepared,
-    ledger: Ledger,
-    at: Progress,
-    watch: Watch | None,
-    clock: Callable[[], float] = time.perf_counter,
-    after: Callable[[Progress | None], None] = lambda now: None,
-) -> Progress:
-    """Play the rounds that are left; `after` is called with None when one begins, with the progress when it ends."""
-    patience, show = experiment.world.patience, row_notifier(ledger, watch, at.model.device)
-    unanswered = ledger.unanswered() % (patience or 1)  # a resumed run gets another chance
-    for number in range(at.round + 1, experiment.rounds + 1):
-        after(None)
-        try:
-            at = play_one(experiment, prepared, ledger, at, clock)
-        except NobodyLeft as why:
-            log.info("over before round %d: %s", number, why)
-            if number > 1 and ledger.last()["evaluation_seconds"] is None:
-                add_score(ledger, prepared, at.model, clock)
-            after(at)
-            show(True)
-            break
-        after(at)
-        show(number == experiment.rounds)
-        unanswered = unanswered + 1 if ledger.measures_time and ledger.unanswered(1) else 0
-        if patience is not None and unanswered == patience:
-            raise RunStopped(
-                f"nobody answered in {patience} rounds in a row, up to round {number}; the model is what it was before "
-                "them. Look at the fleet, its channel and the deadline, or wait longer: world.patience."
-            )
-    return at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,14 @@ from torch import nn
 
 from fedloom.core.goal import Goal
 from fedloom.core.types import State
+from fedloom.errors import BadExperiment, unknown
+from fedloom.evaluate.wording import label, label_of, number
 from fedloom.goals import classes
 from fedloom.runs.experiment import Experiment
+from fedloom.shown import sparkline, table
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """The result of a run."""
 
@@ -59,6 +63,48 @@ class Result:
         names = dict.fromkeys(name for row in self.rounds for name in row if name.startswith("rejected."))
         counts = {name.partition(".")[2]: int(sum(row.get(name) or 0 for row in self.rounds)) for name in names}
         return {reason: count for reason, count in counts.items() if count}
+
+    def __repr__(self) -> str:
+        """Method, data, rounds and score."""
+        score, name = self.goal.score, self.experiment.method.name
+        parts = [f"{name} on {self.experiment.data.name}", f"{len(self.rounds)} rounds"]
+        parts.append(f"{label_of(score)} {number(score, self.score)} (best {number(score, self.best_score)})")
+        return f"Result({', '.join(parts)}{'' if self.folder is None else f', {self.folder}'})"
+
+    def _repr_html_(self) -> str:
+        """A table of the result and a sparkline of the score, for notebooks."""
+        known = {name: value for name, value in self.summary().items() if value is not None and value != {}}
+        texts = [(name, f"{value:.5g}" if isinstance(value, float) else str(value)) for name, value in known.items()]
+        title = f"{self.experiment.method.name} on {self.experiment.data.name}"
+        scores = [row["score"] for row in self.rounds]
+        return table(title, texts, sparkline(scores, f"{label_of(self.goal.score)}, round by round"))
+
+    def frame(self) -> Any:
+        """The rounds as a pandas DataFrame, by their numbers."""
+        if find_spec("pandas") is None:
+            raise BadExperiment("frame() needs pandas, which is not installed; pip install 'fedloom[notebook]'.")
+        import pandas as pd
+
+        return pd.DataFrame(self.rounds).set_index("round")
+
+    def plot(self, *names: str, against: str = "round") -> Any:
+        """Columns of the rounds, the score if none is named, against another, as a matplotlib figure."""
+        if find_spec("matplotlib") is None:
+            raise BadExperiment("plot() needs matplotlib, which is not installed; pip install 'fedloom[notebook]'.")
+        from fedloom.runs.picture import Picture
+
+        known = list(dict.fromkeys(name for row in self.rounds for name in row))
+        for name in (*names, against):
+            if name not in known:
+                raise BadExperiment(unknown("column", name, known))
+        figure = Picture(figsize=(6, 3.5), layout="constrained")
+        axes = figure.add_subplot(xlabel=label(against), title=f"{self.experiment.method.name}")
+        for name in names or ("score",):
+            points = [(row.get(against), row.get(name)) for row in self.rounds]
+            known_points = [(x, y) for x, y in points if x is not None and y is not None]
+            axes.plot(*zip(*known_points), label=label_of(self.goal.score) if name == "score" else label(name))
+        axes.legend(frameon=False)
+        return figure
 
     def summary(self) -> dict[str, Any]:
         """The result as one dictionary for JSON; None for what is not known yet."""

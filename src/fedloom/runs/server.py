@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
-from fedloom.core.section import Section
+from pydantic import Field
+
+from fedloom.core.section import Section, told
 from fedloom.method import Method
 from fedloom.parts.aggregate.server_optimiser import ServerAdagrad, ServerAdam, ServerOptimiser, ServerSgd, ServerYogi
 from fedloom.parts.aggregate.stepped import Stepped
@@ -23,16 +25,18 @@ OPTIMISERS: dict[str, Callable[..., ServerOptimiser]] = {
 class Server(Section):
     """The server's own step; None leaves a setting to its optimiser, and all of them leave the method as it is."""
 
-    optimiser: Literal["sgd", "adagrad", "adam", "yogi"] | None = None
-    rate: float | None = None
-    momentum: float | None = None
-    nesterov: bool | None = None
-    beta1: float | None = None
-    beta2: float | None = None
-    tau: float | None = None
-    start: float | None = None
-    correct: Literal["keras", "flower"] | None = None
-    dense: bool | None = None
+    optimiser: Literal["sgd", "adagrad", "adam", "yogi"] | None = Field(
+        default=None, description="of the server's step"
+    )
+    rate: float | None = told("how far the model goes by a round's change", within="above 0")
+    momentum: float | None = told("of sgd", within="from 0 to below 1")
+    nesterov: bool | None = Field(default=None, description="of sgd: step by the momentum to come")
+    beta1: float | None = told("of adam and yogi: decay of the first moment", within="from 0 to below 1")
+    beta2: float | None = told("of adam and yogi: decay of the second moment", within="from 0 to below 1")
+    tau: float | None = told("of adagrad, adam and yogi: added to the root of the second moment", within="above 0")
+    start: float | None = told("of adagrad, adam and yogi: the second moment before the first round")
+    correct: Literal["keras", "flower"] | None = Field(default=None, description="of adam: whose correction of bias")
+    dense: bool | None = Field(default=None, description="numbers that nobody sent take a step too, by their moments")
 
     def apply(self, method: Method) -> Method:
         """The method with this step, in place of one of its own, after its aggregate; sgd unless named."""

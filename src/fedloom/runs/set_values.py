@@ -10,6 +10,7 @@ from fedloom.data.partition import PARTITIONS, settings_of as partition_settings
 from fedloom.errors import BadExperiment, unknown
 from fedloom.goals import GOALS
 from fedloom.models import MODELS
+from fedloom.runs.choice import Choice, choice
 from fedloom.runs.experiment import (
     AUTO,
     CHANNELS,
@@ -18,9 +19,7 @@ from fedloom.runs.experiment import (
     GROUPS,
     SECTIONS,
     SUPPLIED,
-    Choice,
     Experiment,
-    choice,
     method_maker,
     network_for,
 )
@@ -28,7 +27,7 @@ from fedloom.runs.named_parts import takes as takes_of
 from fedloom.runs.own_function import own_function
 from fedloom.runs.settings import settings_of
 
-SERVER = "server"  # the group whose settings are written with it: `rate` alone is the clients'
+PREFIXED = ("server", "until")  # groups whose settings are written with it: `rate` alone is the clients'
 
 
 def with_settings(values: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
@@ -44,7 +43,7 @@ def with_settings(values: dict[str, Any], settings: dict[str, Any]) -> dict[str,
     for group in GROUPS:
         values[group] = dict(values.get(group, {}))
     values["augment"] = _entries(values.get("augment", ()))
-    named = (*SECTIONS, "augment")
+    named, given = (*SECTIONS, "augment"), dict[str, str]()
     for key, value in sorted(settings.items(), key=lambda pair: pair[0] not in named):  # names before their settings
         section, _, name = key.rpartition(".")
         if name in SECTIONS and not section:
@@ -52,6 +51,12 @@ def with_settings(values: dict[str, Any], settings: dict[str, Any]) -> dict[str,
             continue
         if not section:
             section = _section_of(name, values)
+        place = f"{section}.{name}" if section else name
+        if place in given and settings[given[place]] != value:
+            raise BadExperiment(
+                f"{given[place]}={settings[given[place]]} and {key}={value} are the same setting; leave one out."
+            )
+        given[place] = key
         if section == "":
             values[name] = _entries(value) if name == "augment" else value
         elif section in GROUPS:
@@ -67,7 +72,7 @@ def with_settings(values: dict[str, Any], settings: dict[str, Any]) -> dict[str,
 
 def _section_of(name: str, values: dict[str, Any]) -> str:
     """The only section that has a setting of this name ('' for a key of the experiment itself)."""
-    takes: dict[str, list[str]] = {group: list(kind.model_fields) for group, kind in GROUPS.items() if group != SERVER}
+    takes = {group: list(kind.model_fields) for group, kind in GROUPS.items() if group not in PREFIXED}
     takes["method"] = list(settings_of(method_maker(values["method"]["name"])))
     takes["data"] = list(data_settings(values["data"]["name"]))
     dealt, model, goal = (values[section]["name"] for section in ("partition", "model", "goal"))

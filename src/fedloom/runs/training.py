@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from fedloom.core.optimiser import Adam, Optimiser, Sgd
-from fedloom.core.section import Section
+from fedloom.core.section import Section, told
 from fedloom.errors import BadExperiment, unknown
 from fedloom.method import Method
 from fedloom.methods.fedspu import stopping_early
@@ -17,19 +17,20 @@ from fedloom.methods.fedspu import stopping_early
 class Training(Section):
     """How clients train; None leaves a setting to the method."""
 
-    optimiser: Literal["sgd", "adam"] | None = None
-    rate: float | None = None
-    decay: float | None = None
-    momentum: float | None = None
-    weight_decay: float | None = None
-    clip: float | None = None
-    fresh: bool | None = None
-    epochs: int | None = None
-    steps: int | None = None
-    batch: int | None = None
-    stop_early: float | None = Field(
-        default=None,
-        description="clients leave once this part of training loss and the rest of held-out loss rises: 0.7",
+    optimiser: Literal["sgd", "adam"] | None = Field(default=None, description="how a step follows from a gradient")
+    rate: float | None = told("learning rate of clients", within="above 0")
+    decay: float | None = told("factor of the rate from one round to the next", within="above 0, at most 1")
+    momentum: float | None = told("of SGD: heavy-ball momentum", within="from 0 to below 1")
+    weight_decay: float | None = told("part of the weights that is added to the gradient", within="at least 0")
+    clip: float | None = told("bound of a gradient's norm", within="above 0")
+    fresh: bool | None = Field(
+        default=None, description="moments begin at zero in every round; false keeps them on the client"
+    )
+    epochs: int | None = told("passes over a client's examples in a round", "passes", "at least 1")
+    steps: int | None = told("steps of a client in a round, in place of epochs", "steps", "at least 1")
+    batch: int | None = told("examples of a step; 0 takes all at once", "examples", "at least 0")
+    stop_early: float | None = told(
+        "clients leave once this part of training loss and the rest of held-out loss rises: 0.7", within="from 0 to 1"
     )
 
     def apply(self, method: Method) -> Method:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from fedloom.core.metric import Metric
@@ -70,6 +71,7 @@ def plan(
     watch: Callable[[str, int, dict[str, Any]], None] | None = None,
     stack: bool = True,
     tell: Callable[[str], None] | None = None,
+    out: str | Path | None = None,
 ) -> Plan:
     """Simulate each method with each codec on the experiment's data, model, fleet and world.
 
@@ -83,6 +85,7 @@ def plan(
         watch: called with name, seed and row after each round.
         stack: train runs of one kind together; False runs one after another.
         tell: called with notes on which runs are trained together.
+        out: a folder for the run folders; runs in it that are finished are read, and others go on.
     """
     if experiment.fleet.name == "none":
         raise BadExperiment(
@@ -92,7 +95,7 @@ def plan(
     check_target(score, target)
     tried = candidates(experiment, methods, codecs, tries or {})
     options, missed = [], []
-    for contender in compare(tried, seeds, watch, stack, tell):
+    for contender in compare(tried, seeds, watch, stack, tell, out):
         costs = contender.reached(target)
         means = {what: cost_of(costs, what) for what in ("rounds", "seconds", "bytes", "joules")}
         if len(costs) < len(seeds) or any(mean is None for mean in means.values()):

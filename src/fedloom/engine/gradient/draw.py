@@ -21,8 +21,11 @@ class Draw(NamedTuple):
     name: str
 
     def keys(self, shape: torch.Size | tuple[int, ...], device: torch.device) -> Tensor:
-        """A key for every place of a tensor."""
-        return absorb(self.fresh(self.name), torch.arange(prod(shape), device=device).view(shape))
+        """A key for every place of a tensor; several clients' examples lie one after another."""
+        key = self.fresh(self.name)
+        if key.dim() == 0:
+            return absorb(key, torch.arange(prod(shape), device=device).view(shape))
+        return absorb(key[:, None], torch.arange(prod(shape) // len(key), device=device)).view(shape)
 
     def uniform(self, like: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
         """Numbers in [0, 1) for every place of a tensor, or of one of another shape on its device."""

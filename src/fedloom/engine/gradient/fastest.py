@@ -13,6 +13,7 @@ from fedloom.core.types import Examples, Setting
 from fedloom.engine.gradient.plain import PlainGradient
 from fedloom.engine.gradient.protocol import Gradient
 from fedloom.engine.gradient.stacked import StackedGradient
+from fedloom.engine.gradient.swapped import SwappedGradient
 from fedloom.engine.gradient.trial import largest_difference, trial, trial_of
 from fedloom.engine.gradient.vmapped import VmappedGradient
 from fedloom.errors import BadExperiment
@@ -30,7 +31,7 @@ class Chosen(NamedTuple):
 
 
 def fastest_gradient(setting: Setting, data: Examples, precision: Precision = "default") -> Chosen:
-    """Stacked if it supports every layer, else vmapped, else every client by itself (logged, with the reasons)."""
+    """Stacked if it supports every layer, else swapped, vmapped, or each client by itself (logged, with reasons)."""
     return in_precision(_fastest(setting, data), precision)
 
 
@@ -50,7 +51,7 @@ def _fastest(setting: Setting, data: Examples) -> Chosen:
     """The first gradient that agrees with plain PyTorch, in its own precision."""
     reasons: list[tuple[str, str]] = []
     tried, dtype, tolerance = trial_of(setting)
-    for kind, way in (("stacked", StackedGradient), ("vmapped", VmappedGradient)):
+    for kind, way in (("stacked", StackedGradient), ("swapped", SwappedGradient), ("vmapped", VmappedGradient)):
         if kind == "vmapped" and (why := _why_not_vmapped(setting, data)):
             reasons.append((kind, why))
             continue

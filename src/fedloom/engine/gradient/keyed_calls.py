@@ -51,7 +51,10 @@ def _never(*_: object) -> bool:
 
 
 class KeyedCalls(TorchFunctionMode):
-    """One pass of one client, or of a cohort under vmap, whose random calls are drawn from `key` []."""
+    """One pass of one client, or of a cohort under vmap, whose random calls are drawn from `key` [].
+
+    A cohort whose examples lie one after another has a key for each client [C].
+    """
 
     def __init__(self, key: Tensor) -> None:
         super().__init__()

@@ -13,7 +13,7 @@ from fedloom.layout import Layout
 if TYPE_CHECKING:
     from fedloom.engine.gradient.stacked import StackedGradient
 
-GradientKind = Literal["stacked", "vmapped", "one by one"]
+GradientKind = Literal["stacked", "swapped", "vmapped", "one by one"]
 
 
 # all steps of `w <- shrink * w - rate * g`: (first [C, P], batches, rate, shrink) -> (parameters [C, P], losses [C])

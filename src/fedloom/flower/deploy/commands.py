@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,13 +90,11 @@ def deploy(
 
 def write_texts(made: Deployment, experiment: Experiment, gateway: Gateway) -> Commands:
     """Write services and README.md; also returns the commands. Settings that are there keep all but their clients."""
-    from fedloom import __version__
-
     typed, services, metrics = commands(made, gateway), made.root / "services", metrics_port(made.app)
     services.mkdir(exist_ok=True)
     files = {"fedloom-link.service": link_unit(gateway.control), GATE: gate_unit(gateway)}
     files |= {"fedloom-run.service": run_unit(), "fedloom-node@.service": node_unit()}
-    files |= containers(__version__, gateway)
+    files |= containers(version("fedloom"), gateway)
     for name, text in files.items():
         (services / name).write_text(text)
     for key, clients in zip(made.keys, made.clients):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Iterable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -107,8 +108,6 @@ def write_app(app: Path, experiment: Experiment, config: dict[str, Any]) -> None
     """Write the Flower app: two modules of two lines, and the run's settings."""
     import tomli_w
 
-    from fedloom import __version__
-
     app.mkdir(parents=True)
     for side in SIDES:
         text = f'"""The {side} of a fedloom run."""\n\nfrom fedloom.flower import {side}_app\n\napp = {side}_app()\n'
@@ -116,9 +115,9 @@ def write_app(app: Path, experiment: Experiment, config: dict[str, Any]) -> None
     about = {
         "name": "fedloom-app",
         "version": "1.0.0",
-        "description": f"{experiment.method.name} on {experiment.data.name}, by fedloom {__version__}",
+        "description": f"{experiment.method.name} on {experiment.data.name}, by fedloom {version('fedloom')}",
         "license": "Apache-2.0",
-        "dependencies": [f"fedloom[flower]=={__version__}"],
+        "dependencies": [f"fedloom[flower]=={version('fedloom')}"],
     }
     flower = {
         "publisher": "fedloom",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import resource
 import time
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-import fedloom
 from fedloom.accel.precision import computing
 from fedloom.errors import FedloomError
 from fedloom.flower.node.client import train_client
@@ -48,7 +48,7 @@ def answer(kind: str, content: RecordDict, context: Context, data: OwnData | Non
 def _answer(kind: str, message: NodeMessage, hosted: HostedClients, context: Context) -> NodeMessage:
     """The answer without times."""
     if kind == "query":
-        facts = {"fedloom": fedloom.__version__, "clients": client_facts(hosted), "own": hosted.own_data}
+        facts = {"fedloom": version("fedloom"), "clients": client_facts(hosted), "own": hosted.own_data}
         facts["code"] = code_of(hosted.experiment)
         facts["base"] = hash_of_base(hosted.inputs.network, hosted.inputs.setting.layout)
         return NodeMessage({**facts, "tests": hosted.inputs.own_test is not None}, [])

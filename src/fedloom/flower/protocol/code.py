@@ -9,7 +9,6 @@ from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
-import fedloom
 from fedloom.codec import Rejected
 from fedloom.flower.protocol.said import said
 from fedloom.runs.checkpoint.fingerprint import own_files
@@ -28,7 +27,7 @@ def code_of(experiment: Experiment) -> dict[str, str]:
 @lru_cache(maxsize=1)
 def code_of_fedloom() -> str:
     """The hash of fedloom's own source files, as they were when this process first asked."""
-    root, digest = Path(fedloom.__file__).parent, sha256()
+    root, digest = Path(__file__).parents[2], sha256()
     for file in sorted(path for path in root.rglob("*") if path.suffix in SOURCES):
         digest.update(f"{file.relative_to(root).as_posix()} {sha256(file.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()

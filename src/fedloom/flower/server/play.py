@@ -6,11 +6,11 @@ import logging
 import time
 from collections.abc import Mapping
 from functools import partial
+from importlib.metadata import version
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import fedloom
 from fedloom.accel.precision import computing
 from fedloom.codec import base_hash
 from fedloom.core.metric import Metric
@@ -153,7 +153,7 @@ def _serve(
     mailbox = Mailbox(grid, common, 2 * deadline + 60, interval, began)
     base = hash_of_base(inputs.network, inputs.setting.layout)
     terms = Terms(
-        inputs.clients, inputs.setting.fleet, experiment.clients, fedloom.__version__, code_of(experiment), base,
+        inputs.clients, inputs.setting.fleet, experiment.clients, version("fedloom"), code_of(experiment), base,
         config.owners, packed(inputs.model) if begins else b"",
     )  # fmt: skip
     roster = Roster(mailbox, terms, ChangedOwners(out).read)

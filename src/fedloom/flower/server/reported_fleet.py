@@ -37,7 +37,7 @@ def with_reported_fleet(
     nothing = Shards([torch.empty(0, dtype=torch.int64)] * size, device)
     own_test = (inputs.test, nothing) if tests else None
     setting = replace(inputs.setting, fleet=fleet)
-    return inputs._replace(setting=setting, clients=list(range(size)), own_test=own_test)
+    return inputs._replace(setting=setting, clients=list(range(size)), own_test=own_test, validation=None)
 
 
 def enter(fleet: Fleet, reported: Mapping[int, ReportedClient]) -> None:

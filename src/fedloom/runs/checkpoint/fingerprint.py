@@ -38,9 +38,9 @@ def fingerprint(experiment: Experiment, prepared: Prepared) -> dict[str, str]:
     trace = () if prepared.trace is None else prepared.trace[:4]
     return {
         **({} if experiment.start is None else {"start": _hash(inputs.model)}),
-        "method": _shown(inputs.method),
-        "goal": _shown(inputs.setting.goal),
-        "transform": _shown(inputs.setting.transform),
+        "method": _plain(inputs.method.in_full),
+        "goal": _plain(repr(inputs.setting.goal)),
+        "transform": _plain(repr(inputs.setting.transform)),
         "network": _hash(repr(inputs.setting.layout), inputs.model),
         **({"base": base} if base else {}),  # frozen parameters and constants
         "data": _hash(inputs.test.x, inputs.test.y, inputs.train.x, inputs.train.y),
@@ -62,8 +62,10 @@ def surroundings(device: torch.device) -> dict[str, str]:
 
 
 def refuse_another(experiment: Experiment, before: dict[str, Any]) -> None:
-    """Refuse an experiment that differs from that before in anything but more rounds."""
+    """Refuse an experiment that differs from that before in anything but more rounds and when it ends."""
     for key, (old, new) in changes(before, experiment.model_dump(mode="json")).items():
+        if key.partition(".")[0] == "until":
+            continue
         if key != "rounds" or new < old:
             raise BadExperiment(
                 f"{key} was {old!r} when this run was begun and is {new!r} now; a resumed run can only have more "
@@ -98,9 +100,9 @@ def own_files(experiment: Experiment) -> Iterator[tuple[str, Path]]:
             yield what, chosen.own.file
 
 
-def _shown(value: Any) -> str:
-    """A value as text, without places in memory."""
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+def _plain(text: str) -> str:
+    """The text of a value, without places in memory."""
+    return re.sub(r" at 0x[0-9a-f]+", "", text)
 
 
 def _hash(*things: str | Tensor) -> str:
