@@ -29,7 +29,8 @@ class Summed(NamedTuple):
 def losses_of(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
     """The loss of each example at each exit [B, D]."""
     exits = outputs.shape[1]
-    return loss(outputs.flatten(0, 1), targets.repeat_interleave(exits, 0)).unflatten(0, (-1, exits))
+    losses: Tensor = loss(outputs.flatten(0, 1), targets.repeat_interleave(exits, 0))
+    return losses.unflatten(0, (-1, exits))
 
 
 def stages_of(module: nn.Module) -> tuple[tuple[str, ...], ...]:

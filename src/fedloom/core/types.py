@@ -74,7 +74,8 @@ class Setting:
         """The loss of each example in training; of a network with exits the sum of theirs."""
         from fedloom.core.stages import Summed
 
-        return Summed(self.goal.loss) if self.stages else self.goal.loss
+        plain: Loss = self.goal.loss
+        return Summed(plain).__call__ if self.stages else plain
 
     @cached_property
     def neurons(self) -> NeuronMap:

@@ -73,7 +73,8 @@ class Work:
 def _repeated(batches: Batches, times: int) -> Batches:
     """Every step `times` times in a row."""
     examples, real, keys = (own.repeat_interleave(times, 1) for own in (batches.examples, batches.real, batches.keys))
-    return Batches(examples, real, batches.steps * times, [n for n in batches.active for _ in range(times)], keys)
+    return Batches(examples, real, batches.steps * times, [n for n in batches.active for _ in range(times)], keys,
+        batches.per_epoch * times)  # fmt: skip
 
 
 @lru_cache(maxsize=16)

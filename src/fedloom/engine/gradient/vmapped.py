@@ -53,7 +53,7 @@ class VmappedGradient:
         def loss(flat: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor, *facts: Tensor) -> Tensor:
             def weighed(answer: Tensor) -> Tensor:
                 if aim is not None:
-                    return aim.loss(answer, y, weight, *facts)  # type: ignore[no-any-return]
+                    return aim.loss(answer, y, weight, *facts)
                 return (setting.loss(answer, y) * weight).sum()
 
             return train_network(setting, split(flat), x, key, weighed, sizes)
