@@ -30,7 +30,8 @@ def losses_of(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
     """The loss of each example at each exit [B, D]."""
     exits = outputs.shape[1]
     losses: Tensor = loss(outputs.flatten(0, 1), targets.repeat_interleave(exits, 0))
-    return losses.unflatten(0, (-1, exits))
+    found: Tensor = losses.unflatten(0, (-1, exits))  # type: ignore[no-untyped-call]
+    return found
 
 
 def stages_of(module: nn.Module) -> tuple[tuple[str, ...], ...]:
