@@ -30,7 +30,7 @@ def losses_of(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
     """The loss of each example at each exit [B, D]."""
     exits = outputs.shape[1]
     losses: Tensor = loss(outputs.flatten(0, 1), targets.repeat_interleave(exits, 0))
-    found: Tensor = losses.unflatten(0, (-1, exits))  # type: ignore[no-untyped-call]
+    found: Tensor = losses.unflatten(0, (-1, exits))
     return found
 
 
