@@ -37,6 +37,7 @@ ALLOWED = {
     *("fedavg", "fedprox", "federated-dropout", "fjord", "fedrolex", "heterofl", "splitfl", "ra-fed"),
     *("fedspu", "fedumf", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fiarse", "depthfl"),
     *("local-training", "fedavg-ft", "fedper", "lg-fedavg", "fedrep", "fedbabu", "fedbn", "ditto", "apfl", "pfedme"),
+    "fedit",
 }
 
 
