@@ -20,7 +20,7 @@ from fedloom.layout import flatten
 from fedloom.runs.build import prepare
 from fedloom.runs.play import play
 
-METHODS = ("fedavg", "fedspu", "fedselect")
+METHODS = ("fedavg", "fedspu", "fedselect-neurons")
 KEPT = 0.3  # of every person's windows, for the test
 
 
@@ -85,14 +85,14 @@ def main() -> None:
     assert data.client_train is not None
     people = np.unique(data.client_train)
     found = {}
-    print(f"{'method':10} {'mean':>6} {'worst':>6} {'below 0.9':>10} {'MB up':>7}")
+    print(f"{'method':17} {'mean':>6} {'worst':>6} {'below 0.9':>10} {'MB up':>7}")
     for method in METHODS:
         found[method], sent = accuracies(method, data, given.rounds, given.seed)
         own = found[method]
-        print(f"{method:10} {own.mean():6.3f} {own.min():6.3f} {(own < 0.9).sum():10} {sent:7.1f}", flush=True)
-    print(f"\n{'person':>6} " + " ".join(f"{method:>10}" for method in METHODS))
+        print(f"{method:17} {own.mean():6.3f} {own.min():6.3f} {(own < 0.9).sum():10} {sent:7.1f}", flush=True)
+    print(f"\n{'person':>6} " + " ".join(f"{method:>17}" for method in METHODS))
     for place in np.argsort(found["fedavg"], kind="stable"):
-        print(f"{people[place]:6} " + " ".join(f"{found[method][place]:10.3f}" for method in METHODS))
+        print(f"{people[place]:6} " + " ".join(f"{found[method][place]:17.3f}" for method in METHODS))
 
 
 if __name__ == "__main__":

@@ -36,7 +36,12 @@ ASYNCHRONOUS: list[tuple[str, Callable[[], Method]]] = [  # a new method without
 ]
 
 LOSSY = Bernoulli(up=0.3, down=0.2)
-APART = ("oort", "oort-sampling", "safa", "safa-plain", "ram-fed-element")  # a budget; rounds alone; a decaying rate
+APART = (
+    *("oort", "oort-sampling"),  # a budget
+    *("safa", "safa-plain"),  # rounds alone
+    "ram-fed-element",  # a decaying rate
+    *("prunefl", "fedtiny", "fedtiny-blocks", "fedmef", "fedrts", "feddst"),  # reports in rounds that are everybody's
+)
 COHORTS = [  # methods whose rounds a pace can be made to equal
     (name, make()) for name, make in METHODS if make().select.asks_one_by_one and name not in APART
 ]

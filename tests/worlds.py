@@ -31,7 +31,9 @@ from fedloom.engine.storage.shards import Shards
 from fedloom.goals import classes
 from fedloom.layout import Layout, flatten, layout_of
 from fedloom.method import Memory, Method
+from fedloom.methods.adaptivefl import adaptivefl
 from fedloom.methods.apfl import apfl
+from fedloom.methods.depthfl import depthfl
 from fedloom.methods.ditto import ditto
 from fedloom.methods.fedadagrad import fedadagrad
 from fedloom.methods.fedadam import fedadam
@@ -43,20 +45,26 @@ from fedloom.methods.fedbn import fedbn
 from fedloom.methods.fedcs import fedcs
 from fedloom.methods.feddc import DriftCorrection, feddc
 from fedloom.methods.feddd import feddd
+from fedloom.methods.feddst import feddst
 from fedloom.methods.feddyn import feddyn
 from fedloom.methods.federated_dropout import federated_dropout
 from fedloom.methods.fedexp import fedexp
+from fedloom.methods.fedmef import fedmef
 from fedloom.methods.fedmp import fedmp
 from fedloom.methods.fednova import fednova
 from fedloom.methods.fedper import fedper
 from fedloom.methods.fedprox import fedprox
 from fedloom.methods.fedrep import fedrep
 from fedloom.methods.fedrolex import fedrolex
+from fedloom.methods.fedrts import fedrts
 from fedloom.methods.fedselect import fedselect
+from fedloom.methods.fedselect_neurons import fedselect_neurons
 from fedloom.methods.fedspu import fedspu
+from fedloom.methods.fedtiny import fedtiny
 from fedloom.methods.fedumf import fedumf
 from fedloom.methods.fedvarp import fedvarp
 from fedloom.methods.fedyogi import fedyogi
+from fedloom.methods.fiarse import fiarse
 from fedloom.methods.fjord import fjord
 from fedloom.methods.hermes import hermes
 from fedloom.methods.heterofl import heterofl
@@ -66,10 +74,12 @@ from fedloom.methods.local_training import local_training
 from fedloom.methods.loom import loom
 from fedloom.methods.mifa import mifa
 from fedloom.methods.oap import oap
+from fedloom.methods.oap_largest import oap_largest
 from fedloom.methods.oort import oort
 from fedloom.methods.pfedme import pfedme
 from fedloom.methods.power_of_choice import power_of_choice
 from fedloom.methods.prunefl import prunefl
+from fedloom.methods.prunefl_fixed import prunefl_fixed
 from fedloom.methods.ra_fed import ra_fed
 from fedloom.methods.ram_fed import ram_fed
 from fedloom.methods.safa import safa
@@ -184,14 +194,27 @@ METHODS: list[tuple[str, Callable[[], Method]]] = [
     ("fedrolex", lambda: small(fedrolex())),
     ("federated-dropout", lambda: small(federated_dropout())),
     ("federated-dropout-heavy", lambda: small(federated_dropout(), optimiser=replace(_HEAVY, fresh=False))),
+    ("depthfl", lambda: small(depthfl(ramp=2))),
+    ("fiarse", lambda: small(fiarse())),
+    ("fiarse-layer", lambda: small(fiarse((0.5, 0.25), "layer", count="changed"), optimiser=_HEAVY)),
+    ("adaptivefl", lambda: small(adaptivefl(), select=replace(adaptivefl().select, count=8))),
     ("heterofl", lambda: small(heterofl())),
     ("hermes", lambda: small(hermes())),
     ("fedmp", lambda: small(fedmp())),
-    ("prunefl", lambda: small(prunefl())),
-    ("fedselect", lambda: small(fedselect())),
+    ("prunefl", lambda: small(prunefl(every=2, remove=0.6))),
+    ("fedtiny", lambda: small(fedtiny(0.5, alpha=0.5, every=1))),
+    ("fedtiny-blocks", lambda: small(fedtiny(0.4, "er", every=1, blocks=2, growth="random"), optimiser=_HEAVY)),
+    ("fedmef", lambda: small(fedmef(0.5, 0.1, alpha=0.5, every=1))),
+    ("fedrts", lambda: small(fedrts(0.5, alpha=0.5, every=1))),
+    ("feddst", lambda: small(feddst(0.5, alpha=0.5, every=1))),
+    ("prunefl-fixed", lambda: small(prunefl_fixed())),
+    ("fedselect", lambda: small(fedselect(every=1), work=Work(epochs=2, batch=6))),
+    ("fedselect-neurons", lambda: small(fedselect_neurons())),
     ("ist", lambda: small(ist(parts=None))),
     ("ist-two-parts", lambda: small(ist())),
     ("oap", lambda: small(oap())),
+    ("oap-erasing", lambda: small(oap((5, 6), erase=True))),
+    ("oap-largest", lambda: small(oap_largest())),
     ("splitfl", lambda: small(splitfl())),
     ("ra-fed", lambda: small(ra_fed("MIX"))),
     ("ra-fed-dealt", lambda: small(ra_fed("S", coverage=1, deal="turns"))),

@@ -16,7 +16,9 @@ import fedloom
 from fedloom.cli.catalogue import catalogue
 from fedloom.cli.main import SETTINGS, Kind, app as command
 from fedloom.cli.setting_rows import setting_rows
-from fedloom.method import SLOTS
+from fedloom.core.paper import PAPERS
+from fedloom.core.rule import LocalRule
+from fedloom.method import SLOTS, Method
 from fedloom.methods import METHODS
 
 DOCS = Path(__file__).parent.parent
@@ -31,10 +33,10 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+def _table(head: Iterable[str], rows: Iterable[Iterable[str | int]]) -> str:
     """A Markdown table."""
     head = list(head)
-    lines = [head, ["---"] * len(head), *([_cell(cell) for cell in row] for row in rows)]
+    lines = [head, ["---"] * len(head), *([_cell(str(cell)) for cell in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -156,7 +158,6 @@ def public() -> str:
 def parts() -> str:
     """The contract of each slot, the parts that fill it without the hooks that all share, and other names."""
     from fedloom import parts as room
-    from fedloom.core.rule import LocalRule
 
     pieces, shown = [], set(fedloom.__all__)
     for slot in SLOTS:
@@ -194,6 +195,25 @@ def methods() -> str:
     return "\n\n".join(pieces)
 
 
+def slots() -> str:
+    """One row for every method: its paper, and the parts in which it differs from FedAvg, slot by slot."""
+    plain, rows = Method(), []
+    for name, make in METHODS.items():
+        method, said = make(), PAPERS[make]
+        parts = [getattr(method, slot) for slot in SLOTS]
+        shown = [_names(part) if part != getattr(plain, slot) else "" for slot, part in zip(SLOTS, parts)]
+        rows.append(
+            (f"[`{name}`](reference-methods.md#{name})", said.source, said.year, said.origin, said.mask, *shown)
+        )
+    return _table(("name", "paper", "year", "whose", "the mask governs", *SLOTS), rows)
+
+
+def _names(part: Any) -> str:
+    """The name of a part; of a local rule the names of the rules that it is made of."""
+    rules = [one for one in part.members() if len(one.members()) == 1] if isinstance(part, LocalRule) else [part]
+    return " + ".join(_code(type(one).__name__) for one in rules)
+
+
 def pages(folder: str) -> str:
     """A list of the pages whose names begin with `folder`, if there are any."""
     found = sorted(
@@ -211,6 +231,7 @@ WRITERS: dict[str, Callable[..., str]] = {
     "public": public,
     "parts": parts,
     "methods": methods,
+    "slots": slots,
     "pages": pages,
 }
 

@@ -24,6 +24,7 @@ with _uncollected():
     from fedloom.errors import BadData, BadExperiment, BadModel, FedloomError, RunStopped
     from fedloom.layout import Layout, flatten, layout_of, load as load_vector
     from fedloom.method import Method
+    from fedloom.models.reader import Reader
     from fedloom.neurons.extract import extract, scatter
     from fedloom.neurons.map import NeuronMap
     from fedloom.neurons.rules import neuron_rule
@@ -68,6 +69,7 @@ __all__ = [
     "NeuronMap",
     "ProgressBar",
     "Range",
+    "Reader",
     "Reply",
     "Result",
     "RunStopped",

@@ -43,9 +43,10 @@ def task_for(
 ) -> tuple[Task, Memory]:
     """The task of the clients that were chosen, and the memory."""
     memory, ask = _asking(method, memory, setting)
-    on_host = all(fact.device.type == "cpu" for fact in cohort)  # where reading does not wait for a device
-    ids, authorised = (fact.to(model.device, non_blocking=True) for fact in cohort)
-    share = ask("allocate", ids, chance)  # how much each
+    given = [fact for fact in cohort if fact is not None]
+    on_host = all(fact.device.type == "cpu" for fact in given)  # where reading does not wait for a device
+    ids, authorised, *chosen = (fact.to(model.device, non_blocking=True) for fact in given)
+    share = chosen[0] if chosen else ask("allocate", ids, chance)  # how much each
     portion = ask("mask", model, ids, share, chance)  # which part
     task = Task(
         model=model,
@@ -83,6 +84,7 @@ def take_replies(
     mended = method.stale.lessen(model, mended)  # replies to older models may count less
     new = ask("aggregate", model, mended)
     new, memory["local"] = method.local.debrief(memory["local"], setting, model, new, mended)
+    new, memory["mask"] = method.mask.settle(memory["mask"], setting, new, mended)
     return new, memory, reply
 
 

@@ -34,7 +34,8 @@ TESTS = Path(__file__).parents[1]
 COHORTS = [[3], [3, 5, 8], [5], [0, 8], list(range(12))]  # one client for two ranks, then some that are known
 
 QUICK = (  # one of each kind; the others are marked slow
-    *("fedavg", "fedavg-kept-adam", "scaffold", "feddc", "feddd", "scattered", "fjord", "heterofl", "fedselect"),
+    *("fedavg", "fedavg-kept-adam", "scaffold", "feddc", "feddd", "scattered", "fjord", "heterofl"),
+    "fedselect-neurons",
     *("ram-fed", "fedspu-stopping", "fedumf-feddc", "safari", "loom"),
 )
 

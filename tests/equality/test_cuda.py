@@ -32,12 +32,12 @@ RANKING = {
     "feddd",
     "hermes",
     "fedmp",
-    "prunefl",
-    "fedselect",
+    "prunefl-fixed",
+    "fedselect-neurons",
 }  # of trained weights: near ties change places
 WAITING = {
     "fedcs", "oort", "power-of-choice", "mifa",  # who is selected is read back
-    "hermes", "fedmp", "prunefl", "ist",  # widths change from round to round
+    "hermes", "fedmp", "prunefl-fixed", "ist",  # widths change from round to round
 }  # fmt: skip
 ROUNDS = [name for name, make in METHODS.items() if make().pace.barrier]
 VARIANTS: dict[str, Any] = {

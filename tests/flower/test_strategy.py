@@ -30,13 +30,14 @@ PLAIN = ["fedavg", "fedavg-steps", "fedavg-epochs", "fedavg-median", "fedavg-kru
          "fedavgm", "fedadam", "fedexp"]  # fmt: skip
 # whole neurons are left out, or nothing is held in place: the user's steps need not know of masks
 FREELY = ["feddd", "feddd-random", "fjord", "fjord-trimmed-mean", "heterofl", "fedrolex", "federated-dropout", "ist",
-          "keep-own", "ra-fed", "ram-fed", "fedumf", "fedumf-fjord", "hermes", "fedmp", "prunefl",
-          "fedselect", "fedper", "lg-fedavg", "fedbn", "local-training"]  # fmt: skip
+          "keep-own", "ra-fed", "ram-fed", "fedumf", "fedumf-fjord", "hermes", "fedmp", "prunefl-fixed",
+          "fedselect-neurons", "fedper", "lg-fedavg", "fedbn", "local-training"]  # fmt: skip
 # single numbers are left out, or the rest of a whole network is frozen: the steps must hold it
 REFUSED = {"fedprox", "scaffold", "feddyn", "feddc", "heterofl", "loom", "safari",
-           "fedrep", "ditto", "apfl", "pfedme", "fedavg-ft", "fedbabu"}  # fmt: skip
+           "fedrep", "ditto", "apfl", "pfedme", "fedavg-ft", "fedbabu",
+           "fiarse", "prunefl", "fedselect", "fedtiny", "fedmef", "fedrts", "feddst", "depthfl"}  # fmt: skip
 # they change the steps, look, train two models, or train once more to be tried
-HELD = ["fedspu", "splitfl", "keep-own-frozen", "scattered", "oap", "ra-fed-period"]
+HELD = ["fedspu", "splitfl", "keep-own-frozen", "scattered", "oap", "oap-largest", "ra-fed-period"]
 
 
 # ---- equality with fedloom's own rounds

@@ -252,8 +252,6 @@ def test_tuning_is_training() -> None:
 
 
 def test_mixes_that_cannot_work_are_refused() -> None:
-    with pytest.raises(BadExperiment, match="10 and 1 epochs"):
-        replace(fedrep(), work=Work(epochs=5))
     with pytest.raises(BadExperiment, match="plain SGD"):
         replace(apfl(), optimiser=Sgd(momentum=0.9))
     with pytest.raises(BadExperiment, match="5 steps on a batch"):

@@ -15,11 +15,11 @@ from fedloom.errors import BadExperiment
 from fedloom.method import Method
 from fedloom.methods.fedavg import fedavg
 from fedloom.methods.fedmp import fedmp
-from fedloom.methods.fedselect import fedselect
+from fedloom.methods.fedselect_neurons import fedselect_neurons
 from fedloom.methods.hermes import hermes
 from fedloom.methods.ist import ist
-from fedloom.methods.oap import Erasing, oap
-from fedloom.methods.prunefl import prunefl
+from fedloom.methods.oap_largest import Erasing, oap_largest
+from fedloom.methods.prunefl_fixed import prunefl_fixed
 from fedloom.methods.splitfl import splitfl
 from fedloom.parts.aggregate.coverage_mean import CoverageMean
 from fedloom.parts.allocate.tiers import Tiers
@@ -39,11 +39,11 @@ ALONE = small(fedavg(), select=Uniform(1))
     [
         pytest.param(small(hermes((1.0,))), PLAIN, id="hermes"),
         pytest.param(small(fedmp((1.0,))), PLAIN, id="fedmp"),
-        pytest.param(small(prunefl((1.0,))), PLAIN, id="prunefl"),
-        pytest.param(small(fedselect(0, 0)), PLAIN, id="fedselect, nothing personal"),
+        pytest.param(small(prunefl_fixed((1.0,))), PLAIN, id="prunefl"),
+        pytest.param(small(fedselect_neurons(0, 0)), PLAIN, id="fedselect, nothing personal"),
         pytest.param(small(ist(), select=Uniform(1)), ALONE, id="ist, one client a round"),
-        pytest.param(small(oap((1.0,))), EQUAL, id="oap, plain means"),
-        pytest.param(small(oap((1.0,), keep_untrained=True)), EQUAL, id="oap, untrained kept"),
+        pytest.param(small(oap_largest((1.0,))), EQUAL, id="oap, plain means"),
+        pytest.param(small(oap_largest((1.0,), keep_untrained=True)), EQUAL, id="oap, untrained kept"),
         pytest.param(small(splitfl(1.0)), PLAIN, id="splitfl"),
         pytest.param(small(Method(mask=Regions(), local=SubModel())), PLAIN, id="regions"),
     ],
@@ -57,7 +57,7 @@ def test_is_fedavg_exactly(method: Method, limit: Method, network: str) -> None:
     "method",
     [
         pytest.param(small(hermes()), id="hermes"),
-        pytest.param(small(fedselect()), id="fedselect"),
+        pytest.param(small(fedselect_neurons()), id="fedselect"),
         pytest.param(small(Method(allocate=Tiers((0.5,)), mask=Regions(), local=SubModel())), id="regions"),
     ],
 )
@@ -85,7 +85,7 @@ def test_what_one_client_holds_is_copied_back_from_it() -> None:
 
 
 def test_what_nobody_holds_is_erased_or_kept() -> None:
-    erased, kept = (played("cnn", small(oap((0.5, 0.25), keep)), 1) for keep in (False, True))
+    erased, kept = (played("cnn", small(oap_largest((0.5, 0.25), keep)), 1) for keep in (False, True))
     mask = erased.tasks[0].mask
     assert mask is not None
     held = mask.any(0)
@@ -108,7 +108,7 @@ def test_nothing_is_erased_when_nothing_arrives() -> None:
 
 
 def test_erased_weights_stay_out() -> None:
-    run = played("cnn", small(oap((0.5,))), 3)
+    run = played("cnn", small(oap_largest((0.5,))), 3)
     masks = [task.mask for task in run.tasks]
     for mask in masks[1:]:
         assert mask is not None
@@ -145,7 +145,7 @@ COHORTS = ((0, 1, 3), (1, 3, 6), (1, 2, 3), (1, 3, 8), (1, 3, 8))
 
 def selected(**settings: float) -> Run:
     """Five rounds in which clients 1 and 3 take part always."""
-    here, method = world("mlp"), small(fedselect(**settings), select=Forced(COHORTS))
+    here, method = world("mlp"), small(fedselect_neurons(**settings), select=Forced(COHORTS))
     return play(here, method, here.local(method), rounds=5)
 
 
@@ -182,7 +182,7 @@ def test_those_who_changed_most_become_personal() -> None:
 
 def test_the_personal_part_stays_with_the_client_and_trains() -> None:
     here = world("mlp")
-    method = small(fedselect(), select=Forced(COHORTS[:1] * 3))
+    method = small(fedselect_neurons(), select=Forced(COHORTS[:1] * 3))
     engine = here.local(method)
     run = play(here, method, engine, rounds=2)
     mask = run.tasks[1].mask
@@ -198,7 +198,7 @@ def test_lost_replies_choose_nothing() -> None:
     def lose(reply: Reply, chance: Chance) -> Reply:
         return reply._replace(arrived=reply.ids != 1)
 
-    here, method = world("mlp"), small(fedselect(), select=Forced(COHORTS))
+    here, method = world("mlp"), small(fedselect_neurons(), select=Forced(COHORTS))
     run = play(here, method, changed(here.local(method), lose), rounds=3)
     assert not personal_rows(run, 1)[2].any()
     assert personal_rows(run, 3)[2].any()
@@ -207,6 +207,6 @@ def test_lost_replies_choose_nothing() -> None:
 @pytest.mark.parametrize("shares", [(0.5, 0.25), (0, 0.5), (0.5, 1.1), (-0.1, 0.5)])
 def test_impossible_shares_are_refused(shares: tuple[float, float]) -> None:
     with pytest.raises(BadExperiment, match="expected 0 < first <= last <= 1"):
-        fedselect(*shares)
+        fedselect_neurons(*shares)
     with pytest.raises(BadExperiment, match=r"grow .* is -1"):
-        fedselect(grow=-1)
+        fedselect_neurons(grow=-1)

@@ -124,3 +124,9 @@ def test_words_that_name_nothing(words: str, why: str) -> None:
         with pytest.raises(BadExperiment, match=f"head is '{none}', which is (every|no) layer"):
             found.some(none, "head")
     assert complement("a-b[1-3]+c") == "all-a+b[1-3]-c"
+
+
+@pytest.mark.parametrize("words", ["head", "body", "all-head"])
+def test_one_layer_has_no_body(words: str) -> None:
+    with pytest.raises(BadExperiment, match="the head is every layer of this network"):
+        layers(nn.Linear(4, 2), torch.randn(2, 4)).numbers(words)

@@ -71,7 +71,7 @@ def test_of_a_network_that_cannot_be_traced() -> None:
 
 
 SINGLE: dict[str, dict[str, Any]] = {
-    "oap": {},
+    "oap-largest": {},
     "ra-fed": {"mode": "element"},
     "ram-fed": {"mode": "element"},
     "safari": {},

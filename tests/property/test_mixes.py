@@ -15,7 +15,7 @@ from fedloom.errors import BadExperiment
 from fedloom.method import Method
 from fedloom.methods.feddc import DriftCorrection
 from fedloom.methods.feddyn import DynamicRegulariser
-from fedloom.methods.fedselect import GlobalPart
+from fedloom.methods.fedselect_neurons import GlobalPart
 from fedloom.methods.heterofl import Rescale
 from fedloom.methods.scaffold import ControlVariates
 from fedloom.parts.admit.check import Several

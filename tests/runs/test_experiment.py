@@ -276,7 +276,7 @@ def test_an_experiment_stands_still():
 
 shares = st.floats(0, 1, exclude_max=True)
 positive = st.floats(1e-6, 1e3)
-STRICT = {"apfl", "fednova", "fedrep"}  # they refuse some settings of training
+STRICT = {"apfl", "fednova"}  # they refuse some settings of training
 
 
 @st.composite

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from copy import deepcopy
 from math import sqrt
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,9 @@ READ = (nn.MultiheadAttention, nn.TransformerEncoderLayer)  # read the weights o
 class Lora(nn.Module):
     """A frozen layer and what is added to its answer."""
 
+    a: Any
+    b: Any
+
     def __init__(self, base: nn.Module, small: Small, scaling: float, dropout: float) -> None:
         super().__init__()
         self.base, self.a, self.b = base, small.a, small.b
@@ -41,7 +45,7 @@ class Lora(nn.Module):
         """The sum."""
         answer: Tensor = self.base(x)
         if self.casts and x.is_floating_point():
-            x = x.to(self.b.get_parameter("weight").dtype)
+            x = x.to(self.b.weight.dtype)
         added: Tensor = self.b(self.a(self.dropout(x))) * self.scaling
         return answer + (added.to(answer.dtype) if self.casts else added)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fedloom.adapters import ADAPTERS
+from fedloom.core.paper import PAPERS
 from fedloom.core.part import ServerPart, Upload
 from fedloom.core.rule import LocalRule
 from fedloom.core.stale import Stale
@@ -40,12 +41,22 @@ class Row(NamedTuple):
     name: str
     settings: str
     about: str
+    facts: tuple[tuple[str, str], ...] = ()  # of a method: its paper, year, mask and whether it is the paper's own
+
+    def record(self) -> dict[str, str]:
+        """Everything by name."""
+        return {"name": self.name, "settings": self.settings, "about": self.about, **dict(self.facts)}
+
+    @property
+    def told(self) -> str:
+        """What it is, and its facts on lines of their own."""
+        return "\n".join([self.about, *(f"{name}: {value}" for name, value in self.facts)])
 
 
 def catalogue(kind: str) -> list[Row]:
     """All names of one kind."""
     if kind == "methods":
-        return [Row(name, _settings(maker), _about(inspect.getmodule(maker))) for name, maker in METHODS.items()]
+        return [_method(name, maker) for name, maker in METHODS.items()]
     if kind == "models":
         return [Row(name, _settings(entry.make, SUPPLIED), entry.about) for name, entry in MODELS.items()]
     if kind == "adapters":
@@ -67,6 +78,18 @@ def catalogue(kind: str) -> list[Row]:
     if kind in CHOSEN:
         return [Row(name, _settings(make, FACTS), _about(make)) for name, make in CHOSEN[kind].items()]
     return _parts()
+
+
+def _method(name: str, make: Callable[..., Any]) -> Row:
+    """A method with its paper."""
+    from_paper = PAPERS[make]
+    facts = (
+        ("paper", from_paper.source or "none"),
+        ("year", str(from_paper.year)),
+        ("mask", from_paper.mask),
+        ("origin", from_paper.origin),
+    )
+    return Row(name, _settings(make), _about(inspect.getmodule(make)), facts)
 
 
 def _parts() -> list[Row]:

@@ -210,14 +210,14 @@ def list_command(
     from fedloom.cli.setting_rows import SettingRow, setting_rows
 
     of_settings = kind in SETTINGS
-    rows = setting_rows(kind.value) if of_settings else catalogue(kind.value)
+    settings, named = (setting_rows(kind.value), []) if of_settings else ([], catalogue(kind.value))
     if as_json:
-        typer.echo(json.dumps([row._asdict() for row in rows]))
+        typer.echo(json.dumps([*(row._asdict() for row in settings), *(row.record() for row in named)]))
         return
     heads = (*SettingRow._fields[1:-1], "what it is") if of_settings else ("settings", "what it is")
     table = Table(Column("name", no_wrap=True), *heads, title=f"fedloom {kind.value}", title_justify="left")
-    for row in rows:
-        table.add_row(*(Text(text) for text in row))
+    for cells in (*settings, *((row.name, row.settings, row.told) for row in named)):
+        table.add_row(*(Text(text) for text in cells))
     Console().print(table)
 
 

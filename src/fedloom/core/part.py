@@ -200,6 +200,10 @@ class Mask(ServerPart):
     ) -> tuple[Portion, State]:
         """Return a mask [C, P], and the neurons [C, K] if the mask is made of whole ones."""
 
+    def settle(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> tuple[Tensor, State]:
+        """Return the model [P] that a round leaves, from the aggregated one, and the memory: a mask may change here."""
+        return model, memory
+
 
 class Upload(Part):
     """What each client sends back; runs on the client."""

@@ -237,7 +237,7 @@ def loss_of(setting: Setting, temperature: float = 1) -> Callable[[Tensor, Tenso
 
     def loss(flat: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         output = functional_call(module, tensors_of(setting, flat), (x,))
-        return (setting.loss(output / temperature, y) * weight).sum()
+        return (setting.goal.loss(output / temperature, y) * weight).sum()
 
     return loss
 

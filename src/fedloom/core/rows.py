@@ -42,3 +42,30 @@ def scattered(values: Tensor, at: Tensor, count: int) -> Tensor:
     whole = values.new_zeros(count, *values.shape[1:])
     whole[at] = values
     return whole
+
+
+def cat_masks(
+    masks: Sequence[Tensor | None], like: Sequence[Tensor], at: Sequence[Tensor] | None = None
+) -> Tensor | None:
+    """Concatenate masks like `cat_rows`; None, which means everything, becomes ones if others are not None."""
+    if all(mask is None for mask in masks):
+        return None
+    whole = [torch.ones_like(own, dtype=torch.bool) if mask is None else mask for mask, own in zip(masks, like)]
+    return cat_rows(whole, at)
+
+
+def cat_extras(states: Sequence[State]) -> State:
+    """Concatenate states with equal names; a row that all share stays one row in memory."""
+    found: State = {}
+    for name, first in states[0].items():
+        parts = [state[name] for state in states]
+        shared = first.dim() > 1 and all(v.stride(0) == 0 and v.data_ptr() == first.data_ptr() for v in parts)
+        found[name] = first[:1].expand(sum(map(len, parts)), *first.shape[1:]) if shared else torch.cat(parts)
+    return found
+
+
+def some_rows(value: Tensor, keep: slice | Tensor) -> Tensor:
+    """Some rows; a row that all share stays one row in memory."""
+    if isinstance(keep, Tensor) and value.dim() > 1 and value.stride(0) == 0:
+        return value[:1].expand(len(keep), *value.shape[1:])
+    return value[keep]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from fedloom.core.types import Batch, Reply, Setting, State, Task
 from fedloom.errors import BadExperiment
 
 if TYPE_CHECKING:
+    from fedloom.core.goal import Loss
     from fedloom.method import Method
 
 
@@ -32,6 +33,8 @@ class Traits:
 
     corrects: bool = False  # `view` or `correct` changes anything; else steps may be fused into the backward pass
     scales: bool = False  # `view` and `correct` only multiply, by what `LocalRule.scales` returns
+    aims: bool = False  # clients minimise `LocalRule.objective`, not the goal's loss
+    turns: bool = False  # which numbers are trained depends on the pass over the data: engines call `turn`
     shifts: bool = False  # `correct` only adds what `LocalRule.shift` returns
     cuts: bool = False  # only the part sent exists on the client, so engines may train a smaller network
     freezes: bool = False  # the whole network runs, and exactly the part sent is trained
@@ -40,6 +43,7 @@ class Traits:
     chooses: bool = False  # clients choose what to train: engines call `narrow`
     looks: int = 0  # examples of each of its classes that a client chooses by; 0: it chooses without data
     masks_classes: bool = False  # outputs of classes that a client has no example of are neither used nor trained
+    reads_model: bool = False  # hooks of training read `task.model`, so runs with other models train by themselves
     personal: bool = False  # what comes of it is a model for each client, which runs try on examples kept back for it
     splits: bool = False  # the server's model lacks layers that clients keep to themselves, and is no model alone
     norms: bool = False  # it is about norm layers, which not every network has
@@ -49,8 +53,7 @@ class Traits:
 
     def __post_init__(self) -> None:
         for name, needs in (
-            ("scales", "corrects"),
-            ("shifts", "corrects"),
+            *(("scales", "corrects"), ("shifts", "corrects"), ("turns", "corrects"), ("aims", "corrects")),
             ("evolves", "corrects"),
             ("looks", "chooses"),
         ):
@@ -63,6 +66,8 @@ class Traits:
         return Traits(
             corrects=bool(correcting),
             scales=bool(correcting) and all(one.scales for one in correcting),
+            turns=self.turns or other.turns,
+            aims=self.aims or other.aims,
             shifts=bool(correcting) and all(one.shifts for one in correcting),
             cuts=self.cuts or other.cuts,
             freezes=self.freezes or other.freezes,
@@ -71,6 +76,7 @@ class Traits:
             chooses=self.chooses or other.chooses,
             looks=max(self.looks, other.looks),
             masks_classes=self.masks_classes or other.masks_classes,
+            reads_model=self.reads_model or other.reads_model,
             personal=self.personal or other.personal,
             splits=self.splits or other.splits,
             norms=self.norms or other.norms,
@@ -78,6 +84,14 @@ class Traits:
             moves_model=self.moves_model or other.moves_model,
             judges=self.judges or other.judges,
         )
+
+
+class Objective(NamedTuple):
+    """What clients minimise in place of the goal's loss."""
+
+    # one client's loss: (outputs [B, ...], targets [B, ...], weight [B], its facts) -> []; weights add up to 1
+    loss: Callable[..., Tensor]
+    facts: tuple[Tensor, ...]  # [C, ...] each: what differs from client to client
 
 
 @dataclass(frozen=True)
@@ -181,6 +195,14 @@ class LocalRule:
         """Return which numbers are trained [C, P]; None means all."""
         return None
 
+    def objective(self, task: Task, loss: Loss) -> Objective | None:
+        """Return what clients minimise, given the goal's loss; None: that loss. Only if `aims`."""
+        return None
+
+    def turn(self, task: Task, state: State, epoch: Tensor) -> Tensor | None:
+        """Return which numbers each client trains in its pass number `epoch` [C] (from 0) [C, P]; only if `turns`."""
+        return self.trains(task)
+
     def view(self, task: Task, params: Tensor) -> Tensor:
         """Return the weights of the forward pass [C, P]; `correct` must then map gradients back to `params`."""
         return params
@@ -199,6 +221,17 @@ class LocalRule:
     def correct(self, task: Task, state: State, first: Tensor, params: Tensor, grads: Tensor) -> Tensor:
         """Return the gradients to follow [C, P]; `first` are the weights that the client started from."""
         return self.shift(task, state, first).added(first, params, grads) if self.traits.shifts else grads
+
+    def probes(self, task: Task) -> bool:
+        """Whether, in this round, engines take one more gradient after the last step and call `probed`."""
+        return False
+
+    def probed(self, task: Task, state: State, last: Tensor, grads: Tensor) -> State:
+        """Return the state for `finish`, given gradients of all numbers [C, P] at the trained weights `last`.
+
+        They are of one batch of each client's own, through `view`; `finish` must drop what a state has not at rest.
+        """
+        return state
 
     def aside(self, task: Task, state: State, first: Tensor, steps: Tensor) -> State:
         """Return numbers beside the model [C, ...] before the first of `steps` [C] steps; only if `evolves`.

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.chance import Chance
-from fedloom.core.rows import cat_rows, cat_states, rows, scattered
+from fedloom.core.rows import cat_extras, cat_masks, cat_rows, cat_states, rows, scattered, some_rows
 from fedloom.layout import Layout
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fedloom.core.devices import Devices
     from fedloom.core.goal import Goal, Loss, Transform
     from fedloom.neurons.map import NeuronMap
-    from fedloom.neurons.weights import HiddenWeights
+    from fedloom.neurons.weights import HiddenWeights, Layer
 
 log = logging.getLogger("fedloom")
 
@@ -62,10 +62,20 @@ class Setting:
     transform: Transform | None = None  # of training examples, when a batch is gathered
     draws: bool = False  # whether functions in the network's code draw random numbers, as F.dropout does
 
-    @property
+    @cached_property
+    def stages(self) -> tuple[tuple[str, ...], ...]:
+        """The names of tensors by stage, of a network that declares stages with exits."""
+        from fedloom.core.stages import stages_of
+
+        return stages_of(self.module)
+
+    @cached_property
     def loss(self) -> Loss:
-        """The loss of each example."""
-        return self.goal.loss
+        """The loss of each example in training; of a network with exits the sum of theirs."""
+        from fedloom.core.stages import Summed
+
+        plain: Loss = self.goal.loss
+        return Summed(plain).__call__ if self.stages else plain
 
     @cached_property
     def neurons(self) -> NeuronMap:
@@ -87,12 +97,20 @@ class Setting:
 
         return hidden_weights(self.module, self.example, self.layout)
 
+    @cached_property
+    def layers(self) -> tuple[Layer, ...]:
+        """All layers that have weights, with the places of their numbers; norm layers are not among them."""
+        from fedloom.neurons.weights import layers_of
+
+        return layers_of(self.module, self.layout)
+
 
 class Cohort(NamedTuple):
     """The clients that take part in a round."""
 
     ids: Tensor  # [C] rising; on the host where chance alone decides, so that reading them does not wait for a GPU
     authorised: Tensor  # [C] False: the client trains but may send nothing back
+    share: Tensor | None = None  # [C] how much of the model each may use, where that is chosen with the client
 
 
 class Portion(NamedTuple):
@@ -126,7 +144,7 @@ class Task(NamedTuple):
             keep=None if self.keep is None else self.keep[keep],
             share=self.share[keep],
             authorised=self.authorised[keep],
-            extras={name: _some(value, keep) for name, value in self.extras.items()},
+            extras={name: some_rows(value, keep) for name, value in self.extras.items()},
             ids=None if self.ids is None else self.ids[keep],
             everyone=False,
         )
@@ -136,11 +154,11 @@ class Task(NamedTuple):
         """Concatenate the tasks of several groups of clients; model and round are those of the first task."""
         keeps, ids = [task.keep for task in tasks], [task.ids for task in tasks]
         return tasks[0]._replace(
-            mask=_cat_masks([t.mask for t in tasks], [t.model.expand(len(t.share), -1) for t in tasks]),
+            mask=cat_masks([t.mask for t in tasks], [t.model.expand(len(t.share), -1) for t in tasks]),
             keep=None if any(keep is None for keep in keeps) else torch.cat([k for k in keeps if k is not None]),
             share=torch.cat([task.share for task in tasks]),
             authorised=torch.cat([task.authorised for task in tasks]),
-            extras=_cat_extras([task.extras for task in tasks]),
+            extras=cat_extras([task.extras for task in tasks]),
             ids=None if any(own is None for own in ids) else torch.cat([own for own in ids if own is not None]),
             all_send=all(task.all_send for task in tasks),
             everyone=False,
@@ -210,7 +228,7 @@ class Reply(NamedTuple):
         return Reply(
             ids=cat_rows([reply.ids for reply in replies], at),
             params=cat_rows([reply.params for reply in replies], at),
-            mask=_cat_masks([reply.mask for reply in replies], [reply.params for reply in replies], at),
+            mask=cat_masks([reply.mask for reply in replies], [reply.params for reply in replies], at),
             extras=cat_states([reply.extras for reply in replies], at),
             report=cat_states([reply.report for reply in replies], at),
             arrived=cat_rows([reply.arrived for reply in replies], at),
@@ -230,33 +248,6 @@ class Reply(NamedTuple):
             report={name: scattered(value, at, count) for name, value in self.report.items()},
             arrived=scattered(self.arrived, at, count),
         )
-
-
-def _cat_masks(
-    masks: Sequence[Tensor | None], like: Sequence[Tensor], at: Sequence[Tensor] | None = None
-) -> Tensor | None:
-    """Concatenate masks like `cat_rows`; None, which means everything, becomes ones if others are not None."""
-    if all(mask is None for mask in masks):
-        return None
-    whole = [torch.ones_like(own, dtype=torch.bool) if mask is None else mask for mask, own in zip(masks, like)]
-    return cat_rows(whole, at)
-
-
-def _cat_extras(states: Sequence[State]) -> State:
-    """Concatenate states with equal names; a row that all share stays one row in memory."""
-    found: State = {}
-    for name, first in states[0].items():
-        parts = [state[name] for state in states]
-        shared = first.dim() > 1 and all(v.stride(0) == 0 and v.data_ptr() == first.data_ptr() for v in parts)
-        found[name] = first[:1].expand(sum(map(len, parts)), *first.shape[1:]) if shared else torch.cat(parts)
-    return found
-
-
-def _some(value: Tensor, keep: slice | Tensor) -> Tensor:
-    """Some rows; a row that all share stays one row in memory."""
-    if isinstance(keep, Tensor) and value.dim() > 1 and value.stride(0) == 0:
-        return value[:1].expand(len(keep), *value.shape[1:])
-    return value[keep]
 
 
 def listed(values: Sequence[int] | Sequence[float] | list[list[int]], device: torch.device) -> Tensor:

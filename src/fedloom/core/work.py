@@ -28,6 +28,7 @@ class Batches(NamedTuple):
     steps: Tensor  # [C]
     active: list[int]  # for every step, the number of clients that take it: the first ones
     keys: Tensor  # [C, S] random keys for the network's own randomness (dropout)
+    per_epoch: Tensor  # [C] steps of one pass over a client's examples
 
 
 @dataclass(frozen=True)
@@ -66,13 +67,14 @@ class Work:
         inputs = (ids, examples, facts, chance.key("batches"), chance.key("network"))
         few = ids.device.type == "cpu" and examples.numel() * epochs < FEW
         chosen, real, keys = (_deal_few if few else _dealt)(inputs, len(active), width, epochs)
-        return Batches(chosen, real, facts[2].clone(), list(active), keys)  # the cached facts must not change
+        return Batches(chosen, real, facts[2].clone(), list(active), keys, facts[1].clone())  # cached facts stay
 
 
 def _repeated(batches: Batches, times: int) -> Batches:
     """Every step `times` times in a row."""
     examples, real, keys = (own.repeat_interleave(times, 1) for own in (batches.examples, batches.real, batches.keys))
-    return Batches(examples, real, batches.steps * times, [n for n in batches.active for _ in range(times)], keys)
+    return Batches(examples, real, batches.steps * times, [n for n in batches.active for _ in range(times)], keys,
+        batches.per_epoch * times)  # fmt: skip
 
 
 @lru_cache(maxsize=16)

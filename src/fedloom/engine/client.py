@@ -79,6 +79,8 @@ def learn(start: Start, steps: Steps = take_steps) -> tuple[Learnt, State]:
     start = start._replace(state=own, moments=moments, first=first, aside={n: v.clone() for n, v in aside.items()})
     last, losses = steps(start)
     task = start.task_at(slice(None))
+    if rule.probes(task):
+        own = rule.probed(task, own, last, _probe(start, last))
     if rule.twin is not None:
         task = task._replace(extras={**task.extras, "own": _twin(start, came, rule.twin, steps)})
     sent, extras, own = rule.finish(task, own, first, last, taken)
@@ -91,6 +93,14 @@ def _twin(start: Start, came: Tensor, rule: LocalRule, steps: Steps) -> Tensor:
     first = rule.start(task, start.state, came)
     method = replace(start.method, local=rule)
     return steps(start._replace(method=method, task=task, moments={}, first=first, aside={}))[0]
+
+
+def _probe(start: Start, last: Tensor) -> Tensor:
+    """Gradients of all numbers [C, P] on each client's first batch of the round, at the trained weights."""
+    seen = start.method.local.view(start.task, last).clone()  # its running statistics move
+    grads, _ = start.gradient(seen, next(iter(start.feed())))
+    grads[:, start.task.trained :] = 0
+    return grads
 
 
 def keep_network(setting: Setting, task: Task) -> Task:
@@ -175,7 +185,7 @@ def judge(
     own, moments = _split_moments(state)
     output = gradient.outputs(learnt.sent, data.x[rows])
     targets = data.y[rows].flatten(0, 1)
-    losses = setting.loss(output.flatten(0, 1), targets).unflatten(0, rows.shape)
+    losses = setting.goal.loss(output.flatten(0, 1), targets).unflatten(0, rows.shape)
     real = torch.arange(rows.shape[1], device=rows.device) < sizes[:, None]
     count: Tensor = sizes
     if setting.goal.weigh is not None:

@@ -21,6 +21,8 @@ from fedloom.engine.plan import Facts
 
 MIXED = "the transform mixes the examples of a batch, and clients have batches of their own"
 EVOLVES = "what the local rule does changes within a round"
+TURNS = "the local rule trains other numbers in every pass, and a captured step knows no passes"
+AIMS = "the local rule has an objective of its own, which changes from round to round"
 
 
 def facts_of(
@@ -35,8 +37,9 @@ def facts_of(
     kind, layers, head, loss = gradient.kind, plain_layers(setting) or (), setting.goal.head, setting.loss
     captured = captured and kind != "one by one"  # one client after another: no two steps are alike
     mixed = captured and mixes(setting.transform)
+    aims, turns = (captured and own for own in (method.local.traits.aims, method.local.traits.turns))
     evolves = captured and (method.local.traits.evolves or method.local.twin is not None)
-    captured = captured and not mixed and not evolves
+    captured = captured and not (mixed or evolves or turns or aims)
     traits = replace(method.local.traits, shifts=method.local.only_shifts)
     steps = not why_not_optimiser(method.optimiser) and (traits.shifts or not traits.corrects)
     native = steps and not captured and bool(layers) and head is not None and kind != "one by one"
@@ -52,7 +55,7 @@ def facts_of(
         low=gradient.low,
         sliced=sliced,
         captured=captured,
-        no_graph=MIXED if mixed else EVOLVES if evolves else "",
+        no_graph=MIXED if mixed else EVOLVES if evolves else TURNS if turns else AIMS if aims else "",
         no_native=why_not_native(setting, data, method.optimiser, traits.shifts) if native else "",
         no_kernels=_no_kernels(setting, data) if captured else "",
         no_compact=_no_compact(setting, data, gradient) if captured else "",

@@ -112,6 +112,8 @@ def why_rule_apart(method: Method) -> str | None:
     """Why a method's rows cannot be trained with another run's; a user's own rule may read `task.model`."""
     if not method.pace.barrier:
         return "rounds without a barrier train when replies are needed, each run at its own time"
+    if method.local.traits.reads_model:
+        return "the local rule reads the global model, which differs from run to run"
     names = [type(one).__name__ for one in method.local.members() if not type(one).__module__.startswith("fedloom.")]
     return f"{names[0]} may read the global model, which differs from run to run" if names else None
 
@@ -143,7 +145,7 @@ def _cat_in_order(chunks: Sequence[Chunk]) -> tuple[Chunk, list[Tensor | slice]]
     device, still = chunks[0].ids.device, order == list(range(len(steps)))
     at, whose = on_device([order, [owner[row] for row in order]], device)
 
-    # `task.model` is that of one run, so no rule may read it; see `why_rule_apart`
+    # `task.model` is that of one run; `why_rule_apart` refuses rules that read it
     task = Task.cat([chunk.task._replace(ids=chunk.ids) for chunk in chunks])
     state = cat_states([chunk.state for chunk in chunks])
     if not still:
@@ -187,6 +189,7 @@ def _cat_batches(parts: Sequence[Batches]) -> Batches:
         steps=_cat([part.steps for part in parts]),
         active=[sum(part.active[k] for part in parts if k < len(part.active)) for k in range(longest)],
         keys=cat_padded(lambda part: part.keys, False),
+        per_epoch=_cat([part.per_epoch for part in parts]),
     )
 
 

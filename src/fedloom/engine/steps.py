@@ -86,23 +86,26 @@ def _autograd(start: Start) -> Taken:
     params = first.clone(memory_format=torch.contiguous_format)
     losses = params.new_zeros(len(params))
     shift = rule.shift(task, start.state, first) if rule.only_shifts else None  # once, for all steps
-    for batch in start.feed():
+    for step, batch in enumerate(start.feed()):
         now = slice(len(batch.y))  # clients that still have steps to take
         part, here = start.task_at(now), params[now]
         seen = rule.view(part, here)
         moving = None if seen is here else seen[:, trained:] == here[:, trained:]  # statistics that are not scaled
-        grads, loss = start.gradient(seen, batch)
+        aim = rule.objective(part, start.setting.goal.loss) if rule.traits.aims else None
+        grads, loss = (start.gradient if aim is None else start.gradient.aimed(aim))(seen, batch)
         if moving is not None:  # in what ran
             here[:, trained:] = torch.where(moving, seen[:, trained:], here[:, trained:])
         if shift is not None:
             grads = shift.rows(now).added(first[now], here, grads)
         else:
             grads = rule.correct(part, rows(start.state, now), first[now], here, grads)
-        may = rule.trains(part) if rule.traits.evolves else None if trains is None else trains[now]
-        optimiser.step(
-            rows(moments, now), here[:, :trained], grads[:, :trained], task.rate,
-            None if may is None else may[:, :trained], rule.traits.evolves,
-        )  # fmt: skip
+        turn = trains if trains is None else trains[now]
+        if rule.traits.evolves:
+            turn = rule.trains(part)
+        if rule.traits.turns:
+            turn = rule.turn(part, rows(start.state, now), step // start.batches.per_epoch[now])
+        may = None if turn is None else turn[:, :trained]
+        optimiser.step(rows(moments, now), here[:, :trained], grads[:, :trained], task.rate, may, rule.traits.evolves)
         if rule.traits.evolves:
             own = rows(start.state, now)
             for name, value in rule.after(part, own, here, partial(_gradient, start.gradient, batch)).items():

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 
 from fedloom.method import Method
+from fedloom.methods.adaptivefl import adaptivefl
 from fedloom.methods.apfl import Mixed, apfl
+from fedloom.methods.depthfl import depthfl
 from fedloom.methods.ditto import Beside, Pulled, ditto
 from fedloom.methods.fedadagrad import fedadagrad
 from fedloom.methods.fedadam import fedadam
@@ -18,22 +20,28 @@ from fedloom.methods.fedbuff import fedbuff
 from fedloom.methods.fedcs import fedcs
 from fedloom.methods.feddc import DriftCorrection, feddc
 from fedloom.methods.feddd import feddd
+from fedloom.methods.feddst import feddst
 from fedloom.methods.feddyn import DynamicRegulariser, feddyn
 from fedloom.methods.federated_dropout import federated_dropout
 from fedloom.methods.fedexp import Extrapolated, fedexp
 from fedloom.methods.fedit import fedit
+from fedloom.methods.fedmef import fedmef
 from fedloom.methods.fedmp import fedmp
 from fedloom.methods.fednova import NormalisedMean, fednova
 from fedloom.methods.fedper import fedper
 from fedloom.methods.fedprox import fedprox
 from fedloom.methods.fedrep import fedrep
 from fedloom.methods.fedrolex import fedrolex
-from fedloom.methods.fedselect import GlobalPart, fedselect
+from fedloom.methods.fedrts import fedrts
+from fedloom.methods.fedselect import GrowOwn, fedselect
+from fedloom.methods.fedselect_neurons import GlobalPart, fedselect_neurons
 from fedloom.methods.fedspu import fedspu
+from fedloom.methods.fedtiny import fedtiny
 from fedloom.methods.fedumf import fedumf
 from fedloom.methods.fedvarp import fedvarp
 from fedloom.methods.fedyogi import fedyogi
 from fedloom.methods.ffa_lora import ExactMean, ffa_lora
+from fedloom.methods.fiarse import ChangedMean, Thresholded, fiarse
 from fedloom.methods.fjord import fjord
 from fedloom.methods.flexlora import flexlora
 from fedloom.methods.hermes import hermes
@@ -44,11 +52,13 @@ from fedloom.methods.lg_fedavg import lg_fedavg
 from fedloom.methods.local_training import local_training
 from fedloom.methods.loom import loom
 from fedloom.methods.mifa import mifa
-from fedloom.methods.oap import Erasing, oap
+from fedloom.methods.oap import Quarters, oap
+from fedloom.methods.oap_largest import Erasing, oap_largest
 from fedloom.methods.oort import oort
 from fedloom.methods.pfedme import Moreau, pfedme
 from fedloom.methods.power_of_choice import power_of_choice
 from fedloom.methods.prunefl import prunefl
+from fedloom.methods.prunefl_fixed import prunefl_fixed
 from fedloom.methods.ra_fed import ra_fed
 from fedloom.methods.ram_fed import ram_fed
 from fedloom.methods.safa import CachedMean, Complete, FirstComers, Refresh, safa
@@ -83,15 +93,25 @@ METHODS: dict[str, Callable[..., Method]] = {
     "oort": oort,
     "power-of-choice": power_of_choice,
     "federated-dropout": federated_dropout,
+    "adaptivefl": adaptivefl,
     "fjord": fjord,
     "fedrolex": fedrolex,
+    "fiarse": fiarse,
+    "depthfl": depthfl,
     "heterofl": heterofl,
     "hermes": hermes,
     "fedmp": fedmp,
     "prunefl": prunefl,
+    "fedtiny": fedtiny,
+    "fedmef": fedmef,
+    "fedrts": fedrts,
+    "feddst": feddst,
+    "prunefl-fixed": prunefl_fixed,
+    "fedselect-neurons": fedselect_neurons,
     "fedselect": fedselect,
     "ist": ist,
     "oap": oap,
+    "oap-largest": oap_largest,
     "splitfl": splitfl,
     "ra-fed": ra_fed,
     "ram-fed": ram_fed,
@@ -115,6 +135,7 @@ __all__ = [
     "METHODS",
     "Beside",
     "CachedMean",
+    "ChangedMean",
     "Complete",
     "ControlVariates",
     "CrossTier",
@@ -126,13 +147,18 @@ __all__ = [
     "Extrapolated",
     "FirstComers",
     "GlobalPart",
+    "GrowOwn",
     "Mixed",
     "Moreau",
     "NormalisedMean",
     "Pulled",
+    "Quarters",
     "Refresh",
     "Rescale",
+    "Thresholded",
+    "adaptivefl",
     "apfl",
+    "depthfl",
     "ditto",
     "fedadagrad",
     "fedadam",
@@ -147,22 +173,28 @@ __all__ = [
     "fedcs",
     "feddc",
     "feddd",
+    "feddst",
     "feddyn",
     "federated_dropout",
     "fedexp",
     "fedit",
+    "fedmef",
     "fedmp",
     "fednova",
     "fedper",
     "fedprox",
     "fedrep",
     "fedrolex",
+    "fedrts",
     "fedselect",
+    "fedselect_neurons",
     "fedspu",
+    "fedtiny",
     "fedumf",
     "fedvarp",
     "fedyogi",
     "ffa_lora",
+    "fiarse",
     "fjord",
     "flexlora",
     "hermes",
@@ -174,10 +206,12 @@ __all__ = [
     "loom",
     "mifa",
     "oap",
+    "oap_largest",
     "oort",
     "pfedme",
     "power_of_choice",
     "prunefl",
+    "prunefl_fixed",
     "ra_fed",
     "ram_fed",
     "safa",

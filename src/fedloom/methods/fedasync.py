@@ -16,6 +16,7 @@ is mixed in, and staleness is that of each number.
 A step has the work of one client: 500 steps are as much as 50 rounds of ten.
 """
 
+from fedloom.core.paper import paper
 from fedloom.method import Method
 from fedloom.parts.aggregate.coverage_mean import CoverageMean
 from fedloom.parts.local.prox import Prox
@@ -24,6 +25,7 @@ from fedloom.parts.stale.as_model import AsModel
 from fedloom.parts.stale.discounts import Polynomial
 
 
+@paper("Xie, Koyejo and Gupta, arXiv:1903.03934", 2019, "none: whole models")
 def fedasync(alpha: float = 0.6, exponent: float = 0.5, rho: float = 0.005, in_flight: int = 10) -> Method:
     """`alpha` is how far the model goes to a fresh reply, `rho` weighs the pull towards the model that was sent."""
     return Method(

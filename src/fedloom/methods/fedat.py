@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.means import coverage_mean
+from fedloom.core.paper import paper
 from fedloom.core.part import Aggregate
 from fedloom.core.tiers import tiers_by_speed
 from fedloom.core.types import Reply, Setting, State
@@ -104,6 +105,7 @@ def _of(reply: Reply, here: Tensor) -> Reply:
     return reply._replace(arrived=here, mask=None if reply.mask is None else reply.mask & here[:, None])
 
 
+@paper("Chai et al., SC", 2021, "none: whole models")
 def fedat(tiers: int = 5, per_tier: int = 10, mu: float = 0.4) -> Method:
     """`mu` weighs the pull towards the model that a client was sent."""
     return Method(local=Prox(mu), stale=AsModel(), aggregate=CrossTier(tiers), pace=ByTier(tiers, per_tier))

@@ -14,6 +14,7 @@ Refused replies (`admit`) are not replaced by others. With masks each number is 
 staleness is that of each number. `server_rate` other than 1 makes the aggregate `Stepped`.
 """
 
+from fedloom.core.paper import paper
 from fedloom.core.part import Aggregate
 from fedloom.method import Method
 from fedloom.parts.aggregate.coverage_mean import CoverageMean
@@ -24,6 +25,7 @@ from fedloom.parts.stale.as_change import AsChange
 from fedloom.parts.stale.discounts import Polynomial
 
 
+@paper("Nguyen et al., AISTATS", 2022, "none: whole models")
 def fedbuff(buffer: int = 10, in_flight: int = 20, exponent: float = 0.5, server_rate: float = 1.0) -> Method:
     """`buffer` is K, the replies of a step, and `in_flight` M, the clients that train at a time."""
     mean: Aggregate = CoverageMean("uniform")

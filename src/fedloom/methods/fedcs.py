@@ -8,12 +8,14 @@ time. The server knows every client's link rates. FedAvg otherwise, also over `m
 
 from dataclasses import replace
 
+from fedloom.core.paper import paper
 from fedloom.core.part import Select
 from fedloom.method import Method
 from fedloom.methods.feddd import Family, networks_of, over
 from fedloom.parts.select.within import FastestWithinBudget, WithinDeadline
 
 
+@paper("Nishio and Yonetani, ICC", 2019, "none: whole models")
 def fedcs(budget: float = 0.6, deadline: float | None = None, candidates: int = 10, models: Family = None) -> Method:
     """`budget` is the part of all models that may be sent up; with a `deadline` (seconds) `candidates` are drawn."""
     sizes = networks_of(models)

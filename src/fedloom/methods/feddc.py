@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedloom.core.paper import paper
 from fedloom.core.rule import LocalRule, Shift, Traits
 from fedloom.core.types import Reply, Setting, State, Task, column
 from fedloom.errors import BadExperiment
@@ -72,6 +73,7 @@ class DriftCorrection(LocalRule):
         return add_drift(new, old, drift, reply), {"drift": drift, "control": control}
 
 
+@paper("Gao et al., CVPR", 2022, "none: whole models")
 def feddc(alpha: float = 0.01) -> Method:
     """`alpha` weighs the drift penalty."""
     return Method(local=DriftCorrection(alpha), aggregate=CoverageMean("uniform"))

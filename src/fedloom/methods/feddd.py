@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from fedloom.core.paper import paper
 from fedloom.method import Method
 from fedloom.models.conv import HET_A, HET_B
 from fedloom.neurons.leading import LeadingNeurons
@@ -41,6 +42,7 @@ FAMILIES = {
 }
 
 
+@paper("Feng et al., IEEE TMC", 2023, "rows of the upload by importance, and the same rows of the next download")
 def feddd(
     budget: float = 0.6,
     most: float = 0.8,

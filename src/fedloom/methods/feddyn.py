@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedloom.core.paper import paper
 from fedloom.core.rule import LocalRule, Shift, Traits
 from fedloom.core.types import Reply, Setting, State, Task, column
 from fedloom.errors import BadExperiment
@@ -66,6 +67,7 @@ class DynamicRegulariser(LocalRule):
         return add_drift(new, old, drift, reply), {"drift": drift}
 
 
+@paper("Acar et al., ICLR", 2021, "none: whole models")
 def feddyn(alpha: float = 0.01) -> Method:
     """`alpha` weighs the regulariser."""
     return Method(local=DynamicRegulariser(alpha), aggregate=CoverageMean("uniform"))

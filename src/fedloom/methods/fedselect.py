@@ -1,87 +1,117 @@
-"""FedSelect (Tamirisa et al., CVPR 2024): a growing part of every client's network becomes its own.
+"""FedSelect (Tamirisa et al., CVPR 2024): a growing part of each client's weights becomes its own.
 
-The structured variant of the FedSPU paper: a share of the neurons of every hidden layer is personal; it is `first`
-after a client's first participation and grows by `grow` with every further one up to `last`. The neurons that changed
-most (L2 norm of the change of the weights into them, as the server receives it) become personal and remain so. A number
-belongs to its output neuron; the output layer is always global. The personal part stays with the client and goes on
-training there, the global part is sent, trained and averaged over the clients that have it. Different from the
-original, which chooses single weights in a few steps of 25 % and trains the two parts in turn, here at the same time.
-`first = last = 0` is FedAvg. The server remembers N x K bools.
+At first all numbers are global. Passes over a client's data take turns, the first moves its personal numbers, the next
+the global ones; both parts run. The server takes the plain mean of every number over the clients for which it is
+global, and clients start from it there. After every `every`-th participation but the first, in each tensor of weights
+whose personal share is at most `bound`, of the m weights that are still global those become personal for good that
+moved most since the last growth: from the `round((1 - grow) m)`-th smallest change on. Biases stay global. The new mask
+acts from the next round on: its weights are overwritten by the mean once more. A client is served by its own model.
+
+As the published code has it: the bound is tested before growth, and so may be overshot; `grow` is a share of what is
+still global. Running statistics are never averaged. Different: clients count their own participations, since a cohort
+may be drawn anew every round (there, ten clients are drawn once); the whole model goes down, although clients do not
+read the personal part; while nothing is personal, every other pass is idle. One local epoch there is two passes here
+(`epochs=10`). With `every` beyond the last round this is FedAvg with equal weights and half of the passes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.core.part import Mask
-from fedloom.core.types import Portion, Reply, Setting, State
+from fedloom.core.paper import paper
+from fedloom.core.rule import LocalRule, Traits
+from fedloom.core.types import Batch, Setting, State, Task, column
+from fedloom.core.work import Work
 from fedloom.errors import BadExperiment
+from fedloom.layout import Layout
 from fedloom.method import Method
-from fedloom.parts.local.keep_own import KeepOwn
+from fedloom.parts.aggregate.coverage_mean import CoverageMean
+from fedloom.parts.upload.as_trained import AsTrained
 
 
 @dataclass(frozen=True)
-class GlobalPart(Mask):
-    """Everything but each client's personal neurons."""
+class GrowOwn(LocalRule):
+    """Clients keep the weights that move most, ever more of them, and train them in passes of their own."""
 
-    first: float = 0.25
-    last: float = 0.5
-    grow: float = 0.05
+    grow: float = 0.25
+    bound: float = 0.8
+    every: int = 3
 
     def __post_init__(self) -> None:
-        if not (0 < self.first <= self.last <= 1 or self.first == self.last == 0):
-            raise BadExperiment(
-                f"first and last (personal shares) are {self.first} and {self.last}; expected 0 < first <= last <= 1, "
-                "or 0 for both."
-            )
-        if self.grow < 0:
-            raise BadExperiment(f"grow (of the personal share) is {self.grow}; it must not be negative.")
+        if not 0 < self.grow <= 1:
+            raise BadExperiment(f"grow (share of the global weights) is {self.grow}; it lies above 0 and at most at 1.")
+        if self.every < 1:
+            raise BadExperiment(f"every (participations between growths) is {self.every}; it is at least 1.")
 
     @property
-    def of_neurons(self) -> bool:
-        """It does."""
-        return True
+    def traits(self) -> Traits:
+        """The whole network runs, and clients choose what they send."""
+        return Traits(corrects=True, turns=True, needs_whole=True, chooses=True)
 
-    @property
-    def rows(self) -> bool:
-        """Masks are the rows of neurons that are not personal."""
-        return True
+    def clash(self, method: Method) -> str | None:
+        """Refuse uploads of what the server sent."""
+        if not method.upload.sends_what_came:
+            return None
+        return "clients choose what they send, which the server must be told; put AsTrained() into upload."
 
-    def init(self, setting: Setting, model: Tensor) -> State:
-        """No neuron is personal."""
-        fleet, device = setting.fleet.size, model.device
-        return {
-            "personal": torch.zeros(fleet, setting.neurons.size, dtype=torch.bool, device=device),
-            "heard": torch.zeros(fleet, dtype=torch.int64, device=device),  # [N] replies of each client
-        }
+    def client_state(self, setting: Setting, model: Tensor) -> State:
+        """The model as it came, none of which is personal but running statistics."""
+        personal = torch.arange(len(model), device=model.device) >= setting.layout.trained
+        none = torch.zeros((), dtype=torch.int64, device=model.device)
+        return {"own": model, "anchor": model, "kept": personal, "personal": personal, "taken": none}
 
-    def __call__(
-        self, memory: State, setting: Setting, model: Tensor, ids: Tensor, share: Tensor, chance: Chance
-    ) -> tuple[Portion, State]:
-        """Return the numbers whose output neuron is not personal."""
-        personal = memory["personal"][ids]
-        if personal.device.type == "cpu" and not bool(personal.any()):
-            return Portion(), memory
-        return Portion(setting.neurons.expand(~personal, rows=True)), memory
+    def narrow(
+        self, setting: Setting, ids: Tensor, task: Task, state: State, look: Iterable[Batch], chance: Chance
+    ) -> tuple[Tensor | None, State]:
+        """Grow what is personal by what the last participations moved, and send the rest."""
+        own, personal, past = state["own"], state["personal"], state["taken"] - 1
+        due = column((past > 0) & (past % self.every == 0), own)
+        grown = self.grown(setting.layout, (own - state["anchor"]).abs(), personal)
+        new = torch.where(due, grown, personal)
+        anchor = torch.where(due, own, state["anchor"])
+        return ~new, {**state, "anchor": anchor, "kept": personal, "personal": new}
 
-    def observe(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> State:
-        """Make more neurons personal for clients whose reply arrived."""
-        if self.last == 0:
-            return memory
-        ids, neurons = reply.ids, setting.neurons
-        heard = memory["heard"].index_add(0, ids, reply.arrived.long())
-        share = (self.first + self.grow * (heard[ids] - 1).clamp(min=0).double()).clamp(max=self.last)
-        had = memory["personal"][ids]
-        scores = neurons.score(reply.params - model).masked_fill(had, torch.inf)
-        taken = neurons.cut(scores, share)
-        personal = torch.where(reply.arrived[:, None], taken, had)
-        return {"personal": memory["personal"].index_put((ids,), personal), "heard": heard}
+    def grown(self, layout: Layout, moved: Tensor, personal: Tensor) -> Tensor:
+        """The personal numbers after growth [C, P]."""
+        new, spread, start = personal.clone(), torch.where(personal, torch.inf, moved), 0
+        for name, size in zip(layout.names, layout.sizes):
+            place = slice(start, start + size)
+            start += size
+            if not name.endswith("weight"):
+                continue
+            free = (~personal[:, place]).sum(1, keepdim=True)
+            cut = torch.round((1 - self.grow) * free.double()).long().clamp(max=size - 1)
+            least = spread[:, place].sort(1).values.gather(1, cut)
+            small = (size - free) <= self.bound * size
+            new[:, place] |= (moved[:, place] >= least) & (small & (free > 0))
+        return new
+
+    def start(self, task: Task, state: State, params: Tensor) -> Tensor:
+        """The mean, and the client's own numbers where they were personal in its last round."""
+        return torch.where(state["kept"], state["own"], params)
+
+    def turn(self, task: Task, state: State, epoch: Tensor) -> Tensor:
+        """The personal numbers in even passes, the global ones in odd ones."""
+        return state["personal"] ^ (epoch % 2 == 1)[:, None]
+
+    def finish(
+        self, task: Task, state: State, first: Tensor, last: Tensor, steps: Tensor
+    ) -> tuple[Tensor, State, State]:
+        """Keep the trained model, whether the reply arrives or not."""
+        return last, {}, {**state, "own": last, "taken": state["taken"] + 1}
+
+    def personal(self, setting: Setting, model: Tensor, state: State) -> Tensor | None:
+        """The global model with the client's own numbers in it."""
+        return torch.where(state["personal"], state["own"], model)
 
 
-def fedselect(first: float = 0.25, last: float = 0.5, grow: float = 0.05) -> Method:
-    """`first` and `last` bound the personal share of neurons, which grows by `grow` per participation."""
-    return Method(mask=GlobalPart(first, last, grow), local=KeepOwn())
+@paper("Tamirisa et al., CVPR", 2024, "all but the weights that moved most at each client, which it keeps")
+def fedselect(grow: float = 0.25, bound: float = 0.8, every: int = 3) -> Method:
+    """A share `grow` of the global weights becomes personal at `every` third participation, up to about `bound`."""
+    mean = CoverageMean("uniform")
+    return Method(local=GrowOwn(grow, bound, every), upload=AsTrained(), aggregate=mean, work=Work(epochs=10))

@@ -20,6 +20,7 @@ asked. Freezing saves weight gradients and messages: activations and their gradi
 
 from dataclasses import replace
 
+from fedloom.core.paper import paper
 from fedloom.errors import BadExperiment
 from fedloom.method import Method
 from fedloom.parts.allocate.tiers import Tiers
@@ -30,6 +31,7 @@ from fedloom.parts.mask.ranked import Ranked
 from fedloom.parts.select.still_running import StillRunning
 
 
+@paper("Niu et al., arXiv:2403.11464", 2024, "random neurons are trained; the rest of the client's own model is frozen")
 def fedspu(
     shares: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0), early_stopping: bool = False, balance: float = 0.7
 ) -> Method:

@@ -21,6 +21,7 @@ fused client moves up to `1 + alpha` times as far: compare it with FedAvg with t
 from dataclasses import replace
 from typing import Literal
 
+from fedloom.core.paper import paper
 from fedloom.errors import BadExperiment, unknown
 from fedloom.method import Method
 from fedloom.methods.fedavg import fedavg
@@ -32,6 +33,7 @@ from fedloom.parts.select.everyone import SomeSend
 BASES = ("fedavg", "feddc")
 
 
+@paper("Li, Chen and Yu, Mathematics", 2022, "none: whole models")
 def fedumf(
     alpha: float = 1.0,
     base: Literal["fedavg", "feddc"] = "fedavg",

@@ -7,10 +7,12 @@ server's own step size is 1. With all clients in every round it is FedAvg with e
 
 from typing import Literal
 
+from fedloom.core.paper import paper
 from fedloom.method import Method
 from fedloom.parts.aggregate.latest_updates import LatestUpdates
 
 
+@paper("Jhunjhunwala et al., UAI", 2022, "none: whole models")
 def fedvarp(dtype: Literal["float32", "float16"] = "float32", folder: str | None = None) -> Method:
     """Updates are remembered as `dtype`, in memory or in a file in `folder`."""
     return Method(aggregate=LatestUpdates(dtype, folder))

@@ -5,12 +5,14 @@ and stays if none did. Different from the original: one fixed share per client i
 step, and no self-distillation.
 """
 
+from fedloom.core.paper import paper
 from fedloom.method import Method
 from fedloom.parts.allocate.tiers import Tiers
 from fedloom.parts.local.sub_model import SubModel
 from fedloom.parts.mask.ranked import Ranked
 
 
+@paper("Horvath et al., NeurIPS", 2021, "the leading neurons of every layer", reading="the FedSPU paper")
 def fjord(shares: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)) -> Method:
     """`shares` are the capacity tiers, in neurons."""
     return Method(allocate=Tiers(shares), mask=Ranked("ordered"), local=SubModel())

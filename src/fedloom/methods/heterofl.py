@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedloom.core.paper import paper
 from fedloom.core.rule import LocalRule, Traits
 from fedloom.core.types import Setting, State, Task, column
 from fedloom.method import Method
@@ -111,6 +112,7 @@ def _kinds(neurons: NeuronMap, labels: Tensor, scale: bool, mask_labels: bool) -
     return kinds.to(labels.device, torch.int32), roles
 
 
+@paper("Diao et al., ICLR", 2021, "the leading neurons of every layer, and outputs of the client's classes")
 def heterofl(
     shares: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0), scale: bool = True, mask_labels: bool = True
 ) -> Method:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
+from fedloom.core.paper import paper
 from fedloom.core.part import Allocate
 from fedloom.core.types import Setting, State
 from fedloom.method import Method
@@ -38,6 +39,7 @@ class Evenly(Allocate):
         return torch.full(ids.shape, 1 / parts, device=ids.device), memory
 
 
+@paper("Yuan et al., arXiv:1910.02120", 2019, "disjoint neurons for every client of the cohort")
 def ist(parts: int | None = 2) -> Method:
     """`parts` of equal size, dealt anew every round; none is a part for each client, as in the paper."""
     return Method(allocate=Evenly(parts), mask=ShareOut(parts), local=SubModel())

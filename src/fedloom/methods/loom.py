@@ -13,6 +13,7 @@ there are not from a fresh scenario. They show what each part adds.
   rounds, at N / 10 times the work, so it is off by default.
 """
 
+from fedloom.core.paper import paper
 from fedloom.core.part import Select
 from fedloom.core.rule import LocalRule
 from fedloom.method import Method
@@ -28,6 +29,7 @@ from fedloom.parts.select.everyone import SomeSend
 from fedloom.parts.select.uniform import Uniform
 
 
+@paper("", 2026, "random neurons are trained; the rest of the client's own model is frozen")
 def loom(
     shares: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0),
     alpha: float = 0.03,

@@ -12,6 +12,7 @@ weights.
 
 from typing import Literal
 
+from fedloom.core.paper import paper
 from fedloom.core.part import Select
 from fedloom.method import Method
 from fedloom.parts.aggregate.latest_updates import LatestUpdates
@@ -19,6 +20,7 @@ from fedloom.parts.select.unheard_first import UnheardFirst
 from fedloom.parts.select.uniform import Uniform
 
 
+@paper("Gu et al., NeurIPS", 2021, "none: whole models")
 def mifa(wait: bool = True, dtype: Literal["float32", "float16"] = "float32", folder: str | None = None) -> Method:
     """Updates are remembered as `dtype`, in memory or in a file in `folder`."""
     select: Select = UnheardFirst() if wait else Uniform()

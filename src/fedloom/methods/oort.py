@@ -11,11 +11,13 @@ computed for the model that a client has from the devices' rates. FedAvg otherwi
 from dataclasses import replace
 from typing import Any
 
+from fedloom.core.paper import paper
 from fedloom.method import Method
 from fedloom.methods.feddd import Family, networks_of, over
 from fedloom.parts.select.utility import Utility
 
 
+@paper("Lai et al., OSDI", 2021, "none: whole models")
 def oort(budget: float = 0.6, alpha: float = 2.0, sampling: bool = False, models: Family = None) -> Method:
     """`budget` is the part of all models that may be sent up; `alpha` the exponent of the penalty for being slow."""
     drawn: dict[str, Any] = {"sampling": True, "percentile": 10.0, "pacer": 20} if sampling else {}

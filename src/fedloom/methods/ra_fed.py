@@ -24,6 +24,7 @@ With lost replies G counts those that arrived. If every client may use everythin
 
 from typing import Literal
 
+from fedloom.core.paper import paper
 from fedloom.errors import BadExperiment, unknown
 from fedloom.method import Method
 from fedloom.parts.aggregate.coverage_mean import CoverageMean
@@ -33,6 +34,7 @@ from fedloom.parts.mask.regions import LEVELS, Regions
 from fedloom.parts.select.everyone import Everyone
 
 
+@paper("Wang et al., KDD", 2023, "regions of every hidden layer, drawn every round")
 def ra_fed(
     level: str = "L",
     regions: int = 4,

@@ -20,11 +20,13 @@ and `dtype=float16` halves it, a `folder` moves it to disk.
 from dataclasses import replace
 from typing import Literal
 
+from fedloom.core.paper import paper
 from fedloom.method import Method
 from fedloom.methods.ra_fed import ra_fed
 from fedloom.parts.aggregate.latest_updates import LatestUpdates
 
 
+@paper("Wang et al., KDD", 2023, "regions of every hidden layer, drawn every round")
 def ram_fed(
     level: str = "L",
     regions: int = 4,

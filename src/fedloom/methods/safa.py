@@ -32,6 +32,7 @@ from fedloom.chance import Chance
 from fedloom.core.cohort import once
 from fedloom.core.flight import SPARE
 from fedloom.core.means import coverage_mean
+from fedloom.core.paper import paper
 from fedloom.core.part import Admit, Aggregate, Mask, Upload
 from fedloom.core.types import Cohort, Portion, Reply, Setting, State, Task
 from fedloom.errors import BadExperiment
@@ -247,6 +248,11 @@ def _moved(cache: Tensor, reply: Reply, which: Tensor) -> Tensor:
     return cache.index_copy(0, reply.ids, torch.where(sent, reply.params, cache[reply.ids]))
 
 
+@paper(
+    "Wu et al., IEEE Transactions on Computers",
+    2021,
+    "whole models, for some; others are sent nothing and train on",
+)
 def safa(share: float = 0.3, lag: int = 5, compensate: bool = True) -> Method:
     """A `share` of the fleet is picked each round; clients may go on from their own model for `lag` rounds."""
     return Method(

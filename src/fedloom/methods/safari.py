@@ -1,4 +1,4 @@
-"""SAFARI (Mao, Zhao, Yang, Liang, Liu, Ding, Lan, Zhang): sparse training, with similar clients replacing lost ones.
+"""SAFARI (Mao et al., IEEE TMC 2023): sparse training, with similar clients replacing lost ones.
 
 Every round each client prunes the model it is sent by itself, `x_i = x * M_i`, takes tau steps on the weights it kept
 and sends them (Alg. 2). The server remembers the distances `||x_u - x_v||` (Eq. 11) of all replies that arrived; a
@@ -29,6 +29,7 @@ How we read the paper where it is unclear, and what we add:
 """
 
 from fedloom.core.optimiser import Adam
+from fedloom.core.paper import paper
 from fedloom.core.pruning import Scope
 from fedloom.core.rule import LocalRule
 from fedloom.core.work import Work
@@ -44,6 +45,7 @@ from fedloom.parts.select.everyone import Everyone
 from fedloom.parts.upload.as_trained import AsTrained
 
 
+@paper("Mao et al., IEEE TMC", 2023, "weights that each client prunes away in the model that came down")
 def safari(
     pruner: str = "mag",
     sparsity: float = 0.8,

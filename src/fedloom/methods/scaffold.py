@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedloom.core.paper import paper
 from fedloom.core.rule import LocalRule, Shift, Traits
 from fedloom.core.types import Reply, Setting, State, Task, column
 from fedloom.method import Method
@@ -61,6 +62,7 @@ class ControlVariates(LocalRule):
         return new, {"control": memory["control"] + weight @ reply.extras["change"]}
 
 
+@paper("Karimireddy et al., ICML", 2020, "none: whole models")
 def scaffold() -> Method:
     """Control variates, and the plain mean of the cohort."""
     return Method(local=ControlVariates(), aggregate=CoverageMean("uniform"))

@@ -6,12 +6,14 @@ values on every client and takes part in the forward pass. Different from the or
 server. With a share of 1 it is FedAvg.
 """
 
+from fedloom.core.paper import paper
 from fedloom.method import Method
 from fedloom.parts.allocate.tiers import Tiers
 from fedloom.parts.local.keep_own import KeepOwn
 from fedloom.parts.mask.regions import Regions
 
 
+@paper("Thapa et al., AAAI", 2022, "one set of regions for all clients; the rest is frozen", reading="the RA-Fed paper")
 def splitfl(share: float = 0.5, count: int = 4) -> Method:
     """`share` of the `count` regions of hidden neurons is trained."""
     return Method(

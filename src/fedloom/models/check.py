@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from fedloom.core.goal import Goal
+from fedloom.core.stages import stages_of
 from fedloom.errors import BadModel
 from fedloom.layout import Layout, copied, tensors_of
 
@@ -105,6 +106,8 @@ def check_network(module: nn.Module, goal: Goal, x: Tensor, y: Tensor, outputs: 
         check_answer(name, _answer(name, module.eval(), x, goal, outputs), y, goal, outputs)
     copy = copied(module).train(len(x) > 1)  # training moves running statistics; norms need two examples
     output = _answer(f"{name} in training", copy, x, goal, outputs)
+    if stages_of(module):
+        output = output.mean(1)  # of all exits, so that each has a gradient
     check_answer(f"{name} in training", output, y, goal, outputs)
     trained = {key: value for key, value in copy.named_parameters() if value.requires_grad}
     if output.grad_fn is None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.errors import BadExperiment, BadModel, unknown
-from fedloom.models import attention, conv, dense, mobilenet, pixels, recurrent, resnet, text
+from fedloom.models import attention, conv, dense, mobilenet, pixels, recurrent, resnet, staged, text
 
 Takes = Literal["numbers", "images", "signals", "tokens", "sequences"]  # sequences: tokens or signals
 SIGNALS = ("channels", "length")
@@ -33,6 +33,7 @@ def entry(net: conv.ConvNet, about: str, takes: Takes = "images") -> Entry:
 MODELS: dict[str, Entry] = {
     "linear": Entry(dense.linear, "softmax regression"),
     "mlp": Entry(dense.mlp, "FedDD's perceptron for MNIST: 100, 64 (settings: widths, norm)"),
+    "mlp-exits": Entry(staged.mlp_exits, "four stages of 64, each with an exit (setting: widths)"),
     "2nn": Entry(dense.two_nn, "McMahan's and FedDC's perceptron for MNIST: 200, 200 (setting: width)"),
     "ra-mlp": Entry(dense.ra_mlp, "RA-Fed's perceptron for MNIST: 200, dropout (settings: hidden, dropout)"),
     "cnn1": entry(conv.CNN1, "FedDD's network for Fashion-MNIST: conv 10, 20 of 5x5; dense 50"),

@@ -83,7 +83,12 @@ class Layers:
         if kind in ("last", "first"):
             return self._edge(kind, count, word)
         if word in WORDS:
-            return self._of_layers(WORDS[word](self))
+            found = self._of_layers(WORDS[word](self))
+            if word in ("head", "body") and (not found or found >= set(self._layout.parameters)):
+                raise BadExperiment(f"the head is every layer of this network that is trained; {self._known()}")
+            if word.startswith("norms") and not found:
+                log.warning("'%s' is no layer of this network: there is nothing for it to choose.", word)
+            return found
         if word == "biases":
             return {name for name in self._layout.names if "bias" in name.rpartition(".")[2]}
         found = {

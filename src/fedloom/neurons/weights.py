@@ -11,11 +11,16 @@ from fedloom.layout import Layout
 
 
 class Span(NamedTuple):
-    """The weight of a layer in the flat vector."""
+    """A tensor of a layer in the flat vector."""
 
     name: str
     start: int
     stop: int
+
+    @property
+    def place(self) -> slice:
+        """Where it lies."""
+        return slice(self.start, self.stop)
 
 
 class HiddenWeights(NamedTuple):
@@ -23,6 +28,37 @@ class HiddenWeights(NamedTuple):
 
     total: int  # P: numbers in the flat vector
     spans: tuple[Span, ...]
+
+
+class Layer(NamedTuple):
+    """A layer with weights, and its trained tensors in the flat vector."""
+
+    name: str
+    weights: tuple[Span, ...]
+    biases: tuple[Span, ...]
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """All its tensors."""
+        return (*self.weights, *self.biases)
+
+
+def layers_of(module: nn.Module, layout: Layout) -> tuple[Layer, ...]:
+    """All layers that own trained weights of two axes or more, in the order of the vector; no norm layers."""
+    places, start = {}, 0
+    for name, size in zip(layout.names, layout.sizes):
+        if name in layout.parameters:
+            places[name] = Span(name, start, start + size)
+        start += size
+    found = []
+    for owner, part in module.named_modules():
+        weights = set(_weights_of(part))
+        own = {name: f"{owner}.{name}".lstrip(".") for name, _ in part.named_parameters(recurse=False)}
+        spans = {name: places[full] for name, full in own.items() if full in places}  # frozen and tied ones are not
+        if weights & spans.keys():
+            first = tuple(span for name, span in spans.items() if name in weights)
+            found.append(Layer(owner, first, tuple(span for name, span in spans.items() if name not in weights)))
+    return tuple(sorted(found, key=lambda layer: layer.weights[0].start))
 
 
 def hidden_weights(module: nn.Module, example: Tensor, layout: Layout) -> HiddenWeights:

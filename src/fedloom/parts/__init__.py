@@ -15,7 +15,9 @@ from fedloom.core.part import (
     ServerPart,
     Upload,
 )
-from fedloom.core.rule import LocalRule, Shift, Traits, Tuning
+from fedloom.core.pool import Pool
+from fedloom.core.rule import LocalRule, Objective, Shift, Traits, Tuning
+from fedloom.core.sparsity import Sparsity
 from fedloom.core.stale import Stale
 from fedloom.core.types import Batch, Portion, State
 from fedloom.core.work import Work
@@ -48,8 +50,11 @@ from fedloom.parts.allocate.latency_and_loss import LatencyAndLoss
 from fedloom.parts.allocate.learnt_ranks import LearntRanks
 from fedloom.parts.allocate.tiers import Tiers
 from fedloom.parts.allocate.whole import Whole
+from fedloom.parts.local.candidates import Candidates
 from fedloom.parts.local.chain import Chain
 from fedloom.parts.local.decay_some import DecaySome
+from fedloom.parts.local.dense_gradients import DenseGradients
+from fedloom.parts.local.exits import Exits
 from fedloom.parts.local.freeze_layers import FreezeLayers
 from fedloom.parts.local.fuse_missed import FuseMissed
 from fedloom.parts.local.in_turn import InTurn
@@ -58,19 +63,26 @@ from fedloom.parts.local.keep_own import KeepOwn
 from fedloom.parts.local.keep_own_part import KeepOwnPart
 from fedloom.parts.local.prox import Prox
 from fedloom.parts.local.prune import Prune
+from fedloom.parts.local.regrow import Regrow
 from fedloom.parts.local.shrink_tail import ShrinkTail
 from fedloom.parts.local.stop_early import StopEarly
 from fedloom.parts.local.sub_model import SubModel
 from fedloom.parts.local.tune import Tune
 from fedloom.parts.mask.everything import Everything
+from fedloom.parts.mask.from_pool import FromPool
 from fedloom.parts.mask.largest import Largest
 from fedloom.parts.mask.last_sent import LastSent
+from fedloom.parts.mask.merged import Merged
 from fedloom.parts.mask.own_classes import OwnClasses
 from fedloom.parts.mask.own_scores import OwnScores
+from fedloom.parts.mask.posterior import Posterior
+from fedloom.parts.mask.pruned_by_time import PrunedByTime
 from fedloom.parts.mask.ranked import Ranked
 from fedloom.parts.mask.regions import Regions
 from fedloom.parts.mask.share_layers import ShareLayers
 from fedloom.parts.mask.share_out import ShareOut
+from fedloom.parts.mask.sparse import Sparse
+from fedloom.parts.mask.stages import Stages
 from fedloom.parts.pace.barrier import Barrier
 from fedloom.parts.pace.buffered import Buffered
 from fedloom.parts.pace.by_tier import ByTier
@@ -79,6 +91,7 @@ from fedloom.parts.pace.windowed import Windowed
 from fedloom.parts.repair.most_similar import MostSimilar
 from fedloom.parts.repair.nothing import Nothing
 from fedloom.parts.select.bernoulli import Bernoulli
+from fedloom.parts.select.by_success import BySuccess
 from fedloom.parts.select.counted import Counted
 from fedloom.parts.select.everyone import Everyone, SomeSend
 from fedloom.parts.select.power_of_choice import PowerOfChoice
@@ -94,6 +107,7 @@ from fedloom.parts.upload.as_sent import AsSent
 from fedloom.parts.upload.as_trained import AsTrained
 from fedloom.parts.upload.importance import Importance
 from fedloom.parts.upload.leading_rank import LeadingRank
+from fedloom.parts.upload.own_mask import OwnMask
 
 __all__ = [
     "Adam",
@@ -110,7 +124,9 @@ __all__ = [
     "Bernoulli",
     "Bounded",
     "Buffered",
+    "BySuccess",
     "ByTier",
+    "Candidates",
     "Chain",
     "Check",
     "Constant",
@@ -118,12 +134,15 @@ __all__ = [
     "CoverageMean",
     "Cutoff",
     "DecaySome",
+    "DenseGradients",
     "Discount",
     "Everyone",
     "Everything",
+    "Exits",
     "FastestWithinBudget",
     "Finite",
     "FreezeLayers",
+    "FromPool",
     "FuseMissed",
     "Hinge",
     "Importance",
@@ -143,12 +162,15 @@ __all__ = [
     "LocalRule",
     "Mask",
     "Median",
+    "Merged",
     "MostSimilar",
     "NobodyLeft",
     "Norm",
     "Nothing",
+    "Objective",
     "Optimiser",
     "OwnClasses",
+    "OwnMask",
     "OwnScores",
     "Pace",
     "PaddedMean",
@@ -156,14 +178,18 @@ __all__ = [
     "PartAsked",
     "PlainMean",
     "Polynomial",
+    "Pool",
     "Portion",
+    "Posterior",
     "PowerOfChoice",
     "PrivateMean",
     "Prox",
     "Prune",
+    "PrunedByTime",
     "Ranked",
     "Refactored",
     "Regions",
+    "Regrow",
     "Relative",
     "Repair",
     "Sampling",
@@ -181,6 +207,9 @@ __all__ = [
     "Shift",
     "ShrinkTail",
     "SomeSend",
+    "Sparse",
+    "Sparsity",
+    "Stages",
     "Stale",
     "State",
     "Stepped",

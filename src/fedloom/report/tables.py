@@ -45,7 +45,7 @@ def final_of(group: Group, what: str = "score") -> Interval | None:
     """A measure at the last evaluation over seeds; None if no seed has it, or one has ended without a finite score."""
     if any(run.diverged for run in group.runs):
         return None
-    last = [next((row[what] for row in reversed(run.scored) if row[what] is not None), None) for run in group.runs]
+    last = [next((row[what] for row in reversed(run.scored) if row.get(what) is not None), None) for run in group.runs]
     known = [value for value in last if value is not None]
     return interval(known) if known else None
 

@@ -35,8 +35,9 @@ HERE = world("mlp")
 MODEL = torch.linspace(-1, 1, 7)
 ALLOWED = {
     *("fedavg", "fedprox", "federated-dropout", "fjord", "fedrolex", "heterofl", "splitfl", "ra-fed"),
-    *("fedspu", "fedumf", "fedavgm", "fedadagrad", "fedadam", "fedyogi"),
+    *("fedspu", "fedumf", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fiarse", "depthfl"),
     *("local-training", "fedavg-ft", "fedper", "lg-fedavg", "fedrep", "fedbabu", "fedbn", "ditto", "apfl", "pfedme"),
+    "fedit",
 }
 
 

@@ -49,9 +49,10 @@ def _groups(sizes: list[int], threads: int) -> Iterator[slice]:
 def _block(data: Examples, batches: Batches, transform: Transform, some: slice) -> Block:
     """The examples of these clients' steps, one after another."""
     rows, real, steps, keys = (t[some] for t in (batches.examples, batches.real, batches.steps, batches.keys))
+    per_epoch = batches.per_epoch[some]
     taken = torch.arange(rows.shape[1]) < steps[:, None]  # [C, S]
     x, y = gather(data, rows[taken], real[taken], keys[taken], transform)
     places = torch.arange(x.shape[0] * x.shape[1]).view(x.shape[:2])
     order = torch.zeros_like(rows).masked_scatter_(taken[:, :, None], places)
-    own = Batches(order, real, steps, taken.sum(0).tolist(), keys)
+    own = Batches(order, real, steps, taken.sum(0).tolist(), keys, per_epoch)
     return Block(some, Examples(x.flatten(0, 1).contiguous(), y.flatten(0, 1).contiguous()), own)

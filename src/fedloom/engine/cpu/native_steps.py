@@ -161,7 +161,8 @@ def _compared(setting: Setting, head: Head, data: Examples, optimiser: Optimiser
     def natively(moves: Moves, steps: int) -> tuple[Tensor, Tensor] | None:
         real = (batch.weight > 0).unsqueeze(1)
         order, real = (t.expand(-1, steps, -1) for t in (torch.arange(real.numel()).view_as(real), real))
-        batches = Batches(order, real, torch.full((2,), steps), [2] * steps, batch.keys[:, None].expand(-1, steps))
+        keys = batch.keys[:, None].expand(-1, steps)
+        batches = Batches(order, real, torch.full((2,), steps), [2] * steps, keys, torch.ones(2).long())
         return descend_native(layers, setting.layout, head, params.float(), flat, batches, moves)
 
     done = natively(Moves(Sgd(rate=1.0), 1.0), 1)

@@ -8,6 +8,7 @@ from copy import copy
 import torch
 from torch import Tensor
 
+from fedloom.core.rule import Objective
 from fedloom.core.types import Batch, Setting
 from fedloom.engine.gradient.protocol import GradientKind
 from fedloom.engine.gradient.run_network import ask_network, train_network
@@ -25,11 +26,18 @@ class PlainGradient:
     def __init__(self, setting: Setting) -> None:
         self.setting, self.layout = setting, setting.layout
         self._sizes: Sizes | None = None  # of a sub-model
+        self._objective: Objective | None = None  # in place of the goal's loss
 
     def of_shapes(self, layout: Layout, counts: Sequence[int]) -> PlainGradient:
         """A copy for sub-models: the same code, which is told other sizes."""
         other = copy(self)
         other.layout, other._sizes = layout, sizes_of(self.setting.neurons, counts)
+        return other
+
+    def aimed(self, objective: Objective) -> PlainGradient:
+        """A copy that differentiates this objective."""
+        other = copy(self)
+        other._objective = objective
         return other
 
     def __call__(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -66,6 +74,10 @@ class PlainGradient:
         real = slice(int(counts.sum())) if goal.weigh is None else counts
 
         def differentiated(output: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+            if (aim := self._objective) is not None:
+                facts = (fact[row] for fact in aim.facts)
+                loss = aim.loss(output, batch.y[row, real], batch.weight[row, real].to(output), *facts)
+                return torch.autograd.grad(loss, leaves, materialize_grads=True), loss.detach()
             losses = setting.loss(output, batch.y[row, real])
             loss = losses.mean() if goal.weigh is None else (losses * batch.weight[row, real].to(losses)).sum()
             return torch.autograd.grad(loss, leaves, materialize_grads=True), loss.detach()

@@ -11,6 +11,7 @@ from fedloom.core.types import Batch
 from fedloom.layout import Layout
 
 if TYPE_CHECKING:
+    from fedloom.core.rule import Objective
     from fedloom.engine.gradient.stacked import StackedGradient
 
 GradientKind = Literal["stacked", "swapped", "vmapped", "one by one"]
@@ -48,6 +49,9 @@ class Gradient(Protocol):
 
     def of_shapes(self, layout: Layout, counts: Sequence[int]) -> Gradient:
         """A copy for sub-models with tensors of these shapes, `counts` of whose neurons lie in the lists of the map."""
+
+    def aimed(self, objective: Objective) -> Gradient:
+        """A copy that differentiates this objective, whose facts are of the clients it is called for."""
 
     def outputs(self, params: Tensor, x: Tensor) -> Tensor:
         """The outputs of every client's network for its own examples [C, B, ...], in evaluation mode."""

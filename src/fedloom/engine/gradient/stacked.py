@@ -15,7 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.func import vmap
 
+from fedloom.core.rule import Objective
 from fedloom.core.types import Batch, Setting
 from fedloom.engine.cpu.native_steps import native_outputs
 from fedloom.engine.gradient.dropout import KeyedDropout
@@ -86,6 +88,7 @@ class StackedGradient:
         )
         self._dropouts = [layer for layer in layers.values() if isinstance(layer, KeyedDropout)]
         self._now = _Now()
+        self._objective: Objective | None = None  # in place of the goal's loss
         self._part: tuple[Tensor, Tensor] | None = None  # the only neurons that are trained, and their numbers
         self._kept: dict[str, Kept] | None = None
         self._sizes: Sizes | None = None  # that a sub-model's calls are told
@@ -116,6 +119,12 @@ class StackedGradient:
     def zeros_stay(self) -> bool:
         """Whether neurons whose weights are zero keep them, and change no other neuron."""
         return zeros_stay(self._graph, self.setting.module)
+
+    def aimed(self, objective: Objective) -> StackedGradient:
+        """A copy that differentiates this objective; only gradients by themselves, since no other way asks for it."""
+        other = copy(self)
+        other._objective = objective
+        return other
 
     def lowered(self) -> StackedGradient:
         """A copy with products of bfloat16 numbers."""
@@ -159,6 +168,10 @@ class StackedGradient:
 
     def _losses(self, tensors: dict[str, Tensor], batch: Batch, step: Step | None) -> Tensor:
         """The loss of every example [C * B], ready to be differentiated."""
+        return self.setting.loss(self._answers(tensors, batch, step), batch.y.flatten(0, 1))
+
+    def _answers(self, tensors: dict[str, Tensor], batch: Batch, step: Step | None) -> Tensor:
+        """The network's answers to every example [C * B, ...]."""
         fused = self._fused
         parts = {} if self._frozen is None else self._frozen.parts
         if self._frozen is not None:
@@ -171,8 +184,8 @@ class StackedGradient:
             layer.calls = 0  # a new pass
         x = batch.x.flatten(0, 1)
         with resized(self._network, self._sizes):
-            output = self._network.forward(x)  # called otherwise it prints what goes wrong in code of its own
-        return self.setting.loss(output, batch.y.flatten(0, 1))
+            output: Tensor = self._network.forward(x)  # called otherwise it prints what goes wrong in code of its own
+        return output
 
     def __call__(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Gradients [C, P] and losses [C]; running statistics move in place."""
@@ -181,14 +194,20 @@ class StackedGradient:
         tensors = {name: t.detach() if name in self._trained else t.clone() for name, t in split.items()}
         leaves = [tensors[name].requires_grad_() for name in self.layout.parameters]
         self._network.train()
-        losses = self._losses(tensors, batch, None)
-        found = torch.autograd.grad(_total(losses, batch.weight), leaves, materialize_grads=True)
+        if (aim := self._objective) is None:
+            losses = self._losses(tensors, batch, None)
+            total, means = _total(losses, batch.weight), _means(losses, batch.weight)
+        else:
+            answers = self._answers(tensors, batch, None).unflatten(0, batch.y.shape[:2])
+            each = vmap(aim.loss)(answers, batch.y, batch.weight, *aim.facts)
+            total, means = each.sum(), each.detach()
+        found = torch.autograd.grad(total, leaves, materialize_grads=True)
         grads = [g.flatten(1) for g in found]
         if trained < self.layout.total:
             moved = [tensors[name].flatten(1) for name in self.layout.names if name not in self._trained]
             params[:, trained:] = torch.cat(moved, 1)
             grads.append(torch.zeros_like(params[:, trained:]))
-        return torch.cat(grads, 1), _means(losses, batch.weight)
+        return torch.cat(grads, 1), means
 
     def descent(self, first: Tensor, batches: Iterable[Batch], rate: float, shrink: float) -> tuple[Tensor, Tensor]:
         """All steps of SGD, fused; every tensor has its own storage, so that products can step in place."""

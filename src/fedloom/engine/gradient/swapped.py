@@ -16,10 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedloom.core.rule import Objective
 from fedloom.core.types import Batch, Setting
 from fedloom.engine.gradient.dropout import KeyedDropout
 from fedloom.engine.gradient.keyed_calls import KeyedCalls
 from fedloom.engine.gradient.layers import LAYERS, Pass
+from fedloom.engine.gradient.plain import PlainGradient
 from fedloom.engine.gradient.protocol import GradientKind
 from fedloom.layout import Layout, tensors_of
 from fedloom.neurons.resized import Sizes, resized, sizes_of
@@ -83,6 +85,12 @@ class SwappedGradient:
         """A copy for sub-models; layers count their neurons by themselves, and other calls are told other sizes."""
         other, map = copy(self), self.setting.neurons
         other.layout, other._sizes = layout, sizes_of(map, counts)._replace(attributes=()) if map.told else None
+        return other
+
+    def aimed(self, objective: Objective) -> PlainGradient:
+        """Gradients of this objective, of one client after another."""
+        other = PlainGradient(self.setting).aimed(objective)
+        other.layout, other._sizes = self.layout, self._sizes
         return other
 
     def _run(self, tensors: dict[str, Tensor], x: Tensor, weight: Tensor | None, keys: Tensor | None) -> Tensor:

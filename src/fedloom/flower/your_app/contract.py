@@ -60,6 +60,8 @@ def check_client_half(method: Method) -> None:
             why = "changes the gradient of every local step"
         elif rule.traits.chooses:
             why = "chooses by itself what to train"
+        elif rule.defining("probed"):
+            why = "takes one more gradient after the last step"
         elif rule.traits.judges:
             why = "tries the trained model on examples that the client keeps back"
         elif rule.traits.keeps_network:

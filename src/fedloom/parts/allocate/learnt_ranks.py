@@ -21,11 +21,11 @@ class LearntRanks(Allocate):
     begin: Tiers = Tiers()
 
     def init(self, setting: Setting, model: Tensor) -> State:
-        """Every client's share [N]."""
-        adapters_of(setting, type(self).__name__)
+        """Every client's share [N], rounded up to whole components."""
+        rank = adapters_of(setting, type(self).__name__)[0].rank
         chance = Chance(0, 0, model.device)
         shares, _ = self.begin({}, setting, torch.arange(setting.fleet.size, device=model.device), chance)
-        return {"share": shares}
+        return {"share": (shares * rank - 1e-6).ceil().clamp(min=1) / rank}
 
     def __call__(self, memory: State, setting: Setting, ids: Tensor, chance: Chance) -> tuple[Tensor, State]:
         """Look up the share of each client [C]."""

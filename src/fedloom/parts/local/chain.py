@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import reduce
-from operator import or_
+from operator import and_, or_
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.core.rule import Descend, LocalRule, Shift, Traits, Tuning
+from fedloom.core.rule import Descend, LocalRule, Objective, Shift, Traits, Tuning
 from fedloom.core.types import Batch, Reply, Setting, State, Task
 
 if TYPE_CHECKING:
+    from fedloom.core.goal import Loss
     from fedloom.method import Method
 
 
@@ -63,6 +64,9 @@ class Chain(LocalRule):
             parties = (rule for rule in self.rules if rule.traits.cuts or rule.traits.needs_whole)
             names = " and ".join(type(rule).__name__ for rule in parties)
             return f"of {names} one leaves out of the network what the other keeps; take one of them."
+        if len(aiming := self.defining("objective")) > 1:
+            names = " and ".join(type(rule).__name__ for rule in aiming)
+            return f"{names} each say what to minimise; take one of them."
         twins = [type(rule).__name__ for rule in self.rules if rule.twin is not None]
         if twins:
             return f"{twins[0]} trains two models and works alone; take it out of the chain."
@@ -105,6 +109,17 @@ class Chain(LocalRule):
             allowed = allowed & mask
         return allowed
 
+    def objective(self, task: Task, loss: Loss) -> Objective | None:
+        """That of the one member that has one."""
+        found = (rule.objective(self._task(task, n), loss) for n, rule in enumerate(self.rules) if rule.traits.aims)
+        return next(found, None)
+
+    def turn(self, task: Task, state: State, epoch: Tensor) -> Tensor | None:
+        """The numbers that every member trains in this pass."""
+        turns = (rule.turn(self._task(task, n), _own(state, n), epoch) for n, rule in enumerate(self.rules))
+        masks = [mask for mask in turns if mask is not None]
+        return reduce(and_, masks) if masks else None
+
     def view(self, task: Task, params: Tensor) -> Tensor:
         """Apply the views of the members in order."""
         for place, rule in enumerate(self.rules):
@@ -129,6 +144,18 @@ class Chain(LocalRule):
         for place, rule in enumerate(self.rules):
             grads = rule.correct(self._task(task, place), _own(state, place), first, params, grads)
         return grads
+
+    def probes(self, task: Task) -> bool:
+        """Whether any member does."""
+        return any(rule.probes(self._task(task, place)) for place, rule in enumerate(self.rules))
+
+    def probed(self, task: Task, state: State, last: Tensor, grads: Tensor) -> State:
+        """Let each member that asked note the gradients."""
+        states = []
+        for place, rule in enumerate(self.rules):
+            own, mine = self._task(task, place), _own(state, place)
+            states.append(rule.probed(own, mine, last, grads) if rule.probes(own) else mine)
+        return _all(states)
 
     def aside(self, task: Task, state: State, first: Tensor, steps: Tensor) -> State:
         """What all members have beside the model."""

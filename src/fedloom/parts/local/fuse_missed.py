@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from fedloom.chance import Chance
-from fedloom.core.rule import LocalRule, Shift, Traits
+from fedloom.core.rule import LocalRule, Objective, Shift, Traits
 from fedloom.core.types import Batch, Reply, Setting, State, Task, column
 from fedloom.errors import BadExperiment, unknown
 from fedloom.parts.local.drift import trained_only
 
 if TYPE_CHECKING:
+    from fedloom.core.goal import Loss
     from fedloom.method import Method
 
 REFERENCES = ("global", "fused")
@@ -89,6 +90,14 @@ class FuseMissed(LocalRule):
         """As the inner rule."""
         return self.inner.trains(task)
 
+    def objective(self, task: Task, loss: Loss) -> Objective | None:
+        """As the inner rule."""
+        return self.inner.objective(task, loss)
+
+    def turn(self, task: Task, state: State, epoch: Tensor) -> Tensor | None:
+        """As the inner rule."""
+        return self.inner.turn(task, _inner(state), epoch)
+
     def view(self, task: Task, params: Tensor) -> Tensor:
         """As the inner rule."""
         return self.inner.view(task, params)
@@ -104,6 +113,15 @@ class FuseMissed(LocalRule):
         if not self.traits.corrects:
             return grads
         return self.inner.correct(task, _inner(state), self._seen_from(task, state, first), params, grads)
+
+    def probes(self, task: Task) -> bool:
+        """As the inner rule."""
+        return self.inner.probes(task)
+
+    def probed(self, task: Task, state: State, last: Tensor, grads: Tensor) -> State:
+        """As the inner rule."""
+        own = self.inner.probed(task, _inner(state), last, grads)
+        return {**state, **{INNER + name: value for name, value in own.items()}}
 
     def finish(
         self, task: Task, state: State, first: Tensor, last: Tensor, steps: Tensor

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -12,16 +11,13 @@ from fedloom.core.rule import Descend, LocalRule, Traits
 from fedloom.core.types import Setting, State, Task
 from fedloom.errors import BadExperiment
 
-if TYPE_CHECKING:
-    from fedloom.method import Method
-
 
 @dataclass(frozen=True)
 class InTurn(LocalRule):
     """`epochs` of the layers that `first` names, then `rest` epochs of all others, by one optimiser.
 
-    A number neither moves nor decays while it is not trained, and its moments stay. Of a work in steps these are the
-    same shares, rounded down for the first layers.
+    A number neither moves nor decays while it is not trained, and its moments stay. Of a work of another length these
+    are the same shares, rounded down for the first layers.
     """
 
     first: str = "head"
@@ -38,15 +34,6 @@ class InTurn(LocalRule):
     def traits(self) -> Traits:
         """Other numbers are trained from some step on."""
         return Traits(corrects=True, evolves=True)
-
-    def clash(self, method: Method) -> str | None:
-        """Refuse a work of other epochs."""
-        epochs, work = self.epochs + self.rest, method.work
-        if work.steps is not None or work.epochs == epochs:
-            return None
-        return (
-            f"it has {self.epochs} and {self.rest} epochs, and clients' work {work.epochs}; both have to be the same."
-        )
 
     def constants(self, setting: Setting) -> State:
         """Which numbers come first."""

@@ -18,8 +18,8 @@ from fedloom.studies.recipes.recipe import Claim, Measure, Recipe, Tuning
 ROUNDS, QUICK = 500, 20
 ALPHAS = (0.1, 0.5, 1.0)
 METHODS = {
-    "PruneFL": "prunefl", "FjORD": "fjord", "Hermes": "hermes", "FedMP": "fedmp", "FedSelect": "fedselect",
-    "FedSPU": "fedspu",
+    "PruneFL": "prunefl-fixed", "FjORD": "fjord", "Hermes": "hermes", "FedMP": "fedmp",
+    "FedSelect": "fedselect-neurons", "FedSPU": "fedspu",
 }  # fmt: skip
 TUNED, ALONE = "FedAvg, then fine-tuned", "local training alone"
 CONTROLS: dict[str, Any] = {

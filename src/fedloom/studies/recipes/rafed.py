@@ -18,8 +18,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "FedAvg": {"name": "fedavg"},
     "SplitFL": {"name": "splitfl"},
     "IST": {"name": "ist", "settings": {"parts": None}},
-    **{f"PruneFL {level}": {"name": "prunefl", "settings": {"shares": SHARES[level]}} for level in LEVELS},
-    **{f"OAP {level}": {"name": "oap", "settings": {"shares": SHARES[level]}} for level in LEVELS},
+    **{f"PruneFL {level}": {"name": "prunefl-fixed", "settings": {"shares": SHARES[level]}} for level in LEVELS},
+    **{f"OAP {level}": {"name": "oap-largest", "settings": {"shares": SHARES[level]}} for level in LEVELS},
     **{f"RA-Fed {level}": {"name": "ra-fed", "settings": {"level": level}} for level in LEVELS},
     **{f"RAM-Fed {level}": {"name": "ram-fed", "settings": {"level": level}} for level in LEVELS},
 }
