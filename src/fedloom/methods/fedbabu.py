@@ -2,7 +2,7 @@
 
 All clients have the initial head, which nobody trains or sends; bodies are averaged uniformly. A client's model is the
 global one after `tunes` epochs on its own examples, of all layers or of those that `layers` names (`head`, `body`), at
-the learning rate of training.
+the learning rate of training. The paper has 5 epochs.
 """
 
 from fedloom.core.paper import paper
@@ -16,7 +16,7 @@ from fedloom.parts.mask.share_layers import ShareLayers
 
 
 @paper("Oh, Kim and Yun, ICLR 2022", 2022, "layers (head) that nobody trains or sends")
-def fedbabu(head: str = "head", tunes: int = 5, layers: str = "all") -> Method:
+def fedbabu(head: str = "head", tunes: int = 10, layers: str = "all") -> Method:
     """`head` names the layers that are never trained, `layers` those that are tuned for `tunes` epochs."""
     return Method(
         mask=ShareLayers(complement(head)),

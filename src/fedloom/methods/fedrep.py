@@ -4,7 +4,7 @@ Each round a client trains its own head for `head_epochs` with the body fixed, t
 head fixed, and sends the body; bodies are averaged uniformly. Its model is the current body with its own head. As in
 the authors' code stages are epochs, where the theory has steps, and one optimiser runs through both; a number that is
 not trained keeps its momentum. Different from it: clients that were never asked have the initial head, not the mean of
-all heads, and nobody trains its head once more at the end.
+all heads, and nobody trains its head once more at the end. The authors have 10 epochs and 1.
 """
 
 from fedloom.core.paper import paper
@@ -19,7 +19,7 @@ from fedloom.parts.mask.share_layers import ShareLayers
 
 
 @paper("Collins et al., ICML 2021", 2021, "layers (head) that stay with clients")
-def fedrep(head: str = "head", head_epochs: int = 10, body_epochs: int = 1) -> Method:
+def fedrep(head: str = "head", head_epochs: int = 5, body_epochs: int = 5) -> Method:
     """`head` names the layers that clients keep to themselves."""
     return Method(
         mask=ShareLayers(complement(head)),
