@@ -2,9 +2,10 @@
 
 Every round the weights of each hidden layer are ranked by their magnitude in the current model and divided into four
 quarters, q1 of the smallest to q4 of the largest. A client of type 1 trains all of them; 2: q1 q2 q4; 3: q1 q3 q4;
-4: q2 q3 q4; 5: q1 q4; 6: q2 q4; 7: q3 q4. So all have the largest quarter, and a cohort of several types covers the
-others: what counts is the least number of clients that train any weight (`mask.fewest`, recorded). Biases, norms and
-the output layer are trained by all. A number is the plain mean over the clients that have it.
+4: q2 q3 q4; 5: q1 q4; 6: q2 q4; 7: q3 q4. So these have the largest quarter, and a cohort of several types covers the
+others: what counts is the least number of clients that train any weight (`mask.fewest`, recorded). Types 8 to 11 are
+ours: single quarters, for RA-Fed's level S. Biases, norms and the output layer are trained by all. A number is the
+plain mean over the clients that have it.
 
 Different from the published code, of which an early version was read: it cuts the first layer only, and ranks by
 `argsort`, which is the inverse of a ranking, of signed weights, so that its quarters are close to random
@@ -33,6 +34,7 @@ from fedloom.parts.allocate.tiers import Tiers
 from fedloom.parts.local.sub_model import SubModel
 
 QUARTERS = {1: "1234", 2: "124", 3: "134", 4: "234", 5: "14", 6: "24", 7: "34"}  # of each type
+QUARTERS |= {8: "1", 9: "2", 10: "3", 11: "4"}  # a quarter alone, as RA-Fed's level S
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Quarters(Mask):
 
     def __post_init__(self) -> None:
         if not self.types or not set(self.types) <= QUARTERS.keys():
-            raise BadExperiment(f"types is {self.types}; expected at least one type, each from 1 to 7.")
+            raise BadExperiment(f"types is {self.types}; expected at least one type, each from 1 to 11.")
 
     @property
     def alone(self) -> bool:
@@ -81,7 +83,7 @@ class Quarters(Mask):
     def quarters(self, share: Tensor, number: int) -> Tensor:
         """Which quarters each client has [C, 4], in this round."""
         has = torch.zeros(len(share), 4, dtype=torch.bool, device=share.device)
-        for size in (2, 3, 4):
+        for size in (1, 2, 3, 4):
             types = sorted({each for each in self.types if len(QUARTERS[each]) == size})
             if types:
                 table = torch.tensor([[str(q) in QUARTERS[each] for q in (1, 2, 3, 4)] for each in types])
@@ -99,7 +101,7 @@ class Quarters(Mask):
 def oap(
     types: tuple[int, ...] = (2, 3, 4), ranks: Literal["magnitude", "published"] = "magnitude", erase: bool = False
 ) -> Method:
-    """`types` (1 to 7) are what clients can train, by turns; `erase` sets to 0 what no client has."""
+    """`types` (1 to 11) are what clients can train, by turns; `erase` sets to 0 what no client has."""
     return Method(
         allocate=Tiers(tuple(len(QUARTERS[each]) / 4 for each in types if each in QUARTERS) or (1.0,)),
         mask=Quarters(types, ranks),

@@ -25,6 +25,8 @@ TUNED, ALONE = "FedAvg, then fine-tuned", "local training alone"
 CONTROLS: dict[str, Any] = {
     "FedAvg": "fedavg",
     TUNED: "fedavg-ft",
+    "PruneFL as its own paper": "prunefl",
+    "FedSelect as its own paper": "fedselect",
     ALONE: {"name": "local-training", "settings": {"everyone": False}},  # as often as the others train
 }
 EARLY = ", early stopping"
