@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -87,13 +88,21 @@ def test_another_folder_is_refused(tmp_path: Path) -> None:
 def test_the_command(running: Path) -> None:
     """It says where the page is, serves it, and ends with Ctrl-C."""
     words = [sys.executable, "-u", "-m", "fedloom", "watch", str(running), "--web"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as command:
-        assert command.stdout is not None
-        said = command.stdout.readline()
-        port = int(said.split("localhost:")[1].split("/")[0])
-        assert "fedavg on digits" in get(port, "/").text
-        command.send_signal(2)
-        assert command.wait(60) == 130
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, preexec_fn=heed_interrupts) as command:
+        try:
+            assert command.stdout is not None
+            said = command.stdout.readline()
+            port = int(said.split("localhost:")[1].split("/")[0])
+            assert "fedavg on digits" in get(port, "/").text
+            command.send_signal(signal.SIGINT)
+            assert command.wait(60) == 130
+        finally:
+            command.kill()
+
+
+def heed_interrupts() -> None:
+    """A process that runs in the background of a shell is deaf to Ctrl-C, and so are its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="module")
