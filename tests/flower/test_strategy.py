@@ -34,7 +34,7 @@ FREELY = ["feddd", "feddd-random", "fjord", "fjord-trimmed-mean", "heterofl", "f
           "fedselect-neurons", "fedper", "lg-fedavg", "fedbn", "local-training"]  # fmt: skip
 # single numbers are left out, or the rest of a whole network is frozen: the steps must hold it
 REFUSED = {"fedprox", "scaffold", "feddyn", "feddc", "heterofl", "loom", "safari",
-           "fedrep", "ditto", "apfl", "pfedme", "fedavg-ft", "fedbabu",
+           "fedrep", "ditto", "apfl", "pfedme", "fedavg-ft", "fedbabu", "hetlora",
            "fiarse", "prunefl", "fedselect", "fedtiny", "fedmef", "fedrts", "feddst", "depthfl"}  # fmt: skip
 # they change the steps, look, train two models, or train once more to be tried
 HELD = ["fedspu", "splitfl", "keep-own-frozen", "scattered", "oap", "oap-largest", "ra-fed-period"]

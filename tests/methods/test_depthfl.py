@@ -40,10 +40,10 @@ def network(norm: bool = False) -> Staged:
 
 
 @cache
-def here(norm: bool = False) -> World:
+def here(norm: bool = False, dtype: torch.dtype = torch.float32) -> World:
     """A fleet around it."""
-    plain = world("mlp")
-    return world_of(network(norm), plain.data, plain.shards.examples.split(plain.shards.sizes))
+    data, shards = world("mlp", dtype).data, world("mlp").shards
+    return world_of(network(norm), data, shards.examples.split(shards.sizes), dtype)
 
 
 def test_a_network_without_stages_is_trained_whole() -> None:
@@ -52,10 +52,10 @@ def test_a_network_without_stages_is_trained_whole() -> None:
 
 @pytest.mark.parametrize("norm", [False, True])
 def test_full_depth_without_distillation_is_fedavg_on_the_sum_of_losses(norm: bool) -> None:
-    place = here(norm)
+    place = here(norm, torch.float64)  # in single precision batch norms amplify rounding
     full, plain = small(depthfl((1.0,), distil=False)), EQUAL
     found, wanted = (play(place, method, place.local(method)).model for method in (full, plain))
-    assert_close({"": found}, {"": wanted}, 2e-6)
+    assert_close({"": found}, {"": wanted}, 1e-12)
     taught = small(depthfl((1.0,), ramp=1))
     assert not torch.equal(play(place, taught, place.local(taught)).model, found)
 

@@ -65,7 +65,7 @@ def _task(model: torch.Tensor) -> Task:
 
 
 def test_a_gpu_captures_no_steps_of_rules_that_take_turns() -> None:
-    here, method = world("mlp"), small(fedselect())
+    here, method = world("mlp"), small(fedselect(), work=TWO)
     facts = facts_of(here.clients(method), here.local(method).gradient, captured=True)
     assert not facts.captured
     assert "every pass" in facts.no_graph
@@ -77,6 +77,8 @@ def test_passes_need_corrections_and_uploads_need_masks() -> None:
         Traits(turns=True)
     with pytest.raises(BadExperiment, match=r"put AsTrained\(\) into upload"):
         replace(Method(), local=GrowOwn())
+    with pytest.raises(BadExperiment, match="set epochs to at least 2"):
+        replace(fedselect(), work=PASS)
     for wrong in ({"grow": 0.0}, {"grow": 1.5}, {"every": 0}):
         with pytest.raises(BadExperiment):
             GrowOwn(**wrong)  # type: ignore[arg-type]

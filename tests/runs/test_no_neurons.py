@@ -17,7 +17,7 @@ from fedloom.runs.play import run
 
 SAY = (
     "federated-dropout", "fjord", "fedrolex", "heterofl", "hermes", "fedmp", "prunefl-fixed", "fedselect-neurons",
-    "ist", "splitfl", "ra-fed", "ram-fed", "fedspu", "feddd", "loom",
+    "ist", "splitfl", "ra-fed", "ram-fed", "fedspu", "feddd", "loom", "adaptivefl",
 )  # fmt: skip
 
 SPLIT = ("fedper", "lg-fedavg", "fedrep", "fedbabu")  # one layer has no body
@@ -37,7 +37,7 @@ def head() -> nn.Module:
 
 def experiment(method: Any, **changes: Any) -> Experiment:
     """A short run on devices."""
-    training = {"epochs": 1, "batch": 50}
+    training = {"epochs": 2 if "fedselect" in str(method) else 1, "batch": 50}  # FedSelect's take turns
     return Experiment(
         **{"method": method, "clients": 6, "rounds": 3, "fleet": "table4", "training": training, **changes}
     )

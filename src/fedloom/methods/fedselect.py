@@ -54,10 +54,12 @@ class GrowOwn(LocalRule):
         return Traits(corrects=True, turns=True, needs_whole=True, chooses=True)
 
     def clash(self, method: Method) -> str | None:
-        """Refuse uploads of what the server sent."""
-        if not method.upload.sends_what_came:
-            return None
-        return "clients choose what they send, which the server must be told; put AsTrained() into upload."
+        """Refuse uploads of what the server sent, and a single pass, in which nothing global would be trained."""
+        if method.upload.sends_what_came:
+            return "clients choose what they send, which the server must be told; put AsTrained() into upload."
+        if method.work.steps is None and method.work.epochs < 2:
+            return "passes over the data train its own and the global numbers by turns; set epochs to at least 2."
+        return None
 
     def client_state(self, setting: Setting, model: Tensor) -> State:
         """The model as it came, none of which is personal but running statistics."""
