@@ -8,8 +8,7 @@ mean over the clients that have it, and stays if none has. A client is served by
 
 Where the code (HarliWu/FIARSE) and the paper disagree, or are silent:
 - In the code the factor is always 1, since autograd does not differentiate through its mask; `factor=False` does so.
-- A share of 1 has `theta = 0`, so that whole models are FedAvg with equal weights; in the code it is the least
-  magnitude, which `exact_cut` takes.
+- A share of 1 has `theta = 0`, so that whole models are FedAvg; the code takes the least magnitude (`exact_cut`).
 - The code averages a number over the clients that changed it, which leaves out dead neurons (`count="changed"`).
 - Numbers that equal `theta` are all kept. Shares are of numbers: widths of equal size keep their square roots.
 - Its stages of a ResNet are `scope="stage"`. Its batch norm has no running statistics; ours has, and averages them.
