@@ -41,7 +41,7 @@ from fedloom.methods.fedumf import fedumf
 from fedloom.methods.fedvarp import fedvarp
 from fedloom.methods.fedyogi import fedyogi
 from fedloom.methods.ffa_lora import ExactMean, ffa_lora
-from fedloom.methods.fiarse import ChangedMean, Thresholded, fiarse
+from fedloom.methods.fiarse import Thresholded, fiarse
 from fedloom.methods.fjord import fjord
 from fedloom.methods.flexlora import flexlora
 from fedloom.methods.hermes import hermes
@@ -135,7 +135,6 @@ __all__ = [
     "METHODS",
     "Beside",
     "CachedMean",
-    "ChangedMean",
     "Complete",
     "ControlVariates",
     "CrossTier",

@@ -8,8 +8,7 @@ mean over the clients that have it, and stays if none has. A client is served by
 
 Where the code (HarliWu/FIARSE) and the paper disagree, or are silent:
 - In the code the factor is always 1, since autograd does not differentiate through its mask; `factor=False` does so.
-- A share of 1 has `theta = 0`, so that whole models are FedAvg with equal weights; in the code it is the least
-  magnitude, which `exact_cut` takes.
+- A share of 1 has `theta = 0`, so that whole models are FedAvg; the code takes the least magnitude (`exact_cut`).
 - The code averages a number over the clients that changed it, which leaves out dead neurons (`count="changed"`).
 - Numbers that equal `theta` are all kept. Shares are of numbers: widths of equal size keep their square roots.
 - Its stages of a ResNet are `scope="stage"`. Its batch norm has no running statistics; ours has, and averages them.
@@ -24,13 +23,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedloom.core.means import uniform_mean
 from fedloom.core.paper import paper
-from fedloom.core.part import Aggregate
 from fedloom.core.rule import LocalRule, Traits
-from fedloom.core.types import Reply, Setting, State, Task
+from fedloom.core.types import Setting, State, Task
 from fedloom.method import Method
 from fedloom.neurons.weights import Layer
+from fedloom.parts.aggregate.changed_mean import ChangedMean
 from fedloom.parts.aggregate.coverage_mean import CoverageMean
 from fedloom.parts.allocate.tiers import Tiers
 from fedloom.parts.local.chain import Chain
@@ -103,19 +101,6 @@ def _groups(layers: tuple[Layer, ...], total: int, scope: Scope, device: torch.d
         for place in places:
             found[place] = number
     return found.to(device)
-
-
-@dataclass(frozen=True)
-class ChangedMean(Aggregate):
-    """The plain mean per number over the clients that changed it."""
-
-    def __call__(self, memory: State, setting: Setting, model: Tensor, reply: Reply) -> tuple[Tensor, State]:
-        """Count what moved."""
-        return uniform_mean(model, reply._replace(mask=reply.params != model)), memory
-
-    def covered(self, model: Tensor, reply: Reply) -> Tensor:
-        """What any client changed."""
-        return ((reply.params != model) & reply.arrived[:, None]).any(0)
 
 
 @paper("Wu et al., NeurIPS", 2024, "the largest numbers of all layers in the current model, and at every step")

@@ -29,6 +29,7 @@ from fedloom.parts.admit.norm import Norm
 from fedloom.parts.admit.part_asked import PartAsked, WithinShare
 from fedloom.parts.admit.relative import Relative
 from fedloom.parts.admit.weight import Weight
+from fedloom.parts.aggregate.changed_mean import ChangedMean
 from fedloom.parts.aggregate.coverage_mean import CoverageMean
 from fedloom.parts.aggregate.krum import Krum
 from fedloom.parts.aggregate.latest_updates import LatestUpdates
@@ -128,6 +129,7 @@ __all__ = [
     "ByTier",
     "Candidates",
     "Chain",
+    "ChangedMean",
     "Check",
     "Constant",
     "Counted",
