@@ -80,7 +80,7 @@ def test_wrong_input_starts_nothing(words, complaint, tmp_path, monkeypatch, cap
 def test_nodes_with_data_of_their_own(tmp_path):
     """Each client has its neighbour's rows; the model is of a simulation whose server deals them like that."""
     experiment = tiny(tiny_data(tmp_path), method="fedavg", split=(1.0, 0.0, 0.0), rounds=2)
-    with np.load(tmp_path / "tiny.npz") as arrays:
+    with np.load(tmp_path / "tiny.npz", allow_pickle=False) as arrays:
         dealt = {name: arrays[name] for name in arrays.files}
     dealt["client_train"] = (dealt["client_train"] + 1) % experiment.clients
     np.savez(tmp_path / "moved.npz", **dealt)
