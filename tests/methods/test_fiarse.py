@@ -63,7 +63,7 @@ def test_the_factor_is_the_chain_rule_through_the_mask() -> None:
     ((x * mask) * up).sum().backward()
     task = played("mlp", small(fiarse())).tasks[0]._replace(
         model=torch.full((5,), theta), mask=None, share=torch.tensor([0.5]),
-        extras={"groups": torch.ones(1, 5, dtype=torch.int32)},
+        extras={"groups": torch.ones(1, 5, dtype=torch.int32), "cuts": torch.zeros(1, 2, dtype=torch.int32)},
     )  # fmt: skip
     found = Thresholded().correct(task, {}, x.detach(), x.detach(), up)
     torch.testing.assert_close(found, x.grad)

@@ -92,5 +92,5 @@ def test_a_cut_off_of_zero_changes_nothing() -> None:
 def at(cut: torch.Tensor) -> Task:
     """A task whose least magnitude is the cut-off."""
     none = torch.zeros(1)
-    groups = {"groups": torch.ones(1, 1, dtype=torch.int32)}
+    groups = {"groups": torch.ones(1, 1, dtype=torch.int32), "cuts": torch.zeros(1, 2, dtype=torch.int32)}
     return Task(cut, None, None, none, none.bool(), groups, 1, 0.1, 0.1, 1)

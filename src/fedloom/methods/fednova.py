@@ -68,7 +68,8 @@ class NormalisedMean(Aggregate):
         sent = sent.double()
         total = here @ sent
         change = (whole @ (reply.params - model).double()) * ((here * taken) @ sent) / (total * total).clamp(min=1e-30)
-        least, most = (torch.where(reply.arrived, length, length[reply.arrived.byte().argmax()])).aminmax()
+        first = reply.arrived.byte().argmax().reshape(1)
+        least, most = (torch.where(reply.arrived, length, length.index_select(0, first))).aminmax()
         normalised = (model + change).to(model.dtype)
         alike = (least == most) if not self.mu else torch.zeros_like(least, dtype=torch.bool)
         trained = torch.arange(len(model), device=model.device) < setting.layout.trained

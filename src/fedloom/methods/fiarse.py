@@ -57,7 +57,10 @@ class Thresholded(LocalRule):
 
     def brief(self, memory: State, setting: Setting, ids: Tensor) -> State:
         """The group of each number [C, P], counted from 1, with one row for all clients; 0 is of no layer."""
-        return {"groups": _groups(setting.layers, setting.layout.total, self.scope, ids.device).expand(len(ids), -1)}
+        groups = _groups(setting.layers, setting.layout.total, self.scope, ids.device)
+        count = 1 + len(list(groups_of(setting.layers, self.scope)))
+        cuts = torch.zeros(count, dtype=groups.dtype, device=ids.device)  # whose length is the number of groups
+        return {"groups": groups.expand(len(ids), -1), "cuts": cuts.expand(len(ids), -1)}
 
     def view(self, task: Task, params: Tensor) -> Tensor:
         """The numbers that run."""
@@ -87,7 +90,9 @@ class Thresholded(LocalRule):
         groups = task.extras["groups"].long()
         size = task.model.abs().expand(groups.shape)
         size = size if task.mask is None else torch.where(task.mask, size, torch.inf)
-        least = size.new_full((len(size), 1 + int(groups.max())), torch.inf).scatter_reduce(1, groups, size, "amin")
+        least = size.new_full((len(size), task.extras["cuts"].shape[1]), torch.inf).scatter_reduce(
+            1, groups, size, "amin"
+        )
         if not self.exact_cut:
             least = torch.where(task.share[:, None] >= 1, 0, least)
         return torch.where(groups > 0, least.gather(1, groups), 0)

@@ -17,6 +17,7 @@ the clients of a cohort take turns. With type 1 alone it is FedAvg with equal we
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import torch
@@ -86,15 +87,20 @@ class Quarters(Mask):
         for size in (1, 2, 3, 4):
             types = sorted({each for each in self.types if len(QUARTERS[each]) == size})
             if types:
-                table = torch.tensor([[str(q) in QUARTERS[each] for q in (1, 2, 3, 4)] for each in types])
                 here = share == size / 4
                 turn = (here.cumsum(0) - 1 + number) % len(types)
-                has = torch.where(here[:, None], table.to(share.device)[turn], has)
+                has = torch.where(here[:, None], _table(tuple(types), share.device)[turn], has)
         return has
 
     def record(self, memory: State) -> State:
         """The least number of clients that train any weight."""
         return memory
+
+
+@lru_cache(maxsize=32)
+def _table(types: tuple[int, ...], device: torch.device) -> Tensor:
+    """Which quarters each type has [T, 4]; copied to the device once."""
+    return torch.tensor([[str(q) in QUARTERS[each] for q in (1, 2, 3, 4)] for each in types]).to(device)
 
 
 @paper("Zhou et al., NeurIPS workshop", 2022, "quarters of every hidden layer's weights, ranked in the current model")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -44,7 +45,7 @@ class Candidates(LocalRule):
     def brief(self, memory: State, setting: Setting, ids: Tensor) -> State:
         """The tensor of weights of each number [C, P] and of each place in an offer [C, n], which clients know."""
         most = [int(self.sparsity.alpha * count) for count in self.sparsity.counts(setting)]
-        slots = torch.arange(1, len(most) + 1, dtype=torch.int32).repeat_interleave(torch.tensor(most)).to(ids.device)
+        slots = _slots(tuple(most), ids.device)
         tensors = numbered(setting.layers, setting.layout.total, ids.device)
         return {"tensors": tensors.expand(len(ids), -1), "slots": slots.expand(len(ids), -1)}
 
@@ -90,3 +91,9 @@ class Candidates(LocalRule):
                     found = offered(task.mask, state["gradient"], place, part, len(here))
                     places[:, here], values[:, here] = found[0], found[1].float()
         return last, {"places": places, **({"values": values} if self.values else {})}, {}
+
+
+@lru_cache(maxsize=8)
+def _slots(most: tuple[int, ...], device: torch.device) -> Tensor:
+    """The tensor of weights of each place in an offer [n], counted from 1; copied to the device once."""
+    return torch.arange(1, len(most) + 1, dtype=torch.int32).repeat_interleave(torch.tensor(most)).to(device)
