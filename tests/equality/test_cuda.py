@@ -38,6 +38,7 @@ RANKING = {
 WAITING = {
     "fedcs", "oort", "power-of-choice", "mifa", "adaptivefl",  # who is selected is read back
     "hermes", "fedmp", "prunefl-fixed", "ist",  # widths change from round to round
+    "fedmef",  # whether weights are extruded is asked of the round at every step
 }  # fmt: skip
 ADAPTED = {"hetlora", "flexlora"}  # refuse a network without adapters
 ROUNDS = [name for name, make in METHODS.items() if make().pace.barrier and name not in ADAPTED]
